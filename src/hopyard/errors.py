@@ -1,0 +1,200 @@
+"""The one exception tree of Hopyard, grouped by what a handler would do.
+
+::
+
+    HopyardError
+    ├── UsageError              fix the call
+    │   ├── DataError           fix the data, or state a policy for it
+    │   │   └── ColumnError     name other columns
+    │   ├── SpaceError          fix the search space
+    │   ├── MetricError         name another metric, or its mode
+    │   ├── EstimatorError      fix the estimator function or its arguments
+    │   ├── InvalidNameError    use another name in the store
+    │   ├── SettingsError       a run or dataset exists with other settings
+    │   └── MissingExtraError   install an extra
+    ├── StorageError            look at the store
+    │   ├── NotFoundError       nothing under that name
+    │   ├── NotWritableError    permissions, read-only file systems
+    │   ├── StorageFullError    make space; what was under way can be repeated
+    │   ├── CorruptError        bytes are not what was written
+    │   └── FormatError         written by a newer version of Hopyard
+    ├── RunError                look at the run
+    │   ├── RunHeldError        another driver holds the run
+    │   ├── RunInterruptedError the run stopped early and can be resumed
+    │   └── TrialError          one trial failed; carries its evidence
+    │       └── DivergedError   its loss is not finite
+    └── WorkerError             look at the workers
+        ├── WorkerLostError     the worker is gone; its unit can be repeated
+        ├── UnitTimeoutError    the unit took longer than allowed
+        └── WorkerMismatchError a worker differs from the others
+
+Every message says what was given, which rule it breaks, and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class HopyardError(Exception):
+    """The root: catches everything that Hopyard raises on purpose."""
+
+
+class UsageError(HopyardError, ValueError):
+    """What was asked for cannot be done; nothing was changed."""
+
+
+class DataError(UsageError):
+    """The data given breaks a rule (empty, null, ragged, not finite, wrong type)."""
+
+
+class ColumnError(DataError):
+    """A column is unknown or missing."""
+
+
+class SpaceError(UsageError):
+    """A search space or one of its dimensions is impossible."""
+
+
+class MetricError(UsageError):
+    """A metric is unknown, or does not say whether more is better."""
+
+
+class EstimatorError(UsageError):
+    """The estimator function, or an estimator's argument, is not usable."""
+
+
+class InvalidNameError(UsageError):
+    """A name that no store may hold."""
+
+
+class SettingsError(UsageError):
+    """Something of this name exists already, with other settings."""
+
+
+class MissingExtraError(HopyardError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class StorageError(HopyardError):
+    """A store did not do what it was asked to."""
+
+
+class NotFoundError(StorageError):
+    """Nothing is stored under that name."""
+
+
+class NotWritableError(StorageError):
+    """The store refuses writes."""
+
+
+class StorageFullError(StorageError):
+    """No space is left; repeat after making space. Nothing was half-written."""
+
+
+class CorruptError(StorageError):
+    """Stored bytes are not what was written."""
+
+
+class FormatError(StorageError):
+    """Stored by a version of Hopyard that this one cannot read."""
+
+
+class RunError(HopyardError):
+    """A run could not go on."""
+
+
+class RunHeldError(RunError):
+    """Another driver holds the run, or took it over."""
+
+
+class RunInterruptedError(RunError):
+    """The run stopped before its end; running it again continues it."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a failure on a worker brings with it. All fields are JSON values.
+
+    Attributes:
+        kind: the exception's class name, as in a traceback.
+        message: the exception's text.
+        traceback: the formatted traceback on the worker.
+        log: the last lines the worker printed or logged.
+        worker: number of the worker, or None if it never reached one.
+        partition: number of the partition being visited, or None.
+        phase: ``"build"``, ``"train"`` or ``"validate"``.
+    """
+
+    kind: str
+    message: str
+    traceback: str = ""
+    log: str = ""
+    worker: int | None = None
+    partition: int | None = None
+    phase: str = "train"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Evidence:
+        return cls(**fields)
+
+    def describe(self) -> str:
+        """The failure in a few lines: where, what, traceback, last log lines."""
+        where = f"{self.phase} of partition {self.partition} on worker {self.worker}"
+        parts = [f"{self.kind}: {self.message} ({where})"]
+        if self.traceback:
+            parts.append(self.traceback.rstrip())
+        if self.log:
+            parts.append("last output of the worker:\n" + self.log.rstrip())
+        return "\n".join(parts)
+
+
+class TrialError(RunError):
+    """One trial failed. ``evidence`` says where and how."""
+
+    def __init__(self, message: str, evidence: Evidence | None = None) -> None:
+        super().__init__(message)
+        self.evidence = evidence
+
+    def __reduce__(self) -> tuple[type[TrialError], tuple[str, Evidence | None]]:
+        return type(self), (str(self), self.evidence)
+
+
+class DivergedError(TrialError):
+    """A trial's loss became NaN or infinite."""
+
+
+class WorkerError(HopyardError):
+    """A worker could not do its unit, through no fault of the trial."""
+
+
+class WorkerLostError(WorkerError):
+    """The worker's process is gone."""
+
+
+class UnitTimeoutError(WorkerError):
+    """A unit took longer than ``unit_timeout`` seconds."""
+
+
+class WorkerMismatchError(WorkerError):
+    """A worker lacks a package, cannot read the store, or has another instruction set."""
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
+    """The error for an optional dependency that is not installed."""
+    return MissingExtraError(
+        f"{purpose} needs the package {package!r}, which is not installed. "
+        f"Install it with: pip install 'hopyard[{extra}]'"
+    )
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the closest of ``options``, or an empty string."""
+    close = difflib.get_close_matches(name, list(options), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

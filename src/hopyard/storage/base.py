@@ -1,0 +1,114 @@
+"""The Store contract: bytes under names, below one prefix.
+
+Rules that every implementation, also a user's own, must keep (``storage.testing``
+checks them):
+
+* **Names** are relative, ``/``-separated and validated by :func:`validate_name`; a name
+  is never both an object and a prefix of another object.
+* **Atomicity.** ``put`` and ``put_new`` make the whole object visible or nothing. After
+  they return, the object survives the death of the process and of the machine. A failed
+  or killed write leaves no object, and whatever it leaves is invisible to ``list``.
+* **One conditional write.** ``put_new`` writes only if the name is free; of any number of
+  concurrent callers exactly one gets True. References, journals and fences build on it.
+* **Reads** see the last completed write of the name. An object that a reader has begun to
+  read is not changed under it; replacing makes a new object.
+* **Threads and processes** may use one store at once. A store is picklable unless it says
+  otherwise, and the copy sees the same objects.
+* **Errors** are those of ``hopyard.errors``: ``NotFoundError``, ``NotWritableError``,
+  ``StorageFullError``, ``InvalidNameError``; each names the store and the object.
+* **Ownership.** A store never deletes what it was not told to delete, one name at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object in a listing: its name and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Store(ABC):
+    """Bytes under names. See the module's text for the rules."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the store is, as ``open_store`` takes it; for messages and records."""
+
+    @abstractmethod
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The object's bytes, or the range [start, start + length) of them.
+
+        Raises:
+            NotFoundError: nothing is stored under ``name``.
+            CorruptError: the range reaches beyond the end of the object.
+        """
+
+    @abstractmethod
+    def put(self, name: str, data: Buffer) -> None:
+        """Store ``data`` under ``name``, replacing what was there."""
+
+    @abstractmethod
+    def put_new(self, name: str, data: Buffer) -> bool:
+        """Store ``data`` if ``name`` is free; False, and no change, if it is taken."""
+
+    @abstractmethod
+    def put_file(self, name: str, path: Path) -> None:
+        """Like ``put`` with the content of a local file, which is consumed (moved if it can be)."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """All objects whose names start with ``prefix`` (whole segments), in order of names."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Size of the object in bytes, or None if there is none."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove the object; nothing happens if there is none."""
+
+    def path(self, name: str) -> Path | None:
+        """The file that holds the object, if it is a file that this machine can map; else None."""
+        return None
+
+    def staging(self) -> Path | None:
+        """A local directory from which ``put_file`` moves without copying, or None."""
+        return None
+
+    def exists(self, name: str) -> bool:
+        return self.size(name) is not None
+
+    def at(self, prefix: str) -> Store:
+        """The part of this store below ``prefix``, as a store."""
+        from hopyard.storage.prefix import PrefixStore
+
+        return PrefixStore(self, prefix)
+
+    # Where a search keeps what it makes. Stores that let users move one of these override it.
+    @property
+    def train_data(self) -> Store:
+        return self.at("train_data")
+
+    @property
+    def val_data(self) -> Store:
+        return self.at("val_data")
+
+    @property
+    def runs(self) -> Store:
+        return self.at("runs")
+
+    @property
+    def logs(self) -> Store:
+        return self.at("logs")
