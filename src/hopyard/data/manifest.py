@@ -1,0 +1,167 @@
+"""The manifest: which files a dataset is, what is in them, and where it came from.
+
+A dataset below a prefix of a store is its files, named by content, and ``manifest.json``, which
+is written last and never again: without it there is no dataset. Reading a dataset needs the
+manifest alone, no listing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.schema import Schema
+from hopyard.errors import CorruptError
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_NAME = "dataset"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One Parquet file.
+
+    Attributes:
+        name: of the object, relative to the manifest's prefix.
+        size: bytes.
+        digest: BLAKE3 of the file's bytes.
+        group_rows: rows of each of its row groups.
+    """
+
+    name: str
+    size: int
+    digest: str
+    group_rows: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.group_rows)
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """What is known of a column's values. None: does not apply, or no finite value.
+
+    Attributes:
+        min, max, mean, std: over all finite elements of all rows, mean and std in float64.
+        missing: rows that were null and got a fill value.
+        not_finite: elements that are NaN or infinite.
+        distinct: the sorted distinct values of an integer scalar, bool or string column, if they are few.
+    """
+
+    min: float | int | None = None
+    max: float | int | None = None
+    mean: float | None = None
+    std: float | None = None
+    missing: int = 0
+    not_finite: int = 0
+    distinct: tuple[int | str, ...] | None = None
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> ColumnStatistics:
+        distinct = fields.get("distinct")
+        return cls(**{**fields, "distinct": None if distinct is None else tuple(distinct)})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about one split of a prepared dataset. Immutable.
+
+    Attributes:
+        split: ``"train"`` or ``"val"``.
+        fingerprint: digest of the source's content and the arguments of ``prepare``; both splits have it.
+        schema: the columns.
+        files: in the order of their rows.
+        statistics: by column.
+        settings: the arguments of ``prepare`` and the source's fingerprint; JSON values.
+        created: when it was written, as ISO 8601 in UTC.
+    """
+
+    split: str
+    fingerprint: str
+    schema: Schema
+    files: tuple[FileEntry, ...]
+    statistics: Mapping[str, ColumnStatistics] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    created: str = ""
+
+    @property
+    def rows(self) -> int:
+        return sum(entry.rows for entry in self.files)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.size for entry in self.files)
+
+    @property
+    def num_row_groups(self) -> int:
+        return sum(len(entry.group_rows) for entry in self.files)
+
+    def group_rows(self) -> npt.NDArray[np.int64]:
+        """(num_row_groups,) int64: rows of each row group, numbered through all files."""
+        return np.array([rows for entry in self.files for rows in entry.group_rows], np.int64)
+
+    def locate(self, group: int) -> tuple[int, int]:
+        """(number of the file, number of the row group in it) of a row group numbered through all files."""
+        first = 0
+        for number, entry in enumerate(self.files):
+            if group < first + len(entry.group_rows):
+                return number, group - first
+            first += len(entry.group_rows)
+        raise IndexError(f"row group {group} of {first}")
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "format": {"name": FORMAT_NAME, "version": FORMAT_VERSION, "flags": []},
+            "split": self.split,
+            "fingerprint": self.fingerprint,
+            "created": self.created,
+            "rows": self.rows,
+            "schema": self.schema.to_json(),
+            "files": [asdict(entry) for entry in self.files],
+            "statistics": {name: asdict(values) for name, values in self.statistics.items()},
+            "settings": dict(self.settings),
+        }
+        return json.dumps(fields, indent=1, allow_nan=False).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str = MANIFEST_NAME) -> Manifest:
+        """The manifest in ``data``; ``where`` names it in errors.
+
+        Raises:
+            CorruptError: the bytes are no manifest.
+            FormatError: written by a newer version of Hopyard.
+        """
+        try:
+            return cls._from_json(json.loads(data))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(
+                f"{where} is not a dataset's manifest ({error!r}). Delete it and prepare the data again."
+            ) from error
+
+    @classmethod
+    def _from_json(cls, fields: dict[str, Any]) -> Manifest:
+        manifest = cls(
+            split=fields["split"],
+            fingerprint=fields["fingerprint"],
+            schema=Schema.from_json(fields["schema"]),
+            files=tuple(
+                FileEntry(entry["name"], entry["size"], entry["digest"], tuple(entry["group_rows"]))
+                for entry in fields["files"]
+            ),
+            statistics={
+                name: ColumnStatistics.from_json(values) for name, values in fields["statistics"].items()
+            },
+            settings=fields["settings"],
+            created=fields["created"],
+        )
+        if manifest.rows != fields["rows"]:
+            raise ValueError(f"{fields['rows']} rows promised, {manifest.rows} listed")
+        return manifest

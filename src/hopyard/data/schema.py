@@ -1,0 +1,148 @@
+"""What a dataset's columns are: names, kinds, dtypes and shapes of one row.
+
+Four kinds of column, chosen by what a batch of n rows is in memory:
+
+=========  =======================================  ==============================
+kind       a batch                                  in Parquet
+=========  =======================================  ==============================
+tensor     array (n, *shape) of ``dtype``           fixed width, see ``parquet.py``
+string     object array (n,) of ``str``             BYTE_ARRAY, UTF-8
+bytes      object array (n,) of ``bytes``           BYTE_ARRAY
+ragged     ``Ragged``: values of ``dtype``, offsets list of the values
+=========  =======================================  ==============================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from hopyard.errors import ColumnError, nearest
+
+Kind = Literal["tensor", "string", "bytes", "ragged"]
+
+TENSOR_DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: as in batches.
+        kind: ``"tensor"``, ``"string"``, ``"bytes"`` or ``"ragged"``.
+        dtype: NumPy dtype name of a tensor's, or a ragged column's, elements; ``"object"`` otherwise.
+        shape: shape of one row of a tensor, () for scalars; () for the other kinds.
+    """
+
+    name: str
+    kind: Kind = "tensor"
+    dtype: str = "object"
+    shape: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int | None:
+        """Bytes of one row in memory, or None if rows differ in size."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape) if self.kind == "tensor" else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Column:
+        if fields["kind"] not in get_args(Kind):
+            raise ValueError(f"column {fields['name']!r} is of the unknown kind {fields['kind']!r}")
+        return cls(fields["name"], fields["kind"], fields["dtype"], tuple(fields["shape"]))
+
+    def __str__(self) -> str:
+        if self.kind in ("string", "bytes"):
+            return f"{self.name}: {self.kind}"
+        size = "[*]" if self.kind == "ragged" else str(list(self.shape)) if self.shape else ""
+        return f"{self.name}: {self.dtype}{size}"
+
+
+class Schema:
+    """The columns of a dataset, in order. Immutable; equal if the columns are."""
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self._columns = tuple(columns)
+        self._by_name = {column.name: column for column in self._columns}
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self._columns
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._by_name)
+
+    def __getitem__(self, name: str) -> Column:
+        """The column of that name.
+
+        Raises:
+            ColumnError: there is none; names all there are, and the nearest.
+        """
+        if name not in self._by_name:
+            raise unknown_columns([name], self._by_name)
+        return self._by_name[name]
+
+    def select(self, names: Iterable[str]) -> Schema:
+        """The schema with only these columns, in this order; ColumnError names all unknown ones."""
+        wanted = list(names)
+        unknown = [name for name in wanted if name not in self._by_name]
+        if unknown:
+            raise unknown_columns(unknown, self._by_name)
+        return Schema(self._by_name[name] for name in wanted)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self._columns == other._columns
+
+    def __hash__(self) -> int:
+        return hash(self._columns)
+
+    def __str__(self) -> str:
+        return ", ".join(str(column) for column in self._columns)
+
+    def __repr__(self) -> str:
+        return f"Schema({self})"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [column.to_json() for column in self._columns]
+
+    @classmethod
+    def from_json(cls, columns: list[dict[str, Any]]) -> Schema:
+        return cls(Column.from_json(fields) for fields in columns)
+
+
+def unknown_columns(unknown: Sequence[str], known: Iterable[str], what: str = "column") -> ColumnError:
+    """The error for names of columns that do not exist: names them, all there are, and the nearest."""
+    known = list(known)
+    named = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+    plural = "s" if len(unknown) > 1 else ""
+    return ColumnError(f"Unknown {what}{plural}: {named}. The columns there are: {', '.join(known)}.")
