@@ -1,0 +1,1 @@
+"""The run loop and what it decides with: searcher, scheduler, backend, journal."""

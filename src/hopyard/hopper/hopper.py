@@ -1,0 +1,421 @@
+"""The run loop: events from workers in, units out.
+
+One thread, one queue, no polling: the loop sleeps until a unit ends, the journal fails, or a timer
+it set goes off. All that it decides follows from the journal (``state``, ``decisions``) and the
+scheduler; here they meet the backend.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from hopyard.backend import Backend
+from hopyard.errors import (
+    Evidence,
+    NotWritableError,
+    RunError,
+    StorageFullError,
+    TrialError,
+    UnitTimeoutError,
+    WorkerLostError,
+)
+from hopyard.hopper.decisions import Decisions
+from hopyard.hopper.journal import Journal
+from hopyard.hopper.orders import rotating_order
+from hopyard.hopper.retention import Retention
+from hopyard.hopper.scheduler import Scheduler, Start, Unit
+from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.objects import StateRef
+from hopyard.storage import Store
+
+Observer: TypeAlias = Callable[[RunState, Record], None]
+"""Called on the driver with every record, after the state has changed by it."""
+
+ALIKE = 3
+"""That many trials failing alike before any unit is done stop a run."""
+
+
+class Outcome(Protocol):
+    """What the work returns: one entry per trial of the pack in each tuple."""
+
+    @property
+    def states(self) -> tuple[StateRef | None, ...]: ...
+    @property
+    def metrics(self) -> tuple[dict[str, Any], ...]: ...
+    @property
+    def errors(self) -> tuple[Evidence | None, ...]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes_written(self) -> int: ...
+
+
+class Work(Protocol):
+    """What a unit is: a function and its arguments, both picklable, giving an :class:`Outcome`."""
+
+    def __call__(
+        self, unit: Unit, trials: Sequence[TrialState], save: bool
+    ) -> tuple[Callable[..., Outcome], tuple[Any, ...]]: ...
+
+
+@dataclass(frozen=True)
+class _Ended:
+    start: Start
+    future: Future[Outcome]
+    began: float
+
+
+@dataclass(frozen=True)
+class _JournalFailed:
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class _Retry:
+    """Space may have been made."""
+
+
+@dataclass(frozen=True)
+class _BudgetSpent:
+    """``time_budget`` is over."""
+
+
+_Event: TypeAlias = _Ended | _JournalFailed | _Retry | _BudgetSpent
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is driven; nothing here changes its result.
+
+    Attributes:
+        checkpoint_every: ``"unit"``, ``"epoch"`` or seconds between durable states of a trial.
+        keep, keep_n: see ``hopyard.hopper.retention``.
+        time_budget: seconds after which no new unit is started, or None.
+        retry_seconds: how long to wait on a full disk before trying again.
+    """
+
+    checkpoint_every: str | float = "unit"
+    keep: str = "completed"
+    keep_n: int = 1
+    time_budget: float | None = None
+    retry_seconds: float = 5.0
+
+
+class Hopper:
+    """Drives one run from where its journal ends to its own end.
+
+    Args:
+        store: the run's folder.
+        state: what replaying the journal gave.
+        decisions: the searcher, replayed likewise.
+        work: makes the call for a unit.
+        announce: takes messages for the user.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        state: RunState,
+        journal: Journal,
+        decisions: Decisions,
+        backend: Backend,
+        work: Work,
+        options: Options,
+        observers: Sequence[Observer] = (),
+        homes: Mapping[int, frozenset[int]] | None = None,
+        announce: Callable[[str], None] = print,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state, self._journal, self._decisions = state, journal, decisions
+        self._backend, self._work, self._options = backend, work, options
+        self._observers, self._announce, self._clock = observers, announce, clock
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._store = store
+        self._retention = Retention(store, state, options.keep, options.keep_n)
+        layout, header = state.layout, state.header
+        self._scheduler = Scheduler(
+            layout,
+            rotating_order(layout.train, header["order_groups"], header["seed"]),
+            rotating_order(max(layout.validate, 1), header["order_groups"], header["seed"]),
+            homes,
+        )
+        self._may_stay_resident = homes is None and options.checkpoint_every != "unit"
+        self._saved_at: dict[int, float] = {}
+        self._must_save: set[int] = set()
+        self._failures: list[Evidence] = []
+        self._timers: list[threading.Timer] = []
+        self._stopping: str | None = None
+        self._full = False
+        self._origin = clock() - state.clock
+
+    def journal_failed(self, error: BaseException) -> None:
+        """Tell the loop, from any thread, that the journal cannot be written."""
+        self._events.put(_JournalFailed(error))
+
+    def run(self, pending: Sequence[Record] = ()) -> str:
+        """Drive the run until no trial is under way.
+
+        Args:
+            pending: decisions that the journal's end cut off.
+
+        Returns: ``"completed"``, or ``"time budget"`` if that ended it.
+        """
+        try:
+            self._begin(pending)
+            while self._goes_on():
+                self._handle(self._events.get())
+            status = self._stopping or "completed"
+            self._commit({"r": "finish", "status": status})
+            self._journal.flush()
+            return status
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+
+    # The loop -------------------------------------------------------------------------------
+
+    def _begin(self, pending: Sequence[Record]) -> None:
+        offset, workers = self._now(), self._backend.num_workers
+        whereabouts = self._journal.whereabouts()
+        self._commit({"r": "session", "offset": offset, "workers": workers, "backend": self._backend.name} | whereabouts)
+        self._retention.sweep()
+        known = [trial.number for trial in self._state.trials.values() if trial.running]
+        self._scheduler.pause()
+        for number in known:
+            self._add(self._state.trials[number])
+        for record in pending:
+            self._commit(record)
+        for worker in range(workers):
+            self._scheduler.worker_up(worker)
+        if self._options.time_budget is not None:
+            self._after(self._options.time_budget, _BudgetSpent())
+        self._start(self._scheduler.resume())
+
+    def _goes_on(self) -> bool:
+        if self._scheduler.running:
+            return True
+        running = [trial.number for trial in self._state.trials.values() if trial.running]
+        if not running or self._stopping:
+            return False
+        if not self._scheduler.paused:
+            raise RunError(
+                f"trials {running} wait, no unit is under way, and the searcher asks for nothing more. "
+                "A searcher must train or stop every trial that it creates."
+            )
+        return True
+
+    def _handle(self, event: _Event) -> None:
+        if isinstance(event, _Ended):
+            self._unit_ended(event)
+        elif isinstance(event, _JournalFailed):
+            raise event.error
+        elif isinstance(event, _Retry):
+            self._start(self._scheduler.resume())
+        else:
+            self._stopping = "time budget"
+            self._scheduler.pause()
+
+    def _unit_ended(self, ended: _Ended) -> None:
+        error = ended.future.exception()
+        if error is None:
+            self._unit_done(ended, ended.future.result())
+        elif isinstance(error, StorageFullError):
+            self._pause_for_space(ended.start.unit, error)
+        elif isinstance(error, WorkerLostError | UnitTimeoutError):
+            self._worker_lost(ended.start, error)
+        elif isinstance(error, NotWritableError):
+            raise error
+        else:
+            self._fail(ended.start, (_evidence(error, ended.start),))
+
+    def _unit_done(self, ended: _Ended, outcome: Outcome) -> None:
+        unit, worker = ended.start.unit, ended.start.worker
+        if any(error is not None for error in outcome.errors):
+            self._fail(ended.start, outcome.errors)
+            return
+        record = {
+            "r": "unit",
+            "t": [unit.pack],
+            "e": unit.epoch,
+            "ph": unit.phase,
+            "p": unit.partition,
+            "w": worker,
+            "v": unit.visit,
+            "a": ended.began,
+            "z": self._now(),
+            "s": [state.to_json() if state else None for state in outcome.states],
+            "m": list(outcome.metrics),
+            "rows": outcome.rows,
+            "written": outcome.bytes_written,
+        }
+        resident = unit.phase == "train" and outcome.states[0] is None
+        if unit.phase == "train" and not resident:
+            self._saved_at[unit.pack] = record["z"]
+        self._space_again()
+        # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
+        # starts nothing more.
+        self._commit(record)
+        if self._state.trials[unit.pack].running:
+            self._start(self._scheduler.done(unit.pack, resident))
+
+    def _commit(self, record: Record) -> None:
+        """Apply, journal and show a record, and then all that follows from it."""
+        records = deque([record])
+        while records:
+            record = records.popleft()
+            self._state.apply(record)
+            self._journal.append(record, self._deletion(record))
+            self._tell_scheduler(record)
+            for observer in self._observers:
+                self._observe(observer, record)
+            records += self._decisions.after(record)
+            for number in self._decisions.take_trained():
+                if self._scheduler.has(number):
+                    self._start(self._scheduler.extend(number, self._decisions.targets[number]))
+
+    def _deletion(self, record: Record) -> Callable[[], None] | None:
+        """What deletes the states that nothing needs once the record is durable."""
+        if record["r"] == "unit":
+            if record["ph"] == "validate" and "values" not in record["m"][0]:
+                return None
+            names = self._retention.released(tuple(record["t"]))
+        elif record["r"] == "end":
+            names = self._retention.released((record["t"],), ended=True)
+        else:
+            return None
+        return (lambda: _delete(self._store, names)) if names else None
+
+    def _tell_scheduler(self, record: Record) -> None:
+        if record["r"] == "trial":
+            self._add(self._state.trials[record["n"]])
+        elif record["r"] == "end":
+            self._start(self._scheduler.end(record["t"]))
+
+    def _add(self, trial: TrialState) -> None:
+        epochs = self._decisions.targets.get(trial.number, 0)
+        self._start(self._scheduler.add(trial.number, trial.group, trial.progress.visits, epochs))
+
+    def _start(self, starts: Sequence[Start]) -> None:
+        for start in starts:
+            unit = start.unit
+            trial = self._state.trials[unit.pack]
+            fn, args = self._work(unit, (trial,), self._must_be_saved(unit))
+            began = self._now()
+            future = self._backend.submit(start.worker, fn, *args)
+            future.add_done_callback(
+                lambda future, start=start, began=began: self._events.put(_Ended(start, future, began))
+            )
+
+    def _must_be_saved(self, unit: Unit) -> bool:
+        if unit.last or not self._may_stay_resident or unit.pack in self._must_save:
+            return True
+        every = self._options.checkpoint_every
+        return isinstance(every, float) and self._now() - self._saved_at.get(unit.pack, 0.0) >= every
+
+    # What goes wrong ------------------------------------------------------------------------
+
+    def _pause_for_space(self, unit: Unit, error: StorageFullError) -> None:
+        self._roll_back([unit.pack], str(error))
+        self._start(self._scheduler.returned(unit.pack, self._state.trials[unit.pack].progress.visits))
+        if self._scheduler.paused:
+            return
+        self._scheduler.pause()
+        self._after(self._options.retry_seconds, _Retry())
+        if not self._full:
+            self._full = True
+            self._announce(
+                f"paused: {error} The run goes on by itself once there is space; "
+                "or press Ctrl-C, make space, and run the same script again."
+            )
+
+    def _space_again(self) -> None:
+        if self._full:
+            self._full = False
+            self._announce("there is space again: the run goes on.")
+
+    def _roll_back(self, packs: Sequence[int], why: str) -> None:
+        """What was only in a worker's memory is gone: go on from what is durable."""
+        behind = [n for n in packs if self._state.trials[n].progress != self._state.trials[n].durable]
+        if behind:
+            self._commit({"r": "back", "t": behind, "why": why})
+
+    def _worker_lost(self, start: Start, error: BaseException) -> None:
+        """Repeat the unit on a fresh worker; the second loss in one unit fails the trial."""
+        unit = start.unit
+        orphans = [pack for pack in self._scheduler.worker_down(start.worker) if pack != unit.pack]
+        self._commit({"r": "lost", "w": start.worker, "t": [unit.pack], "z": self._now(), "why": str(error)})
+        self._roll_back([unit.pack, *orphans], str(error))
+        self._must_save.update((unit.pack, *orphans))
+        for pack in orphans:
+            self._start(self._scheduler.returned(pack, self._state.trials[pack].progress.visits, idle=False))
+        trial = self._state.trials[unit.pack]
+        if trial.losses >= 2:
+            self._fail(start, (_evidence(error, start),))
+        else:
+            self._start(self._scheduler.returned(unit.pack, trial.progress.visits, idle=False))
+        self._start(self._scheduler.worker_up(start.worker))
+
+    def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:
+        for error in errors:
+            if error is not None:
+                found = Evidence(**(error.to_json() | {"worker": start.worker}))
+                self._failures.append(found)
+                self._commit(
+                    {"r": "end", "t": start.unit.pack, "status": "failed", "error": found.to_json(), "z": self._now()}
+                )
+        self._raise_if_all_fail_alike()
+
+    def _raise_if_all_fail_alike(self) -> None:
+        failed, trials = self._failures, self._state.trials
+        if self._state.units or len(failed) < min(ALIKE, len(trials)):
+            return
+        if len({(evidence.kind, evidence.message) for evidence in failed}) == 1:
+            raise TrialError(
+                f"the first {len(failed)} trials fail alike, before any unit is done, so the run stops. "
+                f"Mend what they share and run it again.\n{failed[0].describe()}",
+                failed[0],
+            )
+
+    def _observe(self, observer: Observer, record: Record) -> None:
+        """An observer that fails is shown, and costs no work."""
+        try:
+            observer(self._state, record)
+        except Exception:
+            self._announce(f"a callback failed; the run goes on.\n{traceback.format_exc()}")
+
+    def _after(self, seconds: float, event: _Event) -> None:
+        timer = threading.Timer(seconds, self._events.put, (event,))
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def _now(self) -> float:
+        """Seconds since the run began, on a clock that goes on from session to session."""
+        return round(self._clock() - self._origin, 6)
+
+
+def _delete(store: Store, names: Sequence[str]) -> None:
+    for name in names:
+        store.delete(name)
+
+
+def _evidence(error: BaseException, start: Start) -> Evidence:
+    """What an exception of a task says about the trial."""
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    return Evidence(
+        kind=type(error).__name__,
+        message=str(error),
+        traceback=notes or "".join(traceback.format_exception(error)),
+        worker=start.worker,
+        partition=start.unit.partition,
+        phase=start.unit.phase,
+    )

@@ -1,0 +1,268 @@
+"""The state of a run: what replaying its journal gives, and what the run loop works on.
+
+One reducer serves both. ``RunState.apply`` takes a journal record (a JSON object, ``r`` names its
+kind) and changes the state; the run loop applies each record at the moment it appends it, so that
+a resumed run is where the journal ends by construction.
+
+Records::
+
+    {"r": "run", "run_id", "format", "created", "settings", "layout", "num_epochs", "order_groups", ...}
+    {"r": "session", "driver", "host", "pid", "offset", "workers", ...}   one per driver process
+    {"r": "extend", "num_epochs", "settings"}                            the budget was raised
+    {"r": "trial", "n", "params", "g", "source"}                         a trial begins
+    {"r": "unit", "t", "e", "ph", "p", "w", "v", "a", "z", "s", "m", "rows", "written"}
+    {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
+    {"r": "back", "t", "why"}                                            trials go back to what is durable
+    {"r": "end", "t", "status", "error"}                                 a trial ended
+    {"r": "finish", "status"}                                            the run ended
+
+In a unit record: trials, epoch, phase, partition, worker, visit, start and end in seconds since the
+run began, states (references, or null when resident or unchanged), metrics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from hopyard.errors import CorruptError, Evidence
+from hopyard.hopper.scheduler import Layout
+from hopyard.objects import StateRef
+
+Record: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a trial is within its epochs, and the state that belongs to it.
+
+    Attributes:
+        visits: units done in all epochs, of both phases.
+        state: the model's state after them; None before the first unit, or when resident.
+        train: training metrics of this epoch's visits: (partition, {name: [sum, weight]}).
+        carried: validation metric states of this epoch's visits, by partition.
+    """
+
+    visits: int = 0
+    state: StateRef | None = None
+    train: tuple[tuple[int, dict[str, list[float]]], ...] = ()
+    carried: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch so far: its number from 1, the metric's value, the model's weights."""
+
+    epoch: int
+    value: float
+    state: StateRef
+
+
+@dataclass
+class TrialState:
+    """One trial of a run and what became of it."""
+
+    number: int
+    params: dict[str, Any]
+    group: int
+    source: int | None = None
+    status: str = "running"
+    progress: Progress = field(default_factory=Progress)
+    durable: Progress = field(default_factory=Progress)
+    epochs: int = 0
+    history: dict[str, list[float]] = field(default_factory=dict)
+    best: Best | None = None
+    error: Evidence | None = None
+    seconds: float = 0.0
+    losses: int = 0
+    """Workers lost in the unit under way."""
+
+    @property
+    def running(self) -> bool:
+        return self.status == "running"
+
+    def live_states(self) -> list[StateRef]:
+        """The states that something still needs."""
+        states = [self.progress.state, self.durable.state, self.best.state if self.best else None]
+        return [state for state in states if state is not None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What decides between epochs and trials: a history key of validation, and its direction."""
+
+    key: str
+    mode: str
+
+    def smaller_is_better(self, value: float) -> float:
+        return -value if self.mode == "max" else value
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        if math.isnan(value):
+            return False
+        return than is None or math.isnan(than) or self.smaller_is_better(value) < self.smaller_is_better(than)
+
+
+class RunState:
+    """The state of one run. ``settings`` is empty until the ``run`` record was applied."""
+
+    def __init__(self) -> None:
+        self.header: Record = {}
+        self.trials: dict[int, TrialState] = {}
+        self.units = 0
+        self.sessions = 0
+        self.clock = 0.0
+        self.finished: str | None = None
+        self.best: int | None = None
+        """Number of the trial with the best epoch so far; the lowest among equals."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(**self.header["layout"])
+
+    @property
+    def metric(self) -> Metric:
+        return Metric(**self.header["metric"])
+
+    @property
+    def num_epochs(self) -> int:
+        return int(self.header["num_epochs"])
+
+    def apply(self, record: Record) -> None:
+        """Change the state by one record of the journal."""
+        handler = getattr(self, f"_apply_{record['r']}", None)
+        if handler is None:
+            raise CorruptError(
+                f"the journal holds a record of kind {record['r']!r}, which this version does not know. "
+                "Install the version of Hopyard that wrote it, or a later one."
+            )
+        handler(record)
+
+    def roll_back(self) -> list[int]:
+        """Go back to what is durable, as after the death of all workers. Returns the trials changed."""
+        changed = [t.number for t in self.trials.values() if t.running and t.progress != t.durable]
+        for number in changed:
+            self.trials[number].progress = self.trials[number].durable
+        return changed
+
+    def rank(self, trial: TrialState) -> tuple[bool, float, int]:
+        """A key that sorts trials best first; those without a result last, in order of number."""
+        if trial.best is None:
+            return (True, 0.0, trial.number)
+        return (False, self.metric.smaller_is_better(trial.best.value), trial.number)
+
+    def ranked(self) -> list[TrialState]:
+        """All trials, best first."""
+        return sorted(self.trials.values(), key=self.rank)
+
+    # Records --------------------------------------------------------------------------------
+
+    def _apply_run(self, record: Record) -> None:
+        self.header = {k: v for k, v in record.items() if k != "r"}
+
+    def _apply_session(self, record: Record) -> None:
+        self.sessions += 1
+        self.clock = max(self.clock, float(record["offset"]))
+        self.roll_back()
+
+    def _apply_extend(self, record: Record) -> None:
+        self.header.update({k: v for k, v in record.items() if k != "r"})
+        self.finished = None
+        for trial in self.trials.values():
+            if trial.status == "completed" and trial.epochs < self.num_epochs:
+                trial.status = "running"
+
+    def _apply_trial(self, record: Record) -> None:
+        number = int(record["n"])
+        trial = TrialState(number, record["params"], int(record["g"]), record.get("source"))
+        if trial.source is not None:
+            state = self.trials[trial.source].durable.state
+            trial.progress = trial.durable = Progress(state=state)
+        self.trials[number] = trial
+
+    def _apply_lost(self, record: Record) -> None:
+        self.clock = max(self.clock, float(record["z"]))
+        for number in record["t"]:
+            self.trials[number].losses += 1
+
+    def _apply_back(self, record: Record) -> None:
+        for number in record["t"]:
+            self.trials[number].progress = self.trials[number].durable
+
+    def _apply_end(self, record: Record) -> None:
+        trial = self.trials[record["t"]]
+        trial.status = record["status"]
+        if record.get("error"):
+            trial.error = Evidence.from_json(record["error"])
+
+    def _apply_finish(self, record: Record) -> None:
+        self.finished = record["status"]
+
+    def _apply_unit(self, record: Record) -> None:
+        self.units += 1
+        self.clock = max(self.clock, float(record["z"]))
+        for slot, number in enumerate(record["t"]):
+            trial = self.trials[number]
+            if record["v"] != trial.progress.visits:
+                raise CorruptError(
+                    f"the journal says that trial {number} did visit {record['v']}, but visit "
+                    f"{trial.progress.visits} comes next. The journal was changed by something other than Hopyard; "
+                    "start the run anew with fresh=True."
+                )
+            trial.seconds += float(record["z"]) - float(record["a"])
+            trial.losses = 0
+            if record["ph"] == "train":
+                self._train_visit(trial, record, slot)
+            else:
+                self._validate_visit(trial, record, slot)
+
+    def _train_visit(self, trial: TrialState, record: Record, slot: int) -> None:
+        before, reference = trial.progress, record["s"][slot]
+        trial.progress = Progress(
+            before.visits + 1,
+            StateRef.from_json(reference) if reference else None,
+            (*before.train, (int(record["p"]), record["m"][slot])),
+        )
+        if reference:
+            trial.durable = trial.progress
+        if not self.layout.validate and trial.progress.visits % self.layout.units == 0:
+            self._end_epoch(trial, {})
+
+    def _validate_visit(self, trial: TrialState, record: Record, slot: int) -> None:
+        before, metrics = trial.progress, record["m"][slot]
+        carried = (*before.carried, metrics) if "values" not in metrics else ()
+        trial.progress = trial.durable = replace(before, visits=before.visits + 1, carried=carried)
+        if trial.progress.visits % self.layout.units == 0:
+            self._end_epoch(trial, metrics["values"])
+
+    def _end_epoch(self, trial: TrialState, values: dict[str, float]) -> None:
+        """Merge what the visits measured: training sums in order of partitions, exactly."""
+        trial.epochs += 1
+        merged = merge_means(trial.progress.train)
+        for prefix, found in (("train_", merged), ("val_", values)):
+            for name, value in found.items():
+                trial.history.setdefault(prefix + name, []).append(value)
+        trial.progress = trial.durable = replace(trial.progress, train=())
+        key = self.metric.key
+        value = trial.history[key][-1] if key in trial.history else math.nan
+        state = trial.progress.state
+        assert state is not None, "an epoch ends with a durable state"
+        if self.metric.is_better(value, trial.best.value if trial.best else None):
+            trial.best = Best(trial.epochs, value, state.part("model"))
+            if self.best is None or self.rank(trial) < self.rank(self.trials[self.best]):
+                self.best = trial.number
+
+
+def merge_means(
+    visits: Sequence[tuple[int, dict[str, list[float]]]],
+) -> dict[str, float]:
+    """Weighted means over visits, added up in order of partitions whatever the order of visits."""
+    sums: dict[str, list[float]] = {}
+    for _, metrics in sorted(visits, key=lambda visit: visit[0]):
+        for name, (total, weight) in metrics.items():
+            entry = sums.setdefault(name, [0.0, 0.0])
+            entry[0] += total
+            entry[1] += weight
+    return {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
