@@ -1,0 +1,104 @@
+"""What a worker needs to train any trial of a run, stored once in the run's folder.
+
+The driver cloudpickles a :class:`Program` into ``program/<digest>`` of the run's folder; requests
+carry only that name, and every worker process keeps the programs it met last in memory.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from hopyard.data import Dataset
+from hopyard.errors import CorruptError, FormatError
+from hopyard.objects import StateRef, digest
+from hopyard.storage import Store
+
+_HEADER = b"hopyard program 1\n"
+_DOMAIN = "program"
+_KEPT = 4
+_loaded: OrderedDict[tuple[str, str], Program] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that is the same for all trials of a run.
+
+    Attributes:
+        estimator_gen_fn: the user's function from parameters to an estimator.
+        feature_columns: columns that models see, in the order in which they are passed.
+        label_columns: columns that losses and metrics compare outputs with.
+        train: the training data; None only for a check on one batch.
+        val: the validation data, or None.
+        num_partitions: partitions of ``train`` and of ``val``.
+        num_epochs: epochs of a trial that is not stopped early; learning-rate schedulers see it.
+        seed: all randomness of the run derives from it.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:n"``.
+        threads: CPU threads of a unit.
+        init_from: store and state whose model every trial starts from, or None.
+    """
+
+    estimator_gen_fn: Callable[[dict[str, Any]], Any]
+    feature_columns: tuple[str, ...]
+    label_columns: tuple[str, ...]
+    train: Dataset | None
+    val: Dataset | None
+    num_partitions: int
+    num_epochs: int
+    seed: int
+    device: str = "auto"
+    threads: int = 1
+    init_from: tuple[Store, StateRef] | None = None
+
+
+def save_program(store: Store, program: Program) -> str:
+    """Store ``program`` under its digest; returns the name. Storing it again changes nothing."""
+    data = _HEADER + cloudpickle.dumps(program)
+    name = f"program/{digest(data, _DOMAIN)}"
+    store.put_new(name, data)
+    _remember((store.url, name), program)
+    return name
+
+
+def load_program(store: Store, name: str) -> Program:
+    """The program stored under ``name``; the last few stay in this process's memory.
+
+    Raises:
+        NotFoundError: there is none.
+        CorruptError: its bytes are not what was stored.
+        FormatError: a newer version of Hopyard wrote it.
+    """
+    key = (store.url, name)
+    if key not in _loaded:
+        _remember(key, _read(store, name))
+    _loaded.move_to_end(key)
+    return _loaded[key]
+
+
+def _read(store: Store, name: str) -> Program:
+    data = store.get(name)
+    if digest(data, _DOMAIN) != name.rpartition("/")[2]:
+        raise CorruptError(
+            f"{name!r} in {store.url} does not have the digest that names it: it was changed or cut off. "
+            "Start the run again with fresh=True."
+        )
+    if not data.startswith(_HEADER):
+        raise FormatError(
+            f"{name!r} in {store.url} starts with {data[:20]!r}; this version of Hopyard reads "
+            f"{_HEADER!r} only. Install the version of Hopyard that started this run."
+        )
+    program = pickle.loads(memoryview(data)[len(_HEADER) :])
+    assert isinstance(program, Program)
+    return program
+
+
+def _remember(key: tuple[str, str], program: Program) -> None:
+    _loaded[key] = program
+    _loaded.move_to_end(key)
+    while len(_loaded) > _KEPT:
+        _loaded.popitem(last=False)

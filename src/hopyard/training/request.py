@@ -1,0 +1,75 @@
+"""What the hopper sends to a worker for one unit, and what comes back.
+
+Both travel between processes and, but for the store, as JSON into the journal: floats keep
+their exact value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.errors import Evidence
+from hopyard.objects import StateRef
+from hopyard.storage import Store
+
+
+@dataclass(frozen=True)
+class UnitRequest:
+    """One visit of a pack to a partition. The tuples have one entry per trial of the pack.
+
+    Attributes:
+        store: the run's folder. States of a trial are kept in ``store.at(f"{trial:05d}")``.
+        program: name of the program, from ``save_program``.
+        trials: numbers of the trials.
+        params: their points of the search space.
+        phase: ``"train"`` or ``"validate"``.
+        epoch: from 0.
+        partition: number of the partition.
+        position: train units that these trials have done so far.
+        states: where each trial's state is. None: at position 0 the initial state, else the state that
+            this worker kept in memory at ``position``.
+        save: the new state must be durable; else it may stay in the worker's memory.
+        last: the last unit of its phase in this epoch. Train: the state is saved with the model in a
+            file of its own. Validate: metric states are merged, and values computed.
+        carried: validate: the ``metrics`` of the partitions validated before in this epoch.
+        log_tail: ``"module:function"`` that gives the last lines printed in this process, imported only
+            when a trial fails; empty: none.
+    """
+
+    store: Store
+    program: str
+    trials: tuple[int, ...]
+    params: tuple[dict[str, Any], ...]
+    phase: str
+    epoch: int
+    partition: int
+    position: int
+    states: tuple[StateRef | None, ...]
+    save: bool = True
+    last: bool = False
+    carried: tuple[tuple[dict[str, Any], ...], ...] = ()
+    log_tail: str = ""
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """What a unit brought. The tuples have one entry per trial of the pack.
+
+    Attributes:
+        states: where the new state is; None if it stayed in the worker's memory, or the trial failed.
+        metrics: train: ``{"loss": [sum, weight], <name from step>: [sum, rows]}``; validate:
+            ``{"partition": p, "states": {...}}``, and with ``last`` ``{"values": {"loss": ..., ...}}``.
+            Values may be nan or infinite floats. Empty if the trial failed.
+        errors: why a trial failed, or None. ``Evidence.worker`` is None: the driver knows it.
+        rows: rows of the partition.
+        seconds: time taken, without the wait for the worker.
+        bytes_written: bytes of new state and metric objects.
+    """
+
+    states: tuple[StateRef | None, ...]
+    metrics: tuple[dict[str, Any], ...]
+    errors: tuple[Evidence | None, ...]
+    rows: int
+    seconds: float
+    bytes_written: int
