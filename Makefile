@@ -1,0 +1,65 @@
+# Every target works in a fresh clone: it makes .venv and installs what it needs, once.
+PYTHON ?= python3    # what .venv is made with: 3.11 or newer
+JOBS ?= 2            # processes that run tests; 0 runs them in one
+ARGS ?=              # more arguments for pytest: make test ARGS="tests/data -k resume"
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench constraints clean
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e
+
+help:
+	@echo "make demo [KILL=1]  train sixteen networks on real images; KILL=1: kill it halfway, resume, compare"
+	@echo "make test           run the tests"
+	@echo "make check          lint, format, types, layers, documented commands, exact versions"
+	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
+	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
+	@echo "make clean          remove .venv, caches and build/"
+
+demo: .venv/.demo
+	$(BIN)/hopyard demo $(if $(filter-out 0,$(strip $(KILL))),--kill)
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n $(strip $(JOBS)) $(ARGS)
+
+check: .venv/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pip check --disable-pip-version-check
+	$(BIN)/python tools/constraints.py check
+	$(BIN)/python tools/pages.py
+
+bench: .venv/.bench
+	mkdir -p build
+	for benchmark in benchmarks/[!_]*.py; do $(BIN)/python "$$benchmark" | tee -a build/bench.jsonl; done
+
+constraints: .venv/.dev
+	$(BIN)/python tools/constraints.py write
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests tools benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip comes last into a new environment, so an interrupted `venv` is made again.
+$(BIN)/pip:
+	$(PYTHON) -m venv --clear .venv
+
+# `bench` contains `dev`, which contains `demo`: the larger installation satisfies the smaller ones.
+.venv/.demo: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[demo]'
+	touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[dev]'
+	touch $@ .venv/.demo
+
+.venv/.bench: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[bench]'
+	touch $@ .venv/.dev .venv/.demo
