@@ -1,0 +1,144 @@
+"""Rules that hold for the package as a whole."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import hopyard
+from hopyard import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "hopyard"
+
+# What a user pays for only when using it: frameworks, frames and pictures.
+HEAVY = {
+    "jax", "keras", "matplotlib", "pandas", "polars", "pyspark", "ray", "scipy", "sklearn", "tensorboard",
+    "tensorflow", "torch", "torchmetrics",
+}  # fmt: skip
+
+MAX_LINES_OF_FILE = 500
+MAX_LINES_OF_FUNCTION = 60
+
+
+def modules(*folders: Path) -> list[Path]:
+    return sorted(file for folder in folders for file in folder.rglob("*.py"))
+
+
+def test_version_is_the_one_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert hopyard.__version__ == project["version"]
+
+
+@pytest.mark.parametrize("name", ["hopyard", "hopyard.tune"])
+def test_import_loads_no_framework(name: str) -> None:
+    code = f"import sys, {name}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert {module.partition(".")[0] for module in loaded.split()} & HEAVY == set()
+
+
+@pytest.mark.parametrize("file", modules(SRC), ids=lambda file: str(file.relative_to(SRC)))
+def test_every_module_says_what_it_is(file: Path) -> None:
+    assert ast.get_docstring(ast.parse(file.read_text()))
+
+
+def test_files_and_functions_stay_small() -> None:
+    def body(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+        """Lines of a function without its docstring."""
+        first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+        return (node.end_lineno or 0) - first.lineno + 1
+
+    too_long = []
+    for file in modules(SRC):
+        text = file.read_text()
+        if len(text.splitlines()) > MAX_LINES_OF_FILE:
+            too_long.append(f"{file.relative_to(SRC)}: {len(text.splitlines())} lines")
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and body(node) > MAX_LINES_OF_FUNCTION
+            ):
+                too_long.append(f"{file.relative_to(SRC)}: {node.name} has {body(node)} lines")
+    assert too_long == []
+
+
+def sleeps(tree: ast.Module) -> Iterator[int]:
+    """Lines that call or import ``time.sleep``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "sleep" and ast.unparse(node.value) == "time":
+            yield node.lineno
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            yield from (node.lineno for alias in node.names if alias.name == "sleep")
+
+
+def test_nothing_waits_by_sleeping() -> None:
+    files = modules(SRC, ROOT / "tests", ROOT / "tools", ROOT / "benchmarks", ROOT / "examples")
+    found = [f"{file}:{line}" for file in files for line in sleeps(ast.parse(file.read_text()))]
+    assert found == []
+
+
+@pytest.mark.parametrize("code", ["import time\ntime.sleep(1)", "from time import monotonic, sleep"])
+def test_a_sleep_is_found(code: str) -> None:
+    assert list(sleeps(ast.parse(code)))
+
+
+def drawn_tree(text: str) -> dict[str, str | None]:
+    """Class -> parent, as drawn with box characters, four columns a level."""
+    parents: dict[str, str | None] = {}
+    path: list[str] = []
+    for line in text.splitlines():
+        drawn = re.match(r"(?P<lead>[ │├└─]*)(?P<name>[A-Z]\w+Error)\b", line.removeprefix("    "))
+        if drawn is None or not line.startswith("    "):
+            continue
+        path[len(drawn["lead"]) // 4 :] = [drawn["name"]]
+        parents[drawn["name"]] = path[-2] if len(path) > 1 else None
+    return parents
+
+
+def test_the_drawn_error_tree_is_the_real_one() -> None:
+    def parent(cls: type) -> str | None:
+        return next((base.__name__ for base in cls.__bases__ if issubclass(base, errors.HopyardError)), None)
+
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    real = {cls.__name__: parent(cls) for cls in classes if issubclass(cls, errors.HopyardError)}
+    assert errors.__doc__ is not None
+    assert drawn_tree(errors.__doc__) == real
+
+
+def test_every_public_exception_is_in_the_tree() -> None:
+    found = []
+    for file in modules(SRC):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and file.name != "errors.py" and not node.name.startswith("_"):
+                bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+                if any(base == "Exception" or base.endswith("Error") for base in bases):
+                    found.append(f"{file.relative_to(SRC)}:{node.lineno}: {node.name}")
+    assert found == []
+
+
+def test_change_notes_are_named_by_kind() -> None:
+    kinds = {"added", "changed", "fixed", "removed"}
+    notes = [file for file in (ROOT / "changes").glob("*") if file.name != "README.md"]
+    assert [
+        file.name for file in notes if not re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(kinds)})\.md", file.name)
+    ] == []
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_missing_service_skips_at_home_and_fails_in_ci(
+    needs: Callable[[object, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    ci: str,
+    outcome: type[BaseException],
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    needs(True, "Python")
+    with pytest.raises(outcome, match="this test needs a bucket, which is not available here"):
+        needs(None, "a bucket")
