@@ -5,16 +5,20 @@ Rules that every implementation must keep (``backend.testing`` checks them):
 * **Workers** are numbered from 0. Each runs one task at a time, in the order submitted.
 * **submit** never blocks on the task. The function and its arguments travel by cloudpickle
   (closures, lambdas and ``__main__`` functions work); the result comes back the same way.
-* **Failures.** An exception of the task is set on the future, with its traceback on the
-  worker as ``__notes__``. A worker that dies sets ``WorkerLostError``, one that exceeds
-  ``unit_timeout`` is killed and sets ``UnitTimeoutError``; both are replaced by a fresh
-  worker of the same number before the next task, without being asked.
+* **Failures.** An exception of the task is set on the future; one that comes from another process
+  has its traceback there among its ``__notes__``. SystemExit arrives as a RuntimeError, so that a
+  task cannot end the driver. What cannot be pickled raises ``UsageError`` in ``submit``. A worker
+  that dies sets ``WorkerLostError``, one that exceeds ``unit_timeout`` is killed and sets
+  ``UnitTimeoutError``; both are replaced by a fresh worker of the same number before the next
+  task, without being asked.
 * **Memory is a hint.** What a task leaves in its process may be gone at the next task.
-* **Output.** What tasks print or log reaches the driver's stdout and stderr, tagged.
+* **Output.** What tasks print or log reaches the driver's stdout and stderr, each line tagged
+  (``[trial 3 · worker 1] text``), and all lines of a task before its future is done.
 * **Threads.** ``submit`` may be called from any thread. Futures' callbacks run on a thread of
   the backend and must be short.
 * **Life.** Workers start at the first ``start`` (or ``submit``) and exit with ``stop`` or when
-  the driver dies, however it dies. A stopped backend may be started again.
+  the driver dies, however it dies. A stopped backend may be started again. ``stop`` cancels the
+  futures of tasks that have not begun and sets ``WorkerLostError`` on those under way.
 """
 
 from __future__ import annotations
@@ -25,12 +29,21 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
+from hopyard.errors import UsageError
+
 
 class Backend(ABC):
     """The workers of one engine. See the module's text for the rules."""
 
     name: str
     """How records and messages call this engine: ``"inline"``, ``"local"``, ..."""
+
+    isolated: bool
+    """Whether workers are processes of their own. If so, tasks are pickled, a worker may die without
+    the driver, tasks can be timed out, and output is tagged."""
+
+    threads_per_worker: int
+    """CPU threads that the mathematics of a task may use; a setting of every run."""
 
     @property
     @abstractmethod
@@ -49,9 +62,11 @@ class Backend(ABC):
     def stop(self) -> None:
         """End the workers; tasks under way are abandoned."""
 
-    def on_output(self, listener: Callable[[int, str, str], None] | None) -> None:
+    def on_output(self, listener: Callable[[int, str, str], None] | None) -> None:  # noqa: B027
         """Send workers' lines to ``listener(worker, stream, line)`` instead of the driver's own
-        streams; None restores. Backends that run tasks in the driver's process ignore this."""
+        streams; None restores. ``stream`` is ``"stdout"`` or ``"stderr"``, ``line`` the text with its
+        tag as it would be printed, without newline; calls come from one thread at a time. Backends
+        that run tasks in the driver's process ignore this."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -61,3 +76,33 @@ class Backend(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def check_worker(worker: int, num_workers: int) -> None:
+    """Refuse the number of a worker that does not exist."""
+    if not 0 <= worker < num_workers:
+        raise UsageError(
+            f"Worker {worker} was asked for, but this backend has {num_workers}, numbered from 0; "
+            f"use a number from 0 to {num_workers - 1}."
+        )
+
+
+def check_threads(threads: int) -> int:
+    """``threads`` if it is a number of threads that a worker can have."""
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise UsageError(
+            f"threads_per_worker={threads!r} was given, but must be an int >= 1; 1 is the default."
+        )
+    return threads
+
+
+def without_exit(error: BaseException) -> Exception:
+    """``error``, or for SystemExit and its like an error that does not end the driver that raises it."""
+    if isinstance(error, Exception):
+        return error
+    stand_in = RuntimeError(
+        f"The task raised {type(error).__name__}({error}), which would end its process; "
+        "let it return a value or raise an Exception instead."
+    )
+    stand_in.__cause__ = error
+    return stand_in

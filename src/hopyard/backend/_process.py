@@ -1,0 +1,151 @@
+"""One worker's process as the driver sees it: starting it, its descriptors, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import IO
+
+from hopyard.backend._channel import Channel, Kind, dumps
+from hopyard.backend.output import LineSplitter, Outlet, kept_lines
+
+# The driver's import path comes first of all, so that the worker imports what the driver would.
+BOOTSTRAP = (
+    "import sys; descriptor = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; del sys.argv[1:]; "
+    "from hopyard.backend._worker import main; main(descriptor)"
+)
+PIPE_CAPACITY = 1024 * 1024  # what an unprivileged process can have written to a pipe at once
+
+HINTS = {
+    signal.SIGKILL: "SIGKILL often comes from the kernel's out-of-memory killer: use fewer workers, smaller "
+    "batches or a machine with more memory.",
+    signal.SIGTERM: "SIGTERM comes from outside: another program or the machine's shutdown ended it.",
+    signal.SIGSEGV: "SIGSEGV is a crash in native code, often of mismatched packages; the Python stack is "
+    "in its last lines.",
+    signal.SIGABRT: "SIGABRT is native code that gave up; its reason is in the last lines.",
+    signal.SIGBUS: "SIGBUS often means that a mapped file was truncated, or that /dev/shm is full.",
+}
+
+
+class Stream:
+    """A worker's stdout or stderr: a pipe, read without blocking, split into lines."""
+
+    def __init__(self, name: str, pipe: IO[bytes]) -> None:
+        self.name = name
+        self.pipe = pipe
+        self.open = True
+        self._splitter = LineSplitter()
+        os.set_blocking(pipe.fileno(), False)
+
+    def read(self) -> Iterator[tuple[str, str]]:
+        """The (tag, line) pairs that are complete after reading what is there."""
+        total = 0
+        while self.open and total <= PIPE_CAPACITY:
+            try:
+                data = os.read(self.pipe.fileno(), 65536)
+            except BlockingIOError:
+                return
+            self.open = bool(data)
+            total += len(data)
+            yield from self._splitter.feed(data)
+
+    def end_task(self) -> Iterator[tuple[str, str]]:
+        """What the task left: whole lines, a last line without newline. Its tag goes with it."""
+        yield from self.read()
+        yield from self._splitter.finish()
+        self._splitter.tag = ""
+
+
+class WorkerProcess:
+    """A started worker. Only the backend's thread uses it.
+
+    That thread also starts it, because Linux kills the worker when the *thread* that started it ends.
+    """
+
+    def __init__(self, number: int, env: Mapping[str, str], outlet: Outlet) -> None:
+        self.number = number
+        self.lines = kept_lines()
+        self._outlet = outlet
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(ours.close)
+            with theirs:
+                self.popen = _start(theirs.fileno(), env)
+            on_error.pop_all()
+        ours.setblocking(False)
+        self.channel = Channel(ours)
+        assert self.popen.stdout is not None
+        assert self.popen.stderr is not None
+        self.streams = [Stream("stdout", self.popen.stdout), Stream("stderr", self.popen.stderr)]
+        self.exit_descriptor = _exit_descriptor(self.popen.pid)
+        # Read when the worker is up; the pipe holds it until then.
+        with contextlib.suppress(OSError):  # it is dead already, which its exit will report
+            self.channel.send(Kind.HELLO, dumps({"log_level": logging.getLogger().level}, copy=True))
+
+    def show(self, stream: Stream, *, end_of_task: bool = False) -> None:
+        """Pass on what the stream has, and remember it for evidence."""
+        for tag, line in stream.end_task() if end_of_task else stream.read():
+            self.lines.append(line)
+            self._outlet.emit(self.number, stream.name, tag, line)
+
+    def show_all(self) -> None:
+        """Everything that the worker wrote up to now."""
+        for stream in self.streams:
+            self.show(stream, end_of_task=True)
+
+    def close(self) -> None:
+        """Reap the process, which has ended, and close everything that belongs to it."""
+        self.popen.wait()
+        self.channel.close()
+        for stream in self.streams:
+            stream.pipe.close()
+        if self.exit_descriptor is not None:
+            os.close(self.exit_descriptor)
+
+    def last_words(self) -> str:
+        """The last lines it printed, for messages."""
+        if not self.lines:
+            return "It printed nothing."
+        return "Its last lines:\n  " + "\n  ".join(self.lines)
+
+
+def _start(descriptor: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100  ('' is the current directory)
+    return subprocess.Popen(
+        [sys.executable, "-c", BOOTSTRAP, str(descriptor), *paths],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        pass_fds=[descriptor],
+        env={**os.environ, **env},
+    )
+
+
+def _exit_descriptor(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where there is no such thing,
+    and the end of the channel has to tell."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code as part of a sentence, with a hint where there is one."""
+    if code >= 0:
+        return f"ended by itself with exit code {code} (something called os._exit or exit of C)"
+    try:
+        name = signal.Signals(-code)
+    except ValueError:
+        return f"was killed by signal {-code}"
+    hint = HINTS.get(name)
+    return f"was killed by {name.name}" + (f" ({hint})" if hint else "")

@@ -1,0 +1,245 @@
+"""One worker's place: a process while there is one, the task it runs, and those that wait for it.
+
+    absent --work arrives--> starting --READY--> idle <--answer / task--> busy
+      ^------------------------- the process ends, in any state ------------'
+
+Only the backend's thread calls these methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from hopyard.backend._channel import Kind, Part
+from hopyard.backend._process import Stream, WorkerProcess, how_it_ended
+from hopyard.backend._task import Task
+from hopyard.backend.output import Outlet
+from hopyard.errors import UnitTimeoutError, WorkerError, WorkerLostError
+
+NEVER = float("inf")
+
+
+class Slot:
+    """A numbered worker that is replaced by a fresh one whenever it dies and there is work."""
+
+    def __init__(
+        self,
+        number: int,
+        env: Mapping[str, str],
+        unit_timeout: float | None,
+        outlet: Outlet,
+        selector: selectors.BaseSelector,
+    ) -> None:
+        self.deadline = NEVER
+        self.process: WorkerProcess | None = None
+        self._number = number
+        self._env = env
+        self._unit_timeout = unit_timeout
+        self._outlet = outlet
+        self._selector = selector
+        self._ready = False
+        self._task: Task | None = None
+        self._waiting: deque[Task] = deque()
+        self._starts: list[Future[None]] = []
+        self._verdict: WorkerError | None = None  # why we ended the process, if it was us
+        self._closed: str | None = None  # why there is no more work
+
+    def add(self, task: Task) -> None:
+        """Queue a task."""
+        self._waiting.append(task)
+        self._advance()
+
+    def start(self, answer: Future[None]) -> None:
+        """Set ``answer`` once the worker is up."""
+        if self._ready:
+            answer.set_result(None)
+            return
+        self._starts.append(answer)
+        self._advance()
+
+    def expire(self) -> None:
+        """Kill the worker if its task has had its time."""
+        if self.process is None or time.monotonic() < self.deadline:
+            return
+        self.deadline = NEVER
+        assert self._task is not None
+        self.kill(
+            UnitTimeoutError(
+                f"The task {self._task.name!r} took longer than unit_timeout={self._unit_timeout:g} "
+                f"seconds on {self._place()}, which was killed. If it needs that long, give the backend a larger "
+                "unit_timeout, or None for no limit."
+            )
+        )
+
+    def kill(self, verdict: WorkerError | None = None) -> None:
+        """End the process now; its task gets ``verdict``."""
+        if self.process is not None:
+            self._verdict = self._verdict or verdict
+            self.process.popen.kill()
+
+    def close(self, reason: str) -> None:
+        """Take no more work and tell the process to exit; a task under way is abandoned."""
+        self._closed = reason
+        self._advance()
+        if self.process is not None:
+            self._verdict = WorkerLostError(
+                f"{self._place()} was ended in the middle of a task, because {reason}; submit the task again."
+            )
+            with contextlib.suppress(OSError):  # it is gone
+                self.process.channel.sock.shutdown(socket.SHUT_WR)
+
+    def _place(self) -> str:
+        assert self.process is not None
+        return f"worker {self._number} (pid {self.process.popen.pid})"
+
+    def _advance(self) -> None:
+        """Do what can be done next: refuse, start a process, or start a task."""
+        if self._closed is not None:
+            while self._waiting:
+                self._waiting.popleft().cancel()
+            self._answer_starts(WorkerLostError(f"Worker {self._number} was not started: {self._closed}."))
+        while self.process is None and (self._waiting or self._starts):
+            self._start_process()
+        while self._ready and self._task is None and self._waiting:
+            self._dispatch(self._waiting.popleft())
+
+    def _start_process(self) -> None:
+        try:
+            self.process = process = WorkerProcess(self._number, self._env, self._outlet)
+        except OSError as error:
+            self._fail_to_start(
+                f"Worker {self._number} could not be started: {error}. Every worker is a process of its own; "
+                "see the limits on processes, open files and memory, or use fewer workers."
+            )
+            return
+        self._watch(process.channel.sock, functools.partial(self._on_channel, process))
+        for stream in process.streams:
+            self._watch(stream.pipe, functools.partial(self._on_output, process, stream))
+        if process.exit_descriptor is not None:
+            self._watch(process.exit_descriptor, functools.partial(self._on_exit, process))
+
+    def _watch(self, source: object, handler: functools.partial[None]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, handler)  # type: ignore[arg-type]
+
+    def _dispatch(self, task: Task) -> None:
+        if not task.begin():
+            return
+        assert self.process is not None
+        self._task = task
+        self.process.lines.clear()
+        if self._unit_timeout is not None:
+            self.deadline = time.monotonic() + self._unit_timeout
+        self._send(self.process, Kind.TASK, task.parts)
+
+    def _send(self, process: WorkerProcess, kind: Kind, parts: list[Part]) -> None:
+        try:
+            everything_sent = process.channel.send(kind, parts)
+        except OSError:
+            return  # it is dead, which its exit will report
+        if not everything_sent:
+            self._listen(process, selectors.EVENT_READ | selectors.EVENT_WRITE)
+
+    def _listen(self, process: WorkerProcess, events: int) -> None:
+        sock = process.channel.sock
+        self._selector.modify(sock, events, self._selector.get_key(sock).data)
+
+    def _on_channel(self, process: WorkerProcess, mask: int) -> None:
+        if process is not self.process:
+            return  # it ended a moment ago
+        try:
+            if mask & selectors.EVENT_WRITE and process.channel.flush():
+                self._listen(process, selectors.EVENT_READ)
+            message = process.channel.receive() if mask & selectors.EVENT_READ else None
+        except (EOFError, OSError):
+            self._selector.unregister(process.channel.sock)
+            process.popen.kill()  # without a channel it is of no use; mostly it is ending anyway
+            if process.exit_descriptor is None:
+                self._on_exit(process, 0)
+            return
+        if message is not None:
+            self._on_message(process, *message)
+
+    def _on_message(self, process: WorkerProcess, kind: Kind, parts: list[Part]) -> None:
+        if kind is Kind.READY:
+            self._ready = True
+            self._answer_starts(None)
+            self._advance()
+        elif kind is Kind.LINES:
+            for stream in process.streams:
+                process.show(stream)
+            self._send(process, Kind.LINES, ["\n".join(process.lines).encode()])
+        else:
+            self._settle(process, kind, parts)
+
+    def _settle(self, process: WorkerProcess, kind: Kind, parts: list[Part]) -> None:
+        """The task has answered: its output first, then the next task, then its future."""
+        task, self._task = self._task, None
+        assert task is not None
+        self.deadline = NEVER
+        process.show_all()
+        place = self._place()
+        self._advance()
+        if kind is Kind.DONE:
+            task.succeed(parts)
+        else:
+            task.fail(parts, place)
+
+    def _on_output(self, process: WorkerProcess, stream: Stream, mask: int) -> None:
+        if process is not self.process:
+            return
+        process.show(stream)
+        if not stream.open:
+            self._selector.unregister(stream.pipe)
+
+    def _on_exit(self, process: WorkerProcess, mask: int) -> None:
+        """The process has ended. What it sent before is still believed."""
+        if process is not self.process:
+            return
+        was_ready, self._ready = self._ready, False
+        self._read_last_answer(process)
+        process.show_all()
+        for source in (process.channel.sock, *(s.pipe for s in process.streams), process.exit_descriptor):
+            if source is not None and source in self._selector.get_map():
+                self._selector.unregister(source)
+        process.close()
+        self.process, self.deadline = None, NEVER
+        task, self._task = self._task, None
+        verdict, self._verdict = self._verdict, None
+        place = f"Worker {self._number} (pid {process.popen.pid}) {how_it_ended(process.popen.returncode)}"
+        if task is not None:
+            lost = f"{place} while it ran the task {task.name!r}. {process.last_words()}"
+            task.future.set_exception(verdict or WorkerLostError(lost))
+        elif not was_ready:
+            self._fail_to_start(f"{place} before it was up. {process.last_words()}")
+        self._advance()
+
+    def _read_last_answer(self, process: WorkerProcess) -> None:
+        try:
+            message = process.channel.receive()
+        except (EOFError, OSError):
+            return
+        if message is not None and message[0] in (Kind.DONE, Kind.FAILED):
+            self._settle(process, *message)
+
+    def _fail_to_start(self, message: str) -> None:
+        """Those who asked for a start hear of it, and the first task; the next task tries again."""
+        self._answer_starts(WorkerLostError(message))
+        if self._waiting:
+            task = self._waiting.popleft()
+            if task.begin():
+                task.future.set_exception(WorkerLostError(message))
+
+    def _answer_starts(self, error: WorkerError | None) -> None:
+        starts, self._starts = self._starts, []
+        for answer in starts:
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)

@@ -1,0 +1,135 @@
+"""The main function of a local worker's process: receive a task, run it, send what came of it.
+
+The main thread waits for tasks and runs them. A second thread sleeps until the driver's end of the
+channel closes, which happens however the driver dies, and then ends the process in the middle of
+whatever it does; should the task hold the interpreter at that moment, the kernel does it (Linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import TextIO
+
+import cloudpickle
+
+from hopyard.backend import output
+from hopyard.backend._channel import Channel, Kind, Part, dumps, loads
+from hopyard.backend.base import without_exit
+
+PR_SET_PDEATHSIG = 1
+LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
+
+
+def main(descriptor: int) -> None:
+    """Serve the driver at the other end of the socket ``descriptor`` until it goes away."""
+    os.set_inheritable(descriptor, False)
+    libc = ctypes.CDLL(None)
+    if sys.platform == "linux":
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    faulthandler.enable()
+    channel = Channel(socket.socket(fileno=descriptor))
+    threading.Thread(target=_exit_with_driver, args=(descriptor,), daemon=True).start()
+    try:
+        _serve(channel, libc)
+    except (EOFError, BrokenPipeError):
+        os._exit(0)
+
+
+def _exit_with_driver(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, getattr(select, "POLLRDHUP", 0))  # POLLHUP and POLLERR are always reported
+    poll.poll()
+    os._exit(0)
+
+
+def _serve(channel: Channel, libc: ctypes.CDLL) -> None:
+    _, parts = _receive(channel)
+    settings = loads(parts)
+    for stream in (sys.stdout, sys.stderr):
+        assert hasattr(stream, "reconfigure")
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    logging.basicConfig(level=settings["log_level"], format=LOG_FORMAT, stream=sys.stderr)
+    server = _Server(channel, libc)
+    output.attach(server)
+    channel.send(Kind.READY, [b""])
+    while True:
+        server.serve_one()
+
+
+def _receive(channel: Channel) -> tuple[Kind, list[Part]]:
+    message = channel.receive()
+    assert message is not None, "the worker's socket is blocking"
+    return message
+
+
+class _Server:
+    """Runs tasks, and answers what they ask about their output."""
+
+    def __init__(self, channel: Channel, libc: ctypes.CDLL) -> None:
+        self._channel = channel
+        self._libc = libc
+        self._running = False
+
+    def serve_one(self) -> None:
+        """Wait for one task, run it, answer. Nothing of the task outlives the call."""
+        _, parts = _receive(self._channel)
+        self._running = True
+        kind, answer = _run(parts)
+        self._running = False
+        self._flush()
+        self._channel.send(kind, answer)
+
+    def set_tag(self, tag: str) -> None:
+        self._flush()
+        for descriptor in (1, 2):
+            output.write_all(descriptor, output.tag_marker(tag))
+
+    def last_lines(self) -> list[str]:
+        if not self._running or threading.current_thread() is not threading.main_thread():
+            return []
+        self._flush()
+        self._channel.send(Kind.LINES, [b""])
+        _, (text,) = _receive(self._channel)
+        return bytes(text).decode().splitlines()
+
+    def _flush(self) -> None:
+        """What the task wrote is in the pipes before the driver hears that it is done."""
+        streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
+        for stream in streams:
+            if stream is not None:
+                with contextlib.suppress(OSError, ValueError):  # the task may have closed it
+                    stream.flush()
+        self._libc.fflush(None)
+
+
+def _run(parts: Sequence[Part]) -> tuple[Kind, list[Part]]:
+    try:
+        fn, args = loads(parts)
+        return Kind.DONE, dumps(fn(*args), copy=False)
+    except BaseException as error:
+        return Kind.FAILED, _failure(error)
+
+
+def _failure(error: BaseException) -> list[Part]:
+    """Summary, traceback, and the exception itself if it can be pickled."""
+    own_frame = error.__traceback__
+    lines = traceback.format_exception(type(error), error, own_frame and own_frame.tb_next)
+    error = without_exit(error)
+    summary = f"{type(error).__name__}: {error}"
+    try:
+        pickled = cloudpickle.dumps(error.with_traceback(None), protocol=5)
+    except Exception:
+        pickled = b""
+    return [summary.encode(errors="replace"), "".join(lines).encode(errors="replace"), pickled]
