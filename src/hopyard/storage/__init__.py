@@ -1,0 +1,8 @@
+"""Stores: bytes under names, below one prefix. The contract is in ``storage.base``."""
+
+from hopyard.storage.base import Entry, Store
+from hopyard.storage.local import LocalStore
+from hopyard.storage.memory import MemoryStore
+from hopyard.storage.opening import open_store
+
+__all__ = ["Entry", "LocalStore", "MemoryStore", "Store", "open_store"]

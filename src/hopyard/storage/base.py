@@ -4,7 +4,7 @@ Rules that every implementation, also a user's own, must keep (``storage.testing
 checks them):
 
 * **Names** are relative, ``/``-separated and validated by :func:`validate_name`; a name
-  is never both an object and a prefix of another object.
+  is never both an object and a prefix of another object (``InvalidNameError``).
 * **Atomicity.** ``put`` and ``put_new`` make the whole object visible or nothing. After
   they return, the object survives the death of the process and of the machine. A failed
   or killed write leaves no object, and whatever it leaves is invisible to ``list``.
@@ -12,8 +12,8 @@ checks them):
   concurrent callers exactly one gets True. References, journals and fences build on it.
 * **Reads** see the last completed write of the name. An object that a reader has begun to
   read is not changed under it; replacing makes a new object.
-* **Threads and processes** may use one store at once. A store is picklable unless it says
-  otherwise, and the copy sees the same objects.
+* **Threads and processes** may use one store at once. A store is picklable, and the copy sees
+  the same objects, unless ``shared`` is False: then it lives in this process alone.
 * **Errors** are those of ``hopyard.errors``: ``NotFoundError``, ``NotWritableError``,
   ``StorageFullError``, ``InvalidNameError``; each names the store and the object.
 * **Ownership.** A store never deletes what it was not told to delete, one name at a time.
@@ -26,6 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from hopyard.storage.names import validate_name, validate_prefix
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -65,11 +67,17 @@ class Store(ABC):
 
     @abstractmethod
     def put_file(self, name: str, path: Path) -> None:
-        """Like ``put`` with the content of a local file, which is consumed (moved if it can be)."""
+        """Like ``put`` with the content of a local file, which is consumed (moved if it can be).
+
+        If it fails, the file is still there.
+        """
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """All objects whose names start with ``prefix`` (whole segments), in order of names."""
+        """All objects below ``prefix`` (``prefix/...``, whole segments), in order of names.
+
+        Objects written or deleted meanwhile may or may not be in it.
+        """
 
     @abstractmethod
     def size(self, name: str) -> int | None:
@@ -80,11 +88,15 @@ class Store(ABC):
         """Remove the object; nothing happens if there is none."""
 
     def path(self, name: str) -> Path | None:
-        """The file that holds the object, if it is a file that this machine can map; else None."""
+        """The file that holds the object, if objects are files that this machine can map; else None.
+
+        Answers without looking whether the object exists. The file may be read, mapped and
+        locked, never written.
+        """
         return None
 
     def staging(self) -> Path | None:
-        """A local directory from which ``put_file`` moves without copying, or None."""
+        """A local directory of this process, from which ``put_file`` moves without copying, or None."""
         return None
 
     def exists(self, name: str) -> bool:
@@ -92,9 +104,12 @@ class Store(ABC):
 
     def at(self, prefix: str) -> Store:
         """The part of this store below ``prefix``, as a store."""
-        from hopyard.storage.prefix import PrefixStore
+        return PrefixStore(self, prefix) if prefix else self
 
-        return PrefixStore(self, prefix)
+    @property
+    def shared(self) -> bool:
+        """Whether other processes see the same objects (and the store can be pickled to them)."""
+        return True
 
     # Where a search keeps what it makes. Stores that let users move one of these override it.
     @property
@@ -106,9 +121,71 @@ class Store(ABC):
         return self.at("val_data")
 
     @property
+    def single_train(self) -> bool:
+        """Whether ``train_data`` itself is one dataset (True), or holds one per fingerprint (False)."""
+        return False
+
+    @property
+    def single_val(self) -> bool:
+        """The same for ``val_data``."""
+        return False
+
+    @property
     def runs(self) -> Store:
         return self.at("runs")
 
     @property
     def logs(self) -> Store:
         return self.at("logs")
+
+
+class PrefixStore(Store):
+    """The part of another store below a prefix; names are relative to it."""
+
+    def __init__(self, inner: Store, prefix: str) -> None:
+        self._inner: Store = inner
+        self._prefix = validate_name(prefix) + "/"
+
+    @property
+    def url(self) -> str:
+        return f"{self._inner.url.rstrip('/')}/{self._prefix[:-1]}"
+
+    @property
+    def shared(self) -> bool:
+        return self._inner.shared
+
+    def _full(self, name: str) -> str:
+        # Checked here too: the inner store would take "" and ".." only together with the prefix.
+        return self._prefix + validate_name(name)
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        return self._inner.get(self._full(name), start, length)
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._inner.put(self._full(name), data)
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        return self._inner.put_new(self._full(name), data)
+
+    def put_file(self, name: str, path: Path) -> None:
+        self._inner.put_file(self._full(name), path)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        cut = len(self._prefix)
+        for entry in self._inner.list((self._prefix + validate_prefix(prefix)).rstrip("/")):
+            yield Entry(entry.name[cut:], entry.size)
+
+    def size(self, name: str) -> int | None:
+        return self._inner.size(self._full(name))
+
+    def delete(self, name: str) -> None:
+        self._inner.delete(self._full(name))
+
+    def path(self, name: str) -> Path | None:
+        return self._inner.path(self._full(name))
+
+    def staging(self) -> Path | None:
+        return self._inner.staging()
+
+    def __repr__(self) -> str:
+        return f"{self._inner!r}.at({self._prefix[:-1]!r})"

@@ -1,0 +1,191 @@
+"""What LocalStore does with the file system, one step a function; errors are plain ``OSError``."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from hopyard.errors import UsageError, nearest
+from hopyard.storage.base import Buffer, Entry
+from hopyard.storage.names import TEMPORARY_PREFIX
+
+Publish = Callable[[str, str], bool]
+
+# What file systems without hard links answer to link(2): FAT, some FUSE and SMB mounts.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The absolute path of a path or ``file://`` URL, with ``~`` expanded and links left alone."""
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise UsageError(
+            f"a store's path must be a non-empty string or Path, not {path!r}. Give a directory."
+        )
+    if text[:5].lower() == "file:":
+        parts = urlsplit(text)
+        if parts.netloc not in ("", "localhost"):
+            raise UsageError(
+                f"the URL {text!r} names the host {parts.netloc!r}, but a directory is on this machine. "
+                f"Write file:///{parts.netloc}{parts.path} if you meant a path."
+            )
+        text = unquote(parts.path)
+    return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - Path drops no "..", and is slower
+
+
+def read_range(fd: int, start: int, length: int) -> bytes:
+    data = os.pread(fd, length, start)
+    if len(data) == length:
+        return data
+    parts = [data]  # Linux reads at most 2 GiB at once
+    while length > sum(map(len, parts)):
+        part = os.pread(fd, length - sum(map(len, parts)), start + sum(map(len, parts)))
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
+def write_all(fd: int, data: Buffer) -> None:
+    """Write and sync."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    os.fsync(fd)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Bring a file's content, or a directory's entries, to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Some network file systems cannot sync directories; they order such changes themselves.
+        if error.errno not in (errno.EINVAL, errno.EBADF) or not Path(path).is_dir():
+            raise
+    finally:
+        os.close(fd)
+
+
+def make_directory(directory: str) -> None:
+    """Make a directory and those above it; the new entries are on the disk afterwards."""
+    try:
+        os.mkdir(directory)  # noqa: PTH102
+    except FileExistsError:
+        if not Path(directory).is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
+        return
+    except FileNotFoundError:
+        parent = os.path.dirname(directory)  # noqa: PTH120
+        make_directory(parent)
+        make_directory(directory)
+        return
+    sync(os.path.dirname(directory))  # noqa: PTH120
+
+
+def unlink_quietly(file: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(file)  # noqa: PTH108
+
+
+def is_directory(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode)
+
+
+# How a complete temporary file gets its name. True: it has it. False: the name is taken.
+
+
+def rename_over(temporary: str, file: str) -> bool:
+    """Give the file its name, replacing what has it."""
+    try:
+        os.replace(temporary, file)  # noqa: PTH105
+    except IsADirectoryError:
+        os.rmdir(file)  # noqa: PTH106 - left empty by deletes; else the error says that it is a prefix
+        os.replace(temporary, file)  # noqa: PTH105
+    return True
+
+
+def link_new(temporary: str, file: str) -> bool:
+    """Give the file its name if that is free. The temporary name is gone afterwards."""
+    try:
+        published = _link(temporary, file)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _rename_new(temporary, file)
+    os.unlink(temporary)  # noqa: PTH108
+    return published
+
+
+def _link(temporary: str, file: str) -> bool:
+    try:
+        os.link(temporary, file)
+    except FileExistsError:
+        if Path(file).is_dir():
+            os.rmdir(file)  # noqa: PTH106
+            return _link(temporary, file)
+        # NFS may do the link, lose the reply and answer the repeated request with "exists".
+        return os.stat(temporary).st_nlink == 2  # noqa: PTH116
+    return True
+
+
+def _rename_new(temporary: str, file: str) -> bool:
+    """Without links: look and rename while holding the directory's lock, as all writers here do."""
+    directory = os.open(os.path.dirname(file), os.O_RDONLY | os.O_CLOEXEC)  # noqa: PTH120
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        if Path(file).is_file():
+            os.unlink(temporary)  # noqa: PTH108
+            return False
+        return rename_over(temporary, file)
+    finally:
+        os.close(directory)
+
+
+def walk(directory: str, name: str) -> Iterator[Entry]:
+    """All files below, in the order of their names; ``name`` is what the directory's names begin with."""
+    try:
+        with os.scandir(directory) as found:
+            # "a.b" comes before "a/b", so a directory is ordered by its name with the slash.
+            entries = sorted((e.name + "/" * e.is_dir(), e) for e in found if not _is_temporary(e.name))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for key, entry in entries:
+        if key.endswith("/"):
+            yield from walk(entry.path, name + key)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                yield Entry(name + key, entry.stat().st_size)
+
+
+def _is_temporary(segment: str) -> bool:
+    return segment.startswith(TEMPORARY_PREFIX)
+
+
+def nearest_file(file: str) -> str:
+    """A suggestion from the same directory. Looks at few names: callers may expect not to find."""
+    directory, _, segment = file.rpartition("/")
+    try:
+        with os.scandir(directory) as entries:
+            return nearest(segment, [e.name for e in islice(entries, 100) if not _is_temporary(e.name)])
+    except OSError:
+        return ""
+
+
+def free_space(file: str, code: int | None) -> str:
+    """How much space there is for ``file``, in words."""
+    if code == errno.EDQUOT:
+        return "this user's disk quota is used up"
+    place = Path(file).parent
+    while not place.exists():
+        place = place.parent
+    usage = shutil.disk_usage(place)
+    return f"{usage.free / 1e6:,.1f} MB of {usage.total / 1e9:,.1f} GB are free"

@@ -1,0 +1,80 @@
+"""Every root carries its format, so that an old reader refuses what it would misread.
+
+A header is a JSON object ``{"hopyard", "kind", "version", "flags"}``: who wrote it, what it
+is, the version of its layout, and names of features that a reader must know to read it right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hopyard import __version__
+from hopyard.errors import CorruptError, FormatError
+from hopyard.storage.base import Store
+
+FORMAT_NAME = "FORMAT"
+
+
+def format_header(kind: str, version: int = 1, flags: Iterable[str] = ()) -> dict[str, Any]:
+    """The header of a thing of this ``kind`` (``"dataset"``, ``"run"``, ``"state"``, ...)."""
+    return {"hopyard": __version__, "kind": kind, "version": version, "flags": sorted(flags)}
+
+
+def check_format(
+    header: Mapping[str, Any], kind: str, version: int = 1, known_flags: Iterable[str] = (), where: str = ""
+) -> None:
+    """Refuse a header that this version cannot read.
+
+    Args:
+        version: the newest layout that the caller reads; it reads all older ones.
+        where: the file or folder that carries the header, for the message.
+
+    Raises:
+        FormatError: a newer layout, an unknown flag (names the version to install) or another kind.
+        CorruptError: not a header at all.
+    """
+    place = where or f"this {kind}"
+    found = header.get("kind")
+    if not isinstance(found, str) or not isinstance(header.get("version"), int):
+        raise CorruptError(
+            f"{place} has no readable format header: {dict(header)!r}. "
+            "It was damaged or was not written by Hopyard; restore it from a copy, or make it again."
+        )
+    if found != kind:
+        raise FormatError(f"{place} holds a {found}, not a {kind}. Give the path of a {kind}.")
+    unknown = sorted(set(header.get("flags", ())) - set(known_flags))
+    if header["version"] > version or unknown:
+        writer = header.get("hopyard", "unknown")
+        features = f" and uses {', '.join(map(repr, unknown))}" if unknown else ""
+        raise FormatError(
+            f"{place} was written by Hopyard {writer} in format {header['version']}{features}; "
+            f"this is Hopyard {__version__}, which reads formats up to {version}. "
+            f"Install that version or a later one: pip install 'hopyard>={writer}'"
+        )
+
+
+def claim_format(store: Store, kind: str, version: int = 1, flags: Iterable[str] = ()) -> None:
+    """Write the object ``FORMAT`` at the root of ``store``, or check the one that is there."""
+    header = format_header(kind, version, flags)
+    if not store.put_new(FORMAT_NAME, json.dumps(header).encode()):
+        read_format(store, kind, version, flags)
+
+
+def read_format(store: Store, kind: str, version: int = 1, known_flags: Iterable[str] = ()) -> dict[str, Any]:
+    """The checked header in the object ``FORMAT`` at the root of ``store``.
+
+    Raises:
+        NotFoundError: the root carries no format; FormatError, CorruptError: as `check_format`.
+    """
+    data = store.get(FORMAT_NAME)
+    where = f"{store.url}/{FORMAT_NAME}"
+    try:
+        header = json.loads(data)
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise CorruptError(f"{where} is not a JSON object: {data[:60]!r}. Restore it from a copy.")
+    check_format(header, kind, version, known_flags, where=store.url)
+    return header

@@ -1,0 +1,281 @@
+"""Objects as files: a directory on a local disk or a network file system.
+
+A write goes to a temporary name in the object's own directory, is synced, renamed, and the
+directory synced: after a crash there is the whole object or none. ``put_new`` links instead
+of renaming, because a link fails if the name is taken, also on NFS.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from hopyard.errors import (
+    CorruptError,
+    InvalidNameError,
+    NotFoundError,
+    NotWritableError,
+    StorageError,
+    StorageFullError,
+    UsageError,
+)
+from hopyard.storage import files
+from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.names import validate_name, validate_prefix
+from hopyard.storage.temporary import staging_name, sweep, temporary_name
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+# A name that is an object where a prefix is meant, or a prefix where an object is meant.
+_NESTED = {errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY}
+
+_PathLike = str | os.PathLike[str]
+
+
+class LocalStore(Store):
+    """A directory, with the parts of a search's layout moved elsewhere if asked.
+
+    Paths are strings, ``Path`` objects or ``file://`` URLs; ``~`` is the home directory, and
+    relative paths are taken from where the process is now. Directories are made at the first
+    write into them.
+
+    Args:
+        prefix_path: the store itself; everything that is not moved is below it. May be left
+            out if only the parts given here are used.
+        train_path: holds one training dataset, itself (not one per fingerprint).
+        val_path: the same for validation data.
+        runs_path: instead of ``<prefix>/runs``.
+        logs_path: instead of ``<prefix>/logs``.
+    """
+
+    def __init__(
+        self,
+        prefix_path: _PathLike | None = None,
+        train_path: _PathLike | None = None,
+        val_path: _PathLike | None = None,
+        runs_path: _PathLike | None = None,
+        logs_path: _PathLike | None = None,
+    ) -> None:
+        parts = {"train_data": train_path, "val_data": val_path, "runs": runs_path, "logs": logs_path}
+        self._moved = {part: files.absolute(path) for part, path in parts.items() if path is not None}
+        self._root = None if prefix_path is None else files.absolute(prefix_path)
+        if self._root is None and not self._moved:
+            raise UsageError(
+                "LocalStore() was given no path. Give the directory, as LocalStore('experiments')."
+            )
+        self._swept: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return self._root or next(iter(self._moved.values()))
+
+    @property
+    def train_data(self) -> Store:
+        return self._part("train_data")
+
+    @property
+    def val_data(self) -> Store:
+        return self._part("val_data")
+
+    @property
+    def single_train(self) -> bool:
+        return "train_data" in self._moved
+
+    @property
+    def single_val(self) -> bool:
+        return "val_data" in self._moved
+
+    @property
+    def runs(self) -> Store:
+        return self._part("runs")
+
+    @property
+    def logs(self) -> Store:
+        return self._part("logs")
+
+    def _part(self, part: str) -> Store:
+        return LocalStore(self._moved[part]) if part in self._moved else self.at(part)
+
+    def _file(self, name: str) -> str:
+        return f"{self._directory()}/{validate_name(name)}"
+
+    def _directory(self) -> str:
+        if self._root is None:
+            raise UsageError(
+                f"this LocalStore has only {', '.join(sorted(self._moved))}, but something else is to be "
+                "kept in it. Give prefix_path= as well."
+            )
+        return self._root
+
+    # Reading
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        file = self._file(name)
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self._raise_read(name, file, error)
+        try:
+            size = os.fstat(fd).st_size
+            stop = size if length is None else start + length
+            if start > size or stop > size:
+                raise CorruptError(
+                    f"bytes {start}..{stop} of {file} were asked for, but it has only {size}. "
+                    "The file was cut off or replaced: restore it from a copy, or make it again."
+                )
+            return files.read_range(fd, start, stop - start)
+        except IsADirectoryError as error:
+            self._raise_read(name, file, error)
+        finally:
+            os.close(fd)
+
+    def size(self, name: str) -> int | None:
+        file = self._file(name)
+        try:
+            status = os.stat(file)  # noqa: PTH116 - hot, and the path is a string already
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._raise_read(name, file, error)
+        return None if files.is_directory(status) else status.st_size
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        root = self._directory()
+        below = validate_prefix(prefix) and prefix + "/"
+        return files.walk(f"{root}/{below}".rstrip("/"), below)
+
+    def path(self, name: str) -> Path | None:
+        return Path(self._file(name))
+
+    # Writing
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._write(name, data, files.rename_over)
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        file = self._file(name)
+        # The usual loser's case without a write; the link below is what decides.
+        if os.path.lexists(file) and not Path(file).is_dir():
+            return False
+        return self._write(name, data, files.link_new)
+
+    def _write(self, name: str, data: Buffer, publish: files.Publish) -> bool:
+        file = self._file(name)
+        directory = file[: file.rindex("/")]
+        temporary = f"{directory}/{temporary_name()}"
+        try:
+            try:
+                fd = self._create(directory, temporary)
+                try:
+                    files.write_all(fd, data)
+                finally:
+                    os.close(fd)
+                published = publish(temporary, file)
+            except BaseException:
+                files.unlink_quietly(temporary)
+                raise
+            files.sync(directory)
+        except OSError as error:
+            self._raise_write(name, file, error)
+        return published
+
+    def put_file(self, name: str, path: Path) -> None:
+        file = self._file(name)
+        directory = file[: file.rindex("/")]
+        try:
+            files.make_directory(directory)
+            files.sync(path)
+            try:
+                files.rename_over(str(path), file)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                self._copy_in(path, directory, file)
+            files.sync(directory)
+        except OSError as error:
+            self._raise_write(name, file, error)
+
+    def _copy_in(self, path: Path, directory: str, file: str) -> None:
+        temporary = f"{directory}/{temporary_name()}"
+        try:
+            target_fd = self._create(directory, temporary)
+            with path.open("rb") as source, os.fdopen(target_fd, "wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+                target.flush()
+                os.fsync(target.fileno())
+            files.rename_over(temporary, file)
+        except BaseException:
+            files.unlink_quietly(temporary)
+            raise
+        path.unlink()
+
+    def staging(self) -> Path | None:
+        # One per process and named like a temporary file, so that it is swept if the process dies.
+        root = self._directory()
+        staging = f"{root}/{staging_name()}"
+        try:
+            files.make_directory(staging)
+        except OSError as error:
+            self._raise_write("", staging, error)
+        return Path(staging)
+
+    def _create(self, directory: str, temporary: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            fd = os.open(temporary, flags, 0o666)
+        except FileNotFoundError:
+            files.make_directory(directory)
+            fd = os.open(temporary, flags, 0o666)
+        if directory not in self._swept:
+            self._swept.add(directory)
+            sweep(directory)
+        return fd
+
+    def delete(self, name: str) -> None:
+        file = self._file(name)
+        try:
+            os.unlink(file)  # noqa: PTH108
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return
+        except OSError as error:
+            self._raise_write(name, file, error)
+
+    # Errors
+
+    def _raise_read(self, name: str, file: str, error: OSError) -> NoReturn:
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            raise NotFoundError(
+                f"there is no object {name!r} in the store {self.url}{files.nearest_file(file)}. "
+                "List the store to see what it holds."
+            ) from None
+        if error.errno in _FORBIDDEN:
+            raise StorageError(
+                f"{file} cannot be read: {error.strerror}. Give this user the right to read it."
+            ) from error
+        raise StorageError(f"reading {file} failed: {error}. Look at the disk or its mount.") from error
+
+    def _raise_write(self, name: str, file: str, error: OSError) -> NoReturn:
+        if error.errno in _FULL:
+            raise StorageFullError(
+                f"no space is left for {file}: {files.free_space(file, error.errno)}. Nothing was "
+                "half-written. Make space there."
+            ) from error
+        if error.errno in _FORBIDDEN:
+            raise NotWritableError(
+                f"{file} cannot be written: {error.strerror}. "
+                "Give this user the right to write there, or use another directory."
+            ) from error
+        if error.errno in _NESTED:
+            raise InvalidNameError(
+                f"cannot store {name!r} in {self.url}: it would be both an object and a prefix of another, "
+                "which no directory can hold. Use another name."
+            ) from error
+        raise StorageError(f"writing {file} failed: {error}. Look at the disk or its mount.") from error
+
+    def __repr__(self) -> str:
+        moved = "".join(f", {part.removesuffix('_data')}_path={path!r}" for part, path in self._moved.items())
+        return f"LocalStore({self._root!r}{moved})"

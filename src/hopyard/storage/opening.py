@@ -1,0 +1,51 @@
+"""From a URL or path to a store."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import urlsplit
+
+from hopyard import __version__
+from hopyard.errors import UsageError, nearest
+from hopyard.storage.base import Store
+from hopyard.storage.local import LocalStore
+from hopyard.storage.memory import MemoryStore
+
+_SCHEMES = ("file", "memory")
+_ELSEWHERE = {"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "wasbs", "hdfs", "webhdfs"}
+
+
+def open_store(url: str | os.PathLike[str] | Store) -> Store:
+    """The store at a path, a ``file://`` URL or ``memory://name``. A store is returned as it is.
+
+    Raises:
+        UsageError: the URL's scheme is unknown, or is one that this version does not open.
+    """
+    if isinstance(url, Store):
+        return url
+    text = os.fspath(url)
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
+    if scheme is None or scheme[1].lower() == "file":
+        return LocalStore(text)
+    if scheme[1].lower() == "memory":
+        parts = urlsplit(text)
+        return _memory(parts.netloc, parts.path.strip("/"))
+    raise _unknown_scheme(text, scheme[1].lower())
+
+
+def _memory(name: str, prefix: str) -> Store:
+    return MemoryStore(name or None).at(prefix)
+
+
+def _unknown_scheme(url: str, scheme: str) -> UsageError:
+    if scheme in _ELSEWHERE:
+        return UsageError(
+            f"the store {url!r} is on {scheme}://, which Hopyard {__version__} does not open: stores of that "
+            "kind come with a later version. Use a directory (for instance a mount of it), or install a "
+            "later version of hopyard."
+        )
+    return UsageError(
+        f"the store {url!r} has the scheme {scheme!r}, but a store is a path or begins with one of "
+        f"{', '.join(s + '://' for s in _SCHEMES)}{nearest(scheme, _SCHEMES)}. Give one of these."
+    )

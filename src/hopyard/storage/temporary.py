@@ -1,0 +1,79 @@
+"""Names of unfinished files, which say who writes them, and removal of what the dead left.
+
+``.tmp-<machine>-<pid>-<count>``: a file of a process that is gone from this machine, or that
+nobody touched for a day, belongs to nobody and is swept by the next writer in its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+
+from hopyard.storage.names import TEMPORARY_PREFIX
+
+_OLD_SECONDS = 24 * 3600.0
+
+_count = itertools.count()
+
+
+@functools.cache
+def machine() -> str:
+    """Eight hex digits for where process ids mean what they mean here: host, boot and PID namespace."""
+    known = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        known.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        known.append(str(Path("/proc/self/ns/pid").readlink()))
+    return hashlib.blake2s("\n".join(known).encode(), digest_size=4).hexdigest()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
+
+
+def temporary_name() -> str:
+    """A name that no other writer uses, now or later."""
+    return f"{TEMPORARY_PREFIX}{machine()}-{os.getpid()}-{next(_count)}"
+
+
+def staging_name() -> str:
+    """The name of this process's own directory for files that are to be moved into a store."""
+    return f"{TEMPORARY_PREFIX}{machine()}-{os.getpid()}-staging"
+
+
+def sweep(directory: str) -> None:
+    """Remove unfinished files in ``directory`` whose writers are provably gone."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY_PREFIX) and _is_abandoned(entry):
+                _remove(entry)
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    fields = entry.name.removeprefix(TEMPORARY_PREFIX).split("-")
+    if len(fields) == 3 and fields[0] == machine() and fields[1].isdigit():
+        return not is_alive(int(fields[1]))
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS
+    return False
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    with contextlib.suppress(OSError):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            Path(entry.path).unlink()
