@@ -1,0 +1,224 @@
+"""Points of a space: drawn at random, enumerated, or given by a user and checked.
+
+A draw is a pure function of (seed, path of the dimension, trial): each dimension has its own stream, so no
+two are correlated, adding one leaves the others as they are, and trial k's point does not depend on how many
+are drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hopyard.errors import SpaceError, nearest
+from hopyard.search.spaces import Choice, Continuous, Quantized, Step, checked_space, name_of, power_of_ten
+
+LARGEST_GRID = 100_000
+
+
+def draw(space: Mapping[str, Any], seed: int, trial: int) -> dict[str, Any]:
+    """The point of trial number ``trial``: a new dictionary in the shape of ``space``."""
+    point: dict[str, Any] = _draw(space, seed, trial, ())
+    return point
+
+
+def grid(space: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All points of a space of ``hp_choice``, ``hp_int`` and quantised dimensions, the last varying fastest.
+
+    Of a conditional space only the chosen option's dimensions multiply.
+
+    Raises:
+        SpaceError: a continuous dimension, or more than 100,000 points.
+    """
+    count = num_points(checked_space(space), grid_only=True)
+    if count is not None and count > LARGEST_GRID:
+        raise SpaceError(
+            f"the search space has {count:,} points, but a grid of more than {LARGEST_GRID:,} is not tried "
+            "out. "
+            "Give fewer options or larger steps, or use RandomSearch with num_models=..."
+        )
+    return distinct(points(space))
+
+
+def points(space: Any) -> Iterator[Any]:
+    """Every point of a discrete space, one after the other; the same point may come from two options."""
+    match space:
+        case Choice(options):
+            for option in options:
+                yield from points(option)
+        case Quantized():
+            yield from space.values()
+        case dict():
+            for values in _product(list(space.values())):
+                yield dict(zip(space, values, strict=True))
+        case list():
+            yield from (list(values) for values in _product(space))
+        case tuple():
+            yield from (tuple(values) for values in _product(space))
+        case _:
+            yield space
+
+
+def num_points(space: Any, path: tuple[Step, ...] = (), *, grid_only: bool = False) -> int | None:
+    """How many points ``points`` gives; None with a continuous dimension, an error with ``grid_only``."""
+    match space:
+        case Continuous():
+            if grid_only:
+                raise _not_a_grid(space, path)
+            return None
+        case Quantized():
+            return space.last - space.first + 1
+        case Choice(options):
+            parts = [
+                num_points(each, (*path, f"<{i}>"), grid_only=grid_only) for i, each in enumerate(options)
+            ]
+            return None if None in parts else sum(part for part in parts if part)
+        case dict() | list() | tuple():
+            items = space.items() if isinstance(space, dict) else enumerate(space)
+            parts = [num_points(each, (*path, step), grid_only=grid_only) for step, each in items]
+            return None if None in parts else math.prod(part for part in parts if part)
+    return 1
+
+
+def key_of(point: Any) -> str:
+    """A text that two points share if and only if they are equal: 1, 1.0 and True differ."""
+    return json.dumps(point, sort_keys=True)
+
+
+def distinct(candidates: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The candidates in order, without repetitions."""
+    return list({key_of(point): point for point in candidates}.values())
+
+
+def check_point(space: Any, point: Any, path: tuple[Step, ...] = ()) -> None:
+    """Raises SpaceError, naming the place, unless ``point`` is a point of ``space``."""
+    here = name_of(path) or "the point"
+    match space:
+        case Choice(options):
+            if not any(_is_point(option, point) for option in options):
+                raise _outside(here, point, f"one of {_list(options)}")
+        case Continuous() | Quantized():
+            _check_number(space, point, here)
+        case dict():
+            _check_keys(space, point, here)
+            for key, value in space.items():
+                check_point(value, point[key], (*path, key))
+        case list() | tuple():
+            if not isinstance(point, list | tuple) or len(point) != len(space):
+                raise _outside(here, point, f"a list of {len(space)}")
+            for index, value in enumerate(space):
+                check_point(value, point[index], (*path, index))
+        case _:
+            if key_of(space) != json.dumps(point, sort_keys=True, default=repr):
+                raise _outside(here, point, f"the constant {space!r}")
+
+
+def _draw(space: Any, seed: int, trial: int, path: tuple[Step, ...]) -> Any:
+    match space:
+        case Choice(options):
+            index = _bits(seed, path, trial) * len(options) >> 53
+            return _draw(options[index], seed, trial, (*path, f"<{index}>"))
+        case Continuous():
+            return _between(space, _bits(seed, path, trial))
+        case Quantized():
+            return space.value(_multiple(space, _bits(seed, path, trial)))
+        case dict():
+            return {key: _draw(value, seed, trial, (*path, key)) for key, value in space.items()}
+        case list():
+            return [_draw(value, seed, trial, (*path, index)) for index, value in enumerate(space)]
+        case tuple():
+            return tuple(_draw(value, seed, trial, (*path, index)) for index, value in enumerate(space))
+    return space
+
+
+def _bits(seed: int, path: tuple[Step, ...], trial: int) -> int:
+    """53 random bits: as many as a float's fraction holds."""
+    key = json.dumps([seed, path, trial]).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 11
+
+
+def _between(dimension: Continuous, bits: int) -> float:
+    share, low, high = bits / 2**53, dimension.low, dimension.high
+    if dimension.log:
+        value = math.exp(math.log(low) * (1 - share) + math.log(high) * share)
+    else:
+        value = low * (1 - share) + high * share
+    return min(max(value, low), high)
+
+
+def _multiple(dimension: Quantized, bits: int) -> int:
+    if not dimension.log:
+        return dimension.first + (bits * (dimension.last - dimension.first + 1) >> 53)
+    low, high = dimension.call[1:3]
+    exponent = low + (high - low) * (bits / 2**53)
+    return min(max(round(power_of_ten(exponent) / dimension.step), dimension.first), dimension.last)
+
+
+def _product(spaces: list[Any] | tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The cartesian product, without holding more than the combination at hand."""
+    if not spaces:
+        yield ()
+        return
+    for value in points(spaces[0]):
+        for rest in _product(spaces[1:]):
+            yield (value, *rest)
+
+
+def _not_a_grid(dimension: Continuous, path: tuple[Step, ...]) -> SpaceError:
+    low, high = dimension.low, dimension.high
+    middle = math.sqrt(low * high) if dimension.log else low / 2 + high / 2
+    return SpaceError(
+        f"{name_of(path)} is {dimension!r}, which has no end of values, but a grid tries every point. "
+        f"Write hp_choice([{low:.4g}, {middle:.4g}, {high:.4g}]) or another list of values, or use "
+        "RandomSearch."
+    )
+
+
+def _is_point(space: Any, point: Any) -> bool:
+    try:
+        check_point(space, point)
+    except SpaceError:
+        return False
+    return True
+
+
+def _check_number(dimension: Continuous | Quantized, value: Any, here: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(dimension, Continuous):
+        if not (number and dimension.low <= value <= dimension.high):
+            raise _outside(here, value, f"a number from {dimension.low!r} to {dimension.high!r}")
+        return
+    first, last = dimension.value(dimension.first), dimension.value(dimension.last)
+    if not (number and first <= value <= last and dimension.value(round(value / dimension.step)) == value):
+        raise _outside(here, value, f"a multiple of {dimension.step!r} from {first!r} to {last!r}")
+
+
+def _check_keys(space: dict[str, Any], point: Any, here: str) -> None:
+    if not isinstance(point, Mapping):
+        raise _outside(here, point, f"a dictionary with {_list(space)}")
+    for key in point:
+        if key not in space:
+            hint = nearest(str(key), space)
+            raise SpaceError(
+                f"{here} has {key!r}, but the search space there has only {_list(space)}{hint}. Rename or "
+                "remove it."
+            )
+    missing = [key for key in space if key not in point]
+    if missing:
+        raise SpaceError(
+            f"{here} lacks {_list(missing)}, but a point gives every parameter. Add what is missing."
+        )
+
+
+def _outside(here: str, value: Any, rule: str) -> SpaceError:
+    return SpaceError(
+        f"{here} is {value!r}, but the search space asks for {rule}. Change the value, or widen the space "
+        "to hold it."
+    )
+
+
+def _list(values: Iterable[Any]) -> str:
+    return ", ".join(repr(value) for value in values)
