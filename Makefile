@@ -1,7 +1,10 @@
 # Every target works in a fresh clone: it makes .venv and installs what it needs, once.
-PYTHON ?= python3    # what .venv is made with: 3.11 or newer
-JOBS ?= 2            # processes that run tests; 0 runs them in one
-ARGS ?=              # more arguments for pytest: make test ARGS="tests/data -k resume"
+#   PYTHON  what .venv is made with: 3.11 or newer
+#   JOBS    processes that run tests; 0: none but pytest's own
+#   ARGS    more arguments for pytest: make test ARGS="tests/data -k resume"
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -25,7 +28,7 @@ demo: .venv/.demo
 	$(BIN)/hopyard demo $(if $(filter-out 0,$(strip $(KILL))),--kill)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n $(strip $(JOBS)) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check
@@ -45,11 +48,11 @@ constraints: .venv/.dev
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	find src tests tools benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# pip comes last into a new environment, so an interrupted `venv` is made again.
+# pip comes last into a new environment, so an interrupted `venv` is completed.
 $(BIN)/pip:
-	$(PYTHON) -m venv --clear .venv
+	$(PYTHON) -m venv .venv
 
 # `bench` contains `dev`, which contains `demo`: the larger installation satisfies the smaller ones.
 .venv/.demo: pyproject.toml constraints.txt | $(BIN)/pip
