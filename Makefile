@@ -50,19 +50,20 @@ clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# pip comes last into a new environment, so an interrupted `venv` is completed.
-$(BIN)/pip:
-	$(PYTHON) -m venv .venv
+# An environment that has pip is used as it is; one that was interrupted in the making is completed.
+.venv/.made:
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
+	touch $@
 
 # `bench` contains `dev`, which contains `demo`: the larger installation satisfies the smaller ones.
-.venv/.demo: pyproject.toml constraints.txt | $(BIN)/pip
+.venv/.demo: pyproject.toml constraints.txt | .venv/.made
 	$(INSTALL) '.[demo]'
 	touch $@
 
-.venv/.dev: pyproject.toml constraints.txt | $(BIN)/pip
+.venv/.dev: pyproject.toml constraints.txt | .venv/.made
 	$(INSTALL) '.[dev]'
 	touch $@ .venv/.demo
 
-.venv/.bench: pyproject.toml constraints.txt | $(BIN)/pip
+.venv/.bench: pyproject.toml constraints.txt | .venv/.made
 	$(INSTALL) '.[bench]'
 	touch $@ .venv/.dev .venv/.demo
