@@ -156,10 +156,7 @@ class Hopper:
         self._stopping: str | None = None
         self._full = False
         self._origin = clock() - state.clock
-
-    def journal_failed(self, error: BaseException) -> None:
-        """Tell the loop, from any thread, that the journal cannot be written."""
-        self._events.put(_JournalFailed(error))
+        journal.on_failure = lambda error: self._events.put(_JournalFailed(error))
 
     def run(self, pending: Sequence[Record] = ()) -> str:
         """Drive the run until no trial is under way.

@@ -53,9 +53,13 @@ _STOP = _Item({})
 class Journal:
     """The journal of one run, open for writing by this driver.
 
+    Attributes:
+        driver: a name for this driver, new for each.
+        records: what the journal held when it was opened.
+        on_failure: called once, on the writer's thread, with what made writing impossible.
+
     Args:
         store: the run's folder.
-        on_failure: called once, on the writer's thread, with what made writing impossible.
         announce: called with a message when the disk is full and with one when it goes on.
 
     Raises:
@@ -67,13 +71,13 @@ class Journal:
         store: Store,
         *,
         take_over: bool = False,
-        on_failure: Callable[[BaseException], None] = lambda error: None,
         announce: Callable[[str], None] = print,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         self.driver = uuid.uuid4().hex[:12]
         self._store = store
-        self._on_failure, self._announce = on_failure, announce
+        self._announce = announce
+        self.on_failure: Callable[[BaseException], None] = lambda error: None
         self._closing = threading.Event()
         self._wait = wait if wait is not None else self._closing.wait
         self._lease = Lease(store, "lease", {"driver": self.driver, **_whereabouts()})
@@ -127,7 +131,7 @@ class Journal:
                     return
         except BaseException as error:
             self._failed = error
-            self._on_failure(error)
+            self.on_failure(error)
             self._answer_flushes()
 
     def _answer_flushes(self) -> None:

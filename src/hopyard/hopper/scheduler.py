@@ -35,13 +35,24 @@ from hopyard.hopper.orders import VisitOrder
 
 @dataclass(frozen=True)
 class Unit:
-    """One visit of one pack to one partition. ``last``: the last of its phase in this epoch."""
+    """One visit of one pack to one partition.
+
+    Attributes:
+        pack: number of the pack.
+        epoch: from 0.
+        phase: ``"train"`` or ``"validate"``.
+        partition: number of the partition.
+        visit: units that the pack has done before, of both phases.
+        trained: train units among them.
+        last: whether it is the last of its phase in this epoch.
+    """
 
     pack: int
     epoch: int
     phase: str
     partition: int
     visit: int
+    trained: int
     last: bool
 
 
@@ -196,10 +207,12 @@ class Scheduler:
         epoch, step = divmod(entry.visits, self.layout.units)
         if step < self.layout.train:
             partition = self.train_order(entry.group, epoch)[step]
-            return Unit(pack, epoch, "train", partition, entry.visits, step == self.layout.train - 1)
+            trained, last = epoch * self.layout.train + step, step == self.layout.train - 1
+            return Unit(pack, epoch, "train", partition, entry.visits, trained, last)
         step -= self.layout.train
         partition = self.validate_order(entry.group, epoch)[step]
-        return Unit(pack, epoch, "validate", partition, entry.visits, step == self.layout.validate - 1)
+        trained, last = (epoch + 1) * self.layout.train, step == self.layout.validate - 1
+        return Unit(pack, epoch, "validate", partition, entry.visits, trained, last)
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant does not hold."""

@@ -1,0 +1,35 @@
+"""Model selection: searches, search spaces, and what comes out of them."""
+
+from hopyard.search import (
+    hp_choice,
+    hp_int,
+    hp_log,
+    hp_loguniform,
+    hp_qloguniform,
+    hp_quniform,
+    hp_uniform,
+)
+from hopyard.tune.callbacks import Callback, TrialInfo
+from hopyard.tune.model import Model, load_model
+from hopyard.tune.run import Run, list_runs, open_run
+from hopyard.tune.search import GridSearch, RandomSearch, Search
+
+__all__ = [
+    "Callback",
+    "GridSearch",
+    "Model",
+    "RandomSearch",
+    "Run",
+    "Search",
+    "TrialInfo",
+    "hp_choice",
+    "hp_int",
+    "hp_log",
+    "hp_loguniform",
+    "hp_qloguniform",
+    "hp_quniform",
+    "hp_uniform",
+    "list_runs",
+    "load_model",
+    "open_run",
+]

@@ -1,0 +1,174 @@
+"""The arguments that every search takes, checked before any work starts."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.backend import Backend
+from hopyard.errors import MetricError, UsageError
+from hopyard.hopper.hopper import Options
+from hopyard.hopper.state import Metric
+from hopyard.storage import Store
+from hopyard.training.metrics import canonical_metric, metric_mode
+
+DEFAULT_PARTITIONS = 8
+_LATER_PACKING = ("graph", "streams", "fused")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a search was called with; see ``Search`` for their meaning."""
+
+    backend: Backend
+    store: Store
+    estimator_gen_fn: Callable[[dict[str, Any]], Any]
+    search_space: Mapping[str, Any]
+    num_epochs: int
+    evaluation_metric: str = "loss"
+    mode: str | None = None
+    feature_columns: tuple[str, ...] = ("features",)
+    label_columns: tuple[str, ...] = ("label",)
+    validation: Any = 0.25
+    num_partitions: int | None = None
+    order_groups: int | None = None
+    seed: int = 0
+    logdir: Any = None
+    run_id: str | None = None
+    fresh: bool = False
+    reproducible: bool = True
+    options: Options = Options()
+    patience: int | None = None
+    initial_params: tuple[Mapping[str, Any], ...] = ()
+    init_from: Any = None
+    callbacks: tuple[Any, ...] = ()
+    progress: bool = True
+    nulls: str = "error"
+    ragged: str = "error"
+
+
+def check_arguments(fields: dict[str, Any]) -> Arguments:
+    """Turn keyword arguments as the user gave them into :class:`Arguments`.
+
+    Raises:
+        UsageError: one of them breaks its rule; the message says which, and what to write.
+    """
+    _refuse_what_comes_later(fields)
+    _check_kinds(fields)
+    for name in ("num_epochs", "num_partitions", "order_groups", "patience"):
+        _check_count(name, fields[name], optional=name != "num_epochs")
+    seed = fields["seed"]
+    if seed is None:
+        fields["seed"], fields["fresh"] = secrets.randbits(31), True
+    elif isinstance(seed, bool) or not isinstance(seed, int):
+        raise UsageError(f"seed is {seed!r}; it must be an int, or None for a random one that is recorded.")
+    options = _options(fields)
+    names = {name: _column_names(name, fields[name]) for name in ("feature_columns", "label_columns")}
+    more = {"initial_params": tuple(fields["initial_params"]), "callbacks": tuple(fields["callbacks"])}
+    kept = {k: v for k, v in fields.items() if k in Arguments.__dataclass_fields__}
+    return Arguments(**(kept | names | more | {"options": options}))
+
+
+def metric_of(name: str, mode: str | None, has_validation: bool) -> Metric:
+    """The metric that ranks trials; ``val_`` may stand before the name.
+
+    Raises:
+        MetricError: nobody knows whether more of it is better.
+    """
+    bare = name.removeprefix("val_")
+    known = mode or metric_mode(bare)
+    if known is None:
+        raise MetricError(
+            f"evaluation_metric is {name!r}, which is not one of the metrics whose direction is known, and mode is "
+            "None. Give mode='max' if more of it is better, or mode='min'."
+        )
+    return Metric(("val_" if has_validation else "train_") + bare, known)
+
+
+def find_metric(metric: Metric, measured: Sequence[str], has_validation: bool) -> Metric:
+    """The metric under the spelling that the estimator gave it (``acc`` for ``accuracy``).
+
+    Raises:
+        MetricError: the estimator does not measure it.
+    """
+    prefix = "val_" if has_validation else "train_"
+    wanted = canonical_metric(metric.key.removeprefix(prefix))
+    for name in measured:
+        if canonical_metric(name) == wanted:
+            return Metric(prefix + name, metric.mode)
+    raise MetricError(
+        f"evaluation_metric is {metric.key.removeprefix(prefix)!r}, but the estimator measures {sorted(measured)}. "
+        "Name one of these, or add it to the estimator's metrics=[...]."
+    )
+
+
+def _refuse_what_comes_later(fields: dict[str, Any]) -> None:
+    if fields["stock"] is not None:
+        raise UsageError("stock= was given, but stockrooms come in a later version of Hopyard. Leave it out.")
+    packing = fields["packing"]
+    if packing in _LATER_PACKING:
+        raise UsageError(
+            f"packing is {packing!r}; this version trains trials one at a time on a worker, other packings come in a "
+            "later one. Leave it out, or give 'auto', 'serial' or 'off'."
+        )
+    if packing not in ("auto", "off", "serial"):
+        raise UsageError(
+            f"packing is {packing!r}; it must be one of 'auto', 'off', 'serial', 'graph', 'streams', 'fused'."
+        )
+
+
+def _check_kinds(fields: dict[str, Any]) -> None:
+    if not isinstance(fields["backend"], Backend):
+        raise UsageError(
+            f"backend is {fields['backend']!r}; it must be a Backend, for example "
+            "hopyard.backend.LocalBackend(num_workers=2)."
+        )
+    if not isinstance(fields["store"], Store):
+        raise UsageError(
+            f"store is {fields['store']!r}; it must be a Store, for example hopyard.storage.LocalStore('experiments')."
+        )
+    if not callable(fields["estimator_gen_fn"]):
+        raise UsageError(
+            f"estimator_gen_fn is {fields['estimator_gen_fn']!r}; it must be a function that takes a dict of "
+            "parameters and returns an estimator."
+        )
+    if fields["mode"] not in (None, "min", "max"):
+        raise UsageError(f"mode is {fields['mode']!r}; it must be 'min', 'max' or None.")
+    run_id = fields["run_id"]
+    if run_id is not None and not (isinstance(run_id, str) and run_id.replace("-", "").replace("_", "").isalnum()):
+        raise UsageError(f"run_id is {run_id!r}; it must be letters, digits, '-' and '_'.")
+
+
+def _check_count(name: str, value: Any, *, optional: bool) -> None:
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} is {value!r}; it must be an int of at least 1{' or None' if optional else ''}.")
+
+
+def _options(fields: dict[str, Any]) -> Options:
+    keep, every, budget = fields["keep"], fields["checkpoint_every"], fields["time_budget"]
+    if keep not in ("completed", "best", "all"):
+        raise UsageError(f"keep is {keep!r}; it must be 'completed', 'best' or 'all'.")
+    _check_count("keep_n", fields["keep_n"], optional=False)
+    if every not in ("unit", "epoch"):
+        every = _seconds("checkpoint_every", every, "'unit', 'epoch' or a number of seconds above 0")
+    if budget is not None:
+        budget = _seconds("time_budget", budget, "a number of seconds above 0, or None")
+    return Options(checkpoint_every=every, keep=keep, keep_n=fields["keep_n"], time_budget=budget)
+
+
+def _seconds(name: str, value: Any, rule: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isinf(value):
+        raise UsageError(f"{name} is {value!r}; it must be {rule}.")
+    return float(value)
+
+
+def _column_names(name: str, value: Any) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or not all(isinstance(entry, str) for entry in names):
+        raise UsageError(f"{name} is {value!r}; it must be a list of column names, at least one.")
+    return names

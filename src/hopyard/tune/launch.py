@@ -1,0 +1,357 @@
+"""From a search and its data to a run's outcome: identify, check, prepare, hop."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hopyard.backend import Backend
+from hopyard.backend.preflight import preflight
+from hopyard.errors import (
+    Evidence,
+    SettingsError,
+    TrialError,
+    UsageError,
+    WorkerMismatchError,
+)
+from hopyard.hopper.decisions import Decisions, replay
+from hopyard.hopper.hopper import ALIKE, Hopper
+from hopyard.hopper.journal import Journal, read_records
+from hopyard.hopper.retention import trial_folder
+from hopyard.hopper.scheduler import Layout
+from hopyard.hopper.state import Metric, Record, RunState
+from hopyard.objects import digest_json
+from hopyard.search import Create, Searcher, space_json
+from hopyard.storage import Store
+from hopyard.storage.format import check_format, format_header
+from hopyard.training import Program, check_trial, save_program
+from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, find_metric, metric_of
+from hopyard.tune.environment import command, environment, environment_changes
+from hopyard.tune.identity import identity, what_differs
+from hopyard.tune.inputs import Inputs, Splits
+from hopyard.tune.model import Model
+from hopyard.tune.observers import observers_of
+from hopyard.tune.progress import Progress
+from hopyard.tune.run import Run
+from hopyard.tune.work import TrainingWork
+
+_EXTENDABLE = ("num_models", "num_epochs")
+RUN_FORMAT = "run"
+CHECKED_ROWS = 256
+
+
+class Launch:
+    """One call of ``fit`` or ``check``."""
+
+    def __init__(
+        self,
+        kind: str,
+        arguments: Arguments,
+        make_searcher: Callable[[], Searcher],
+        searcher_settings: dict[str, Any],
+        inputs: Inputs,
+    ) -> None:
+        self._kind, self._arguments, self._inputs = kind, arguments, inputs
+        self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
+        self._progress = Progress(enabled=arguments.progress)
+        self._metric = metric_of(
+            arguments.evaluation_metric, arguments.mode, has_validation=arguments.validation is not None
+        )
+        self._estimator = identity(arguments.estimator_gen_fn)
+
+    def check(self) -> None:
+        with _running(self._arguments.backend):
+            self._check_on_one_batch()
+
+    def fit(self) -> Model:
+        """Find the run, or make it; returns its best model."""
+        arguments = self._arguments
+        fingerprint = self._inputs.fingerprint()
+        if fingerprint is not None:
+            finished = self._finished(fingerprint)
+            if finished is not None:
+                return finished.best
+        with _running(arguments.backend), self._progress:
+            metric = self._check_on_one_batch()
+            splits = self._inputs.prepare(self._progress.prepared)
+            known = fingerprint if fingerprint is not None else self._inputs.fingerprint()
+            return self._hop(splits, metric, known if known is not None else splits.fingerprint)
+
+    # Identity -------------------------------------------------------------------------------
+
+    def _settings(self, fingerprint: str) -> dict[str, Any]:
+        """What decides the result: equal settings, equal run."""
+        arguments = self._arguments
+        return {
+            "kind": self._kind,
+            "data": fingerprint,
+            "validation": _described(arguments.validation),
+            "search_space": space_json(arguments.search_space),
+            "num_epochs": arguments.num_epochs,
+            "num_partitions": arguments.num_partitions,
+            "order_groups": arguments.order_groups,
+            "seed": arguments.seed,
+            "patience": arguments.patience,
+            "evaluation_metric": arguments.evaluation_metric,
+            "mode": arguments.mode,
+            "feature_columns": list(arguments.feature_columns),
+            "label_columns": list(arguments.label_columns),
+            "init_from": _described(arguments.init_from),
+            "estimator_gen_fn": {"digest": self._estimator.digest, "parts": self._estimator.parts},
+            **self._searcher_settings,
+        }
+
+    def _run_id(self, settings: dict[str, Any]) -> str:
+        arguments = self._arguments
+        if arguments.run_id is not None:
+            name = arguments.run_id
+        elif self._estimator.digest is None:
+            name = f"{self._kind}-{secrets.token_hex(5)}"
+            self._progress.say(
+                "this run cannot be found again by its settings, because these cannot be digested: "
+                f"{'; '.join(self._estimator.undigestible)}. Give run_id= to make it resumable."
+            )
+        else:
+            name = f"{self._kind}-{digest_json(settings, 'run')[:10]}"
+        return self._free_id(name) if arguments.fresh else name
+
+    def _free_id(self, name: str) -> str:
+        """``name``, or the first of ``name-2``, ``name-3``, ... that no run has."""
+        runs, number, free = self._arguments.store.runs, 1, name
+        while next(read_records(runs.at(free)), None) is not None:
+            number += 1
+            free = f"{name}-{number}"
+        return free
+
+    def _finished(self, fingerprint: str) -> Run | None:
+        """The run with these settings if it is finished."""
+        if self._arguments.fresh or (self._arguments.run_id is None and self._estimator.digest is None):
+            return None
+        settings = self._settings(fingerprint)
+        run_id = self._run_id(settings)
+        folder = self._arguments.store.runs.at(run_id)
+        records = list(read_records(folder))
+        if not records:
+            return None
+        run = Run(folder, run_id, records)
+        if run.status != "completed" or _changes(run_id, run.settings, settings):
+            return None
+        self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
+        return run
+
+    # Check ----------------------------------------------------------------------------------
+
+    def _check_on_one_batch(self) -> Metric:
+        """Build, train and validate the first trial on one batch; the next two if it fails.
+
+        Returns: the evaluation metric under the name that the estimator gives it.
+        """
+        arguments = self._arguments
+        program, head = self._program(None), self._inputs.head(CHECKED_ROWS)
+        failures: list[Evidence] = []
+        for operation in self._first_trials():
+            task = (program, dict(operation.params), operation.trial, head)
+            found = arguments.backend.submit(0, check_trial, *task).result()
+            if found.evidence is None:
+                return find_metric(self._metric, found.measured, arguments.validation is not None)
+            failures.append(found.evidence)
+        if len({(evidence.kind, evidence.message) for evidence in failures}) > 1:
+            return self._metric
+        raise TrialError(
+            f"the first {len(failures)} trials fail alike on one batch, so nothing was prepared and no run was begun. "
+            f"Mend what they share.\n{failures[0].describe()}",
+            failures[0],
+        )
+
+    def _first_trials(self) -> list[Create]:
+        created = [operation for operation in self._make_searcher().start() if isinstance(operation, Create)]
+        return created[:ALIKE]
+
+    def _program(self, splits: Splits | None) -> Program:
+        arguments = self._arguments
+        return Program(
+            estimator_gen_fn=arguments.estimator_gen_fn,
+            feature_columns=arguments.feature_columns,
+            label_columns=arguments.label_columns,
+            train=splits.train if splits else None,
+            val=splits.val if splits else None,
+            num_partitions=self._layout(splits).train if splits else 1,
+            num_epochs=arguments.num_epochs,
+            seed=arguments.seed,
+            device=getattr(arguments.backend, "device", "auto"),
+            threads=arguments.backend.threads_per_worker,
+            init_from=None if arguments.init_from is None else arguments.init_from.weights(),
+        )
+
+    # Run ------------------------------------------------------------------------------------
+
+    def _layout(self, splits: Splits) -> Layout:
+        groups, asked = splits.train.num_row_groups, self._arguments.num_partitions
+        if asked is not None and asked > groups:
+            raise UsageError(
+                f"num_partitions is {asked}, but the training data has {groups} row groups, and a partition needs at "
+                f"least one. Give num_partitions={groups} or less."
+            )
+        partitions = min(asked or DEFAULT_PARTITIONS, groups)
+        return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
+
+    def _hop(self, splits: Splits, metric: Metric, fingerprint: str) -> Model:
+        """Make the run, or continue it, and drive it to its end."""
+        arguments = self._arguments
+        settings = self._settings(fingerprint)
+        layout = self._layout(splits)
+        run_id = self._run_id(settings)
+        folder = arguments.store.runs.at(run_id)
+        facts = preflight(arguments.backend, arguments.store)
+        surroundings = environment(arguments.backend.threads_per_worker, facts[0].instruction_set)
+        journal = Journal(folder, announce=self._progress.say)
+        try:
+            program = save_program(folder, self._program(splits))
+            if not journal.records:
+                header = self._header(run_id, settings, layout, metric, surroundings, program)
+                journal.append(header)
+                journal.records.append(header)
+            state, decisions, pending = self._replayed(journal, settings, surroundings)
+            if state.finished != "completed":
+                self._drive(folder, journal, state, decisions, pending, TrainingWork(folder, program))
+        finally:
+            journal.close()
+        return Run(folder, run_id, list(read_records(folder))).best
+
+    def _replayed(
+        self, journal: Journal, settings: dict[str, Any], surroundings: dict[str, Any]
+    ) -> tuple[RunState, Decisions, list[Record]]:
+        """The run as its journal leaves it, extended if more is asked for now."""
+        header = journal.records[0]
+        check_format(header["format"], RUN_FORMAT)
+        state = RunState()
+        decisions = Decisions(state, self._make_searcher(), header["order_groups"])
+        pending = replay(journal.records, state, decisions)
+        changes = _changes(state.header["run_id"], state.header["settings"], settings)
+        self._check_surroundings(state, surroundings)
+        if changes:
+            record = {"r": "extend", "num_epochs": settings["num_epochs"], "settings": settings}
+            self._check_states_are_kept(journal, state, settings["num_epochs"])
+            state.apply(record)
+            journal.append(record)
+            self._progress.say(f"run {state.header['run_id']} is extended: {'; '.join(changes)}")
+        elif state.units and state.finished is None:
+            self._progress.say(f"run {state.header['run_id']} goes on after {state.units} units.")
+        return state, decisions, pending
+
+    def _drive(
+        self,
+        folder: Store,
+        journal: Journal,
+        state: RunState,
+        decisions: Decisions,
+        pending: Sequence[Record],
+        work: TrainingWork,
+    ) -> None:
+        arguments = self._arguments
+        hopper = Hopper(
+            store=folder,
+            state=state,
+            journal=journal,
+            decisions=decisions,
+            backend=arguments.backend,
+            work=work,
+            options=arguments.options,
+            observers=observers_of(arguments, self._progress, state),
+            announce=self._progress.say,
+        )
+        try:
+            hopper.run(pending)
+        except KeyboardInterrupt:
+            self._progress.say(
+                f"interrupted after {state.units} units; run the same script again to go on "
+                f"(run {state.header['run_id']})."
+            )
+            raise
+
+    def _header(
+        self,
+        run_id: str,
+        settings: dict[str, Any],
+        layout: Layout,
+        metric: Metric,
+        surroundings: dict[str, Any],
+        program: str,
+    ) -> Record:
+        arguments = self._arguments
+        return {
+            "r": "run",
+            "run_id": run_id,
+            "format": format_header(RUN_FORMAT),
+            "created": time.time(),
+            "settings": settings,
+            "layout": {"train": layout.train, "validate": layout.validate},
+            "metric": {"key": metric.key, "mode": metric.mode},
+            "num_epochs": arguments.num_epochs,
+            "order_groups": arguments.order_groups or layout.train,
+            "seed": arguments.seed,
+            "environment": surroundings,
+            "command": command(),
+            "program": program,
+        }
+
+    def _check_surroundings(self, state: RunState, now: dict[str, Any]) -> None:
+        if not state.units or not self._arguments.reproducible:
+            return
+        changes = environment_changes(state.header["environment"], now)
+        if changes:
+            raise WorkerMismatchError(
+                f"run {state.header['run_id']} was begun elsewhere or with other versions: {'; '.join(changes)}. "
+                "Its results would no longer be the same to the last bit. Continue it where it was begun, or give "
+                "reproducible=False, or fresh=True to start anew."
+            )
+
+    def _check_states_are_kept(self, journal: Journal, state: RunState, num_epochs: int) -> None:
+        folder = self._arguments.store.runs.at(state.header["run_id"])
+        for trial in state.trials.values():
+            reference = trial.durable.state
+            if trial.status != "completed" or trial.epochs >= num_epochs or reference is None:
+                continue
+            if not all(folder.exists(f"{trial_folder(trial.number)}/{name}") for name in reference.files):
+                raise SettingsError(
+                    f"num_epochs is {num_epochs} now and was {state.num_epochs}, but the state of trial {trial.number} "
+                    "was not kept, so it cannot train on. Give another run_id; keep='completed' keeps these states."
+                )
+
+
+@contextmanager
+def _running(backend: Backend) -> Iterator[None]:
+    """Workers for a while; those that ran before keep running."""
+    was_running = backend.running
+    backend.start()
+    try:
+        yield
+    finally:
+        if not was_running:
+            backend.stop()
+
+
+def _described(value: Any) -> Any:
+    """A setting as it stands in a journal: itself if it is plain, else its digest."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return identity(value).digest
+
+
+def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What is asked of an existing run beyond what it has: larger budgets only.
+
+    Raises:
+        SettingsError: other settings have changed.
+    """
+    grown = {name: new[name] for name in _EXTENDABLE if name in old and new[name] > old[name]}
+    differences = what_differs({**old, **grown}, new)
+    if differences:
+        raise SettingsError(
+            f"run {run_id} exists with other settings: {'; '.join(differences)}. Only num_models and num_epochs can "
+            "grow. Give another run_id, or the settings of the run."
+        )
+    return what_differs({name: old[name] for name in grown}, grown)

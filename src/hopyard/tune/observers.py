@@ -1,0 +1,29 @@
+"""Who watches a run: the display, TensorBoard files, the user's callbacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hopyard.hopper.hopper import Observer
+from hopyard.hopper.state import RunState
+from hopyard.tune.arguments import Arguments
+from hopyard.tune.callbacks import observer_of
+from hopyard.tune.progress import Progress
+from hopyard.tune.tensorboard import TensorBoard
+
+
+def observers_of(arguments: Arguments, progress: Progress, state: RunState) -> list[Observer]:
+    """The observers that a search's arguments ask for."""
+    observers: list[Observer] = [progress]
+    logs = logs_directory(arguments)
+    if logs is not None:
+        observers.append(TensorBoard(logs, state.header["created"]))
+    return observers + observer_of(arguments.callbacks)
+
+
+def logs_directory(arguments: Arguments) -> Path | None:
+    """Where TensorBoard files go; None for a store that is no directory, without ``logdir``."""
+    if arguments.logdir is not None:
+        return Path(arguments.logdir).expanduser().absolute()
+    inside = arguments.store.logs.path("run")
+    return None if inside is None else inside.parent

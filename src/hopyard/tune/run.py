@@ -1,0 +1,131 @@
+"""Finished, interrupted and running runs, read from their journals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hopyard.errors import NotFoundError, TrialError, nearest
+from hopyard.hopper.history import broken_rules, committed_units, read_state
+from hopyard.hopper.journal import read_records
+from hopyard.hopper.retention import trial_folder
+from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.storage import Store
+from hopyard.tune.model import Model, ModelInfo, Weights
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Run:
+    """One run of a search, as its journal tells it at the moment of opening.
+
+    Attributes:
+        run_id: its name in the store.
+        settings: what the search was called with, as far as it decides the result.
+    """
+
+    def __init__(self, store: Store, run_id: str, records: list[Record]) -> None:
+        self._store, self._records = store, records
+        self.run_id = run_id
+        self.state: RunState = read_state(records)
+        self.settings: dict[str, Any] = self.state.header["settings"]
+
+    @property
+    def status(self) -> str:
+        """``"completed"``, ``"time budget"``, or ``"unfinished"`` (running now, or interrupted)."""
+        return self.state.finished or "unfinished"
+
+    @property
+    def best(self) -> Model:
+        """The model with the best epoch.
+
+        Raises:
+            TrialError: no trial has a result.
+        """
+        if self.state.best is None:
+            failed = [trial for trial in self.state.trials.values() if trial.error is not None]
+            shown = failed[0].error.describe() if failed and failed[0].error else "no trial has ended an epoch"
+            raise TrialError(
+                f"run {self.run_id} has no model: {len(failed)} of {len(self.state.trials)} trials failed. "
+                f"See run.trials() for all of them; the first says:\n{shown}",
+                failed[0].error if failed else None,
+            )
+        return self.model(self.state.best)
+
+    @property
+    def models(self) -> list[Model]:
+        """All trials that have a result, best first. Those whose weights were not kept say so when asked."""
+        return [self._model(trial) for trial in self.state.ranked() if trial.best is not None]
+
+    def model(self, trial: int) -> Model:
+        """The model of one trial."""
+        if trial not in self.state.trials or self.state.trials[trial].best is None:
+            known = [model.trial for model in self.models]
+            raise NotFoundError(f"run {self.run_id} has no model of trial {trial}; the trials with a result are {known}.")
+        return self._model(self.state.trials[trial])
+
+    def trials(self) -> pd.DataFrame:
+        """One row per trial, best first: see ``hopyard.tune.tables.trials_table``."""
+        from hopyard.tune.tables import trials_table
+
+        return trials_table(self.state)
+
+    def schedule(self) -> pd.DataFrame:
+        """One row per trial and committed unit: see ``hopyard.tune.tables.schedule_table``."""
+        from hopyard.tune.tables import schedule_table
+
+        return schedule_table(self.units())
+
+    def units(self) -> list[Record]:
+        """The committed units, as the journal records them."""
+        return committed_units(self._records)
+
+    def broken_rules(self) -> list[str]:
+        """The rules of model hopping that this run's units break: none, if all is well."""
+        return broken_rules(self._records)
+
+    def failures(self) -> Iterator[TrialState]:
+        return (trial for trial in self.state.trials.values() if trial.error is not None)
+
+    def histories(self) -> dict[int, dict[str, list[float]]]:
+        """The history of every trial by its number."""
+        return {number: dict(trial.history) for number, trial in self.state.trials.items()}
+
+    def _model(self, trial: TrialState) -> Model:
+        assert trial.best is not None
+        info = ModelInfo(
+            run_id=self.run_id,
+            trial=trial.number,
+            params=trial.params,
+            epoch=trial.best.epoch,
+            value=trial.best.value,
+            metric=self.state.metric.key,
+            history=trial.history,
+            feature_columns=tuple(self.settings["feature_columns"]),
+            label_columns=tuple(self.settings["label_columns"]),
+        )
+        weights = Weights(self._store, self.state.header["program"], trial_folder(trial.number), trial.best.state)
+        return Model(info, weights, self)
+
+
+def open_run(store: Store, run_id: str) -> Run:
+    """The run ``run_id`` of ``store``, finished or not.
+
+    Raises:
+        NotFoundError: there is none; the message lists the runs there are.
+    """
+    folder = store.runs.at(run_id)
+    records = list(read_records(folder))
+    if not records:
+        known = list_runs(store)
+        raise NotFoundError(
+            f"{store.url} holds no run {run_id!r}{nearest(run_id, known)} "
+            f"The runs there are: {', '.join(known) if known else 'none'}."
+        )
+    return Run(folder, run_id, records)
+
+
+def list_runs(store: Store) -> list[str]:
+    """The ids of all runs in ``store``, sorted."""
+    return sorted({entry.name.partition("/")[0] for entry in store.runs.list() if "/journal/" in f"/{entry.name}"})

@@ -1,0 +1,258 @@
+"""The searches: what a user constructs and fits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from hopyard.backend import Backend
+from hopyard.data import Dataset, as_source, open_dataset
+from hopyard.errors import UsageError, nearest
+from hopyard.search import GridSearcher, Patience, RandomSearcher, Searcher
+from hopyard.storage import Store
+from hopyard.tune.arguments import Arguments, check_arguments
+from hopyard.tune.callbacks import Callback
+from hopyard.tune.inputs import Inputs, Raw, Ready, Splits
+from hopyard.tune.launch import Launch
+from hopyard.tune.model import Model
+
+
+class Common(TypedDict, total=False):
+    """Keyword arguments that all searches take; see :class:`Search`."""
+
+    evaluation_metric: str
+    mode: str | None
+    feature_columns: Sequence[str]
+    label_columns: Sequence[str]
+    validation: Any
+    num_partitions: int | None
+    order_groups: int | None
+    seed: int | None
+    logdir: Any
+    stock: Any
+    run_id: str | None
+    fresh: bool
+    reproducible: bool
+    packing: str
+    keep: str
+    keep_n: int
+    checkpoint_every: str | float
+    time_budget: float | None
+    patience: int | None
+    initial_params: Sequence[Mapping[str, Any]]
+    init_from: Any
+    callbacks: Sequence[Callback]
+    progress: bool
+    nulls: str
+    ragged: str
+
+
+_DEFAULTS: Common = {
+    "evaluation_metric": "loss",
+    "mode": None,
+    "feature_columns": ("features",),
+    "label_columns": ("label",),
+    "validation": 0.25,
+    "num_partitions": None,
+    "order_groups": None,
+    "seed": 0,
+    "logdir": None,
+    "stock": None,
+    "run_id": None,
+    "fresh": False,
+    "reproducible": True,
+    "packing": "auto",
+    "keep": "completed",
+    "keep_n": 1,
+    "checkpoint_every": "unit",
+    "time_budget": None,
+    "patience": None,
+    "initial_params": (),
+    "init_from": None,
+    "callbacks": (),
+    "progress": True,
+    "nulls": "error",
+    "ragged": "error",
+}
+
+
+class Search(ABC):
+    """Trains many models over one dataset and returns the best.
+
+    Args:
+        backend: where units run.
+        store: where data, runs and logs are kept.
+        estimator_gen_fn: a function from a dict of parameters to an estimator; also a lambda or a closure.
+        search_space: a dict of ``hp_*`` dimensions and constants, possibly nested.
+        num_epochs: epochs of a trial that is not stopped early.
+        evaluation_metric: ranks epochs and trials; always that of validation. The best epoch counts.
+        mode: ``"min"`` or ``"max"``; None: known metrics know theirs.
+        feature_columns: columns that the model sees.
+        label_columns: columns that its outputs are compared with.
+        validation: a share in (0, 1), the name of a bool or int column, or a second frame. None: no
+            validation; trials are ranked by training.
+        num_partitions: partitions that the models visit; None: 8, or the row groups if fewer.
+        order_groups: trials ``n`` and ``n + order_groups`` visit partitions in the same order; None: as
+            many as partitions.
+        seed: everything random follows from it. None: a random one, recorded; always a new run.
+        logdir: TensorBoard files go there instead of ``<prefix>/logs``.
+        stock: comes in a later version.
+        run_id: a name for the run; None: a digest of all settings, so that the same script resumes.
+        fresh: train again, beside a run with the same settings.
+        reproducible: a run is continued only where it gives the same bits (versions, threads, processor).
+        packing: ``"auto"``, ``"serial"`` or ``"off"``; other packings come in a later version.
+        keep, keep_n: which trials' weights are kept: ``"completed"``, ``"best"`` (of ``keep_n``), ``"all"``.
+        checkpoint_every: ``"unit"``, ``"epoch"`` or seconds.
+        time_budget: seconds after which no new unit is started.
+        patience: epochs without improvement after which a trial is stopped.
+        initial_params: points that are tried first (random searches).
+        init_from: a model whose weights every trial starts from.
+        callbacks: see :class:`hopyard.tune.Callback`.
+        progress: show what is going on.
+        nulls, ragged: policies for missing values and rows of different lengths; see ``hopyard.data.prepare``.
+
+    Raises:
+        UsageError: an argument breaks its rule; nothing has been started.
+    """
+
+    kind: str
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        estimator_gen_fn: Callable[[dict[str, Any]], Any],
+        search_space: Mapping[str, Any],
+        num_epochs: int,
+        **common: Unpack[Common],
+    ) -> None:
+        for name in common:
+            if name not in _DEFAULTS:
+                raise UsageError(
+                    f"{type(self).__name__} has no argument {name!r}{nearest(name, _DEFAULTS)} "
+                    f"Its common arguments are {', '.join(_DEFAULTS)}."
+                )
+        fields: dict[str, Any] = {
+            **_DEFAULTS,
+            **common,
+            "backend": backend,
+            "store": store,
+            "estimator_gen_fn": estimator_gen_fn,
+            "search_space": search_space,
+            "num_epochs": num_epochs,
+        }
+        self.arguments: Arguments = check_arguments(fields)
+        self._make_searcher()  # impossible spaces and budgets are said now
+
+    @abstractmethod
+    def _make_searcher(self) -> Searcher:
+        """A fresh searcher."""
+
+    def _searcher_settings(self) -> dict[str, Any]:
+        """What this kind of search adds to a run's settings."""
+        return {}
+
+    def fit(self, data: Any, val: Any = None) -> Model:
+        """Search on ``data``: a dict of arrays, a pandas, polars or pyarrow frame, paths of Parquet or CSV
+        files, a torch Dataset, an iterable of rows, or a prepared dataset.
+
+        The same call again continues an unfinished run, and returns a finished run's result at once.
+
+        Args:
+            data: rows to train on; without ``val`` the validation set is split off it.
+            val: rows to validate on.
+
+        Returns: the best model.
+
+        Raises:
+            UsageError: arguments and data do not fit; said before any work starts.
+            TrialError: all trials fail.
+            RunHeldError: another process drives this run.
+        """
+        return self._launch(self._inputs(data, val)).fit()
+
+    def check(self, data: Any, val: Any = None) -> None:
+        """Build, train and validate a trial on one batch, on a worker, and discard it. ``fit`` does it first.
+
+        Raises:
+            TrialError: the first three trials fail alike; carries the evidence.
+        """
+        self._launch(self._inputs(data, val)).check()
+
+    def fit_on_prepared_data(self) -> Model:
+        """Search on the newest dataset that ``prepare`` or ``backend.prepare_data`` left in the store."""
+        return self.fit_on_parquet()
+
+    def fit_on_parquet(self, train: Any = None, val: Any = None) -> Model:
+        """Search on Parquet as it is, without preparing it.
+
+        Args:
+            train: a path, a list of paths or a URL; None: the store's training data.
+            val: the same for validation; None: the store's validation data, if any.
+        """
+        store, arguments = self.arguments.store, self.arguments
+        train_set = open_dataset(store if train is None else train, "train")
+        val_set = None
+        if val is not None:
+            val_set = open_dataset(val, "val")
+        elif train is None and arguments.validation is not None:
+            val_set = open_dataset(store, "val")
+        return self._launch(Ready(Splits(train_set, val_set), arguments)).fit()
+
+    def _inputs(self, data: Any, val: Any) -> Inputs:
+        val = val if val is not None or isinstance(self.arguments.validation, str | float | int | None) else self.arguments.validation
+        if isinstance(data, Dataset) and isinstance(val, Dataset):
+            return Ready(Splits(data, val), self.arguments)
+        return Raw(as_source(data), None if val is None else as_source(val), self.arguments)
+
+    def _launch(self, inputs: Inputs) -> Launch:
+        return Launch(self.kind, self.arguments, self._patient_searcher, self._searcher_settings(), inputs)
+
+    def _patient_searcher(self) -> Searcher:
+        searcher = self._make_searcher()
+        patience = self.arguments.patience
+        return searcher if patience is None else Patience(searcher, patience)
+
+
+class GridSearch(Search):
+    """Every point of a space of choices; see :class:`Search` for the arguments."""
+
+    kind = "grid"
+
+    def _make_searcher(self) -> Searcher:
+        return GridSearcher(self.arguments.search_space, self.arguments.num_epochs)
+
+
+class RandomSearch(Search):
+    """``num_models`` independent draws from the space; see :class:`Search` for the other arguments."""
+
+    kind = "random"
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        estimator_gen_fn: Callable[[dict[str, Any]], Any],
+        search_space: Mapping[str, Any],
+        num_models: int,
+        num_epochs: int,
+        **common: Unpack[Common],
+    ) -> None:
+        if isinstance(num_models, bool) or not isinstance(num_models, int) or num_models < 1:
+            raise UsageError(f"num_models is {num_models!r}; it must be an int of at least 1.")
+        self.num_models = num_models
+        super().__init__(backend, store, estimator_gen_fn, search_space, num_epochs, **common)
+
+    def _make_searcher(self) -> Searcher:
+        arguments = self.arguments
+        return RandomSearcher(
+            arguments.search_space,
+            self.num_models,
+            arguments.num_epochs,
+            arguments.seed,
+            initial_params=arguments.initial_params,
+        )
+
+    def _searcher_settings(self) -> dict[str, Any]:
+        return {"num_models": self.num_models, "initial_params": [dict(p) for p in self.arguments.initial_params]}
