@@ -10,8 +10,15 @@ order, and the masked result is the permutation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
+
+from hopyard.errors import UsageError
+from hopyard.objects.digests import derive_seed
 
 Rows = npt.NDArray[np.int64]
 
@@ -52,3 +59,100 @@ def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _mix_int(z: int) -> int:
     return int(_mix(np.array([z], dtype=np.uint64))[0])
+
+
+@dataclass(frozen=True)
+class Window:
+    """Row groups whose rows are permuted together.
+
+    Attributes:
+        groups: numbers of the row groups; row i of the window is row i of them one after another.
+        rows: of all of them.
+        seed: of their permutation, or None for the natural order.
+    """
+
+    groups: tuple[int, ...]
+    rows: int
+    seed: int | None
+
+    def order(self) -> Rows:
+        """(rows,) int64: the window's rows in the order in which they come."""
+        return np.arange(self.rows) if self.seed is None else permutation(self.rows, self.seed)
+
+
+def epoch_windows(
+    group_rows: Sequence[int], seed: int, epoch: int, window: int | None = None, shuffle: bool = True
+) -> list[Window]:
+    """The stream of an epoch: windows in order, each read in its own order.
+
+    ``group_rows`` holds the rows of each row group. ``window`` is in rows: row groups are permuted
+    and dealt to windows in that order, each window filled as far as whole row groups go (one at
+    least). None, or a window that all rows fit, is a true permutation over all rows. Without
+    ``shuffle`` the windows only bound memory: rows come in their natural order.
+    """
+    count, rows = len(group_rows), sum(group_rows)
+    if window is None or rows <= window:
+        whole_seed = derive_seed("order", seed, epoch) if shuffle else None
+        return [Window(tuple(range(count)), rows, whole_seed)] if rows else []
+    visits: Iterable[int] = range(count)
+    if shuffle:
+        visits = permutation(count, derive_seed("order of groups", seed, epoch)).tolist()
+    return [
+        Window(groups, size, derive_seed("order in window", seed, epoch, number) if shuffle else None)
+        for number, (groups, size) in enumerate(_filled(group_rows, visits, window))
+        if size
+    ]
+
+
+def _filled(
+    group_rows: Sequence[int], visits: Iterable[int], window: int
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Consecutive row groups of ``visits``, as many as fit in ``window`` rows, and their rows."""
+    groups: list[int] = []
+    size = 0
+    for group in visits:
+        if groups and size + group_rows[group] > window:
+            yield tuple(groups), size
+            groups, size = [], 0
+        groups.append(group)
+        size += group_rows[group]
+    yield tuple(groups), size
+
+
+def batch_bounds(
+    rows: int, batch_size: int, tail: Literal["short", "join"] = "short"
+) -> Iterator[tuple[int, int]]:
+    """[start, stop) of each batch over ``rows`` rows.
+
+    The last batch may be short; with ``tail="join"`` one of fewer than ``batch_size / 2`` rows is
+    part of the batch before it, if there is one.
+    """
+    count = num_batches(rows, batch_size, tail)
+    for number in range(count):
+        yield number * batch_size, rows if number == count - 1 else (number + 1) * batch_size
+
+
+def num_batches(rows: int, batch_size: int, tail: Literal["short", "join"] = "short") -> int:
+    """How many batches ``batch_bounds`` gives."""
+    full, rest = divmod(rows, batch_size)
+    if rest == 0 or (tail == "join" and full and 2 * rest < batch_size):
+        return full
+    return full + 1
+
+
+def rows_per_rank(rows: int, world_size: int, remainder: Literal["drop", "repeat", "error"]) -> int:
+    """How many rows each rank gets of ``rows``: all ranks the same.
+
+    What is left, fewer than ``world_size`` rows at the end of the last step, is dropped, or filled
+    up by repeating rows from the start of the stream.
+
+    Raises:
+        UsageError: some are left and the policy is ``"error"``.
+    """
+    each, left = divmod(rows, world_size)
+    if left and remainder == "error":
+        raise UsageError(
+            f"{rows} rows do not divide into {world_size} ranks ({left} left), and remainder='error' forbids "
+            "that. Use remainder='drop' or 'repeat', or another number of ranks."
+        )
+    return each + 1 if left and remainder == "repeat" else each
