@@ -75,7 +75,7 @@ class SettingsError(UsageError):
     """Something of this name exists already, with other settings."""
 
 
-class MissingExtraError(HopyardError, ImportError):
+class MissingExtraError(UsageError, ImportError):
     """An optional dependency is not installed."""
 
 
