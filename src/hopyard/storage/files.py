@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -178,14 +177,3 @@ def nearest_file(file: str) -> str:
             return nearest(segment, [e.name for e in islice(entries, 100) if not _is_temporary(e.name)])
     except OSError:
         return ""
-
-
-def free_space(file: str, code: int | None) -> str:
-    """How much space there is for ``file``, in words."""
-    if code == errno.EDQUOT:
-        return "this user's disk quota is used up"
-    place = Path(file).parent
-    while not place.exists():
-        place = place.parent
-    usage = shutil.disk_usage(place)
-    return f"{usage.free / 1e6:,.1f} MB of {usage.total / 1e9:,.1f} GB are free"

@@ -12,26 +12,18 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 from hopyard.errors import (
     CorruptError,
-    InvalidNameError,
     NotFoundError,
-    NotWritableError,
     StorageError,
-    StorageFullError,
     UsageError,
 )
 from hopyard.storage import files
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.names import validate_name, validate_prefix
+from hopyard.storage.oserrors import read_error, write_error
 from hopyard.storage.temporary import staging_name, sweep, temporary_name
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-# A name that is an object where a prefix is meant, or a prefix where an object is meant.
-_NESTED = {errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY}
 
 _PathLike = str | os.PathLike[str]
 
@@ -118,7 +110,7 @@ class LocalStore(Store):
         try:
             fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            self._raise_read(name, file, error)
+            raise self._read_error(name, file, error) from None
         try:
             size = os.fstat(fd).st_size
             stop = size if length is None else start + length
@@ -129,7 +121,7 @@ class LocalStore(Store):
                 )
             return files.read_range(fd, start, stop - start)
         except IsADirectoryError as error:
-            self._raise_read(name, file, error)
+            raise self._read_error(name, file, error) from None
         finally:
             os.close(fd)
 
@@ -140,7 +132,7 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            self._raise_read(name, file, error)
+            raise self._read_error(name, file, error) from None
         return None if files.is_directory(status) else status.st_size
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
@@ -180,7 +172,7 @@ class LocalStore(Store):
                 raise
             files.sync(directory)
         except OSError as error:
-            self._raise_write(name, file, error)
+            raise write_error(file, error) from error
         return published
 
     def put_file(self, name: str, path: Path) -> None:
@@ -197,7 +189,7 @@ class LocalStore(Store):
                 self._copy_in(path, directory, file)
             files.sync(directory)
         except OSError as error:
-            self._raise_write(name, file, error)
+            raise write_error(file, error) from error
 
     def _copy_in(self, path: Path, directory: str, file: str) -> None:
         temporary = f"{directory}/{temporary_name()}"
@@ -220,7 +212,7 @@ class LocalStore(Store):
         try:
             files.make_directory(staging)
         except OSError as error:
-            self._raise_write("", staging, error)
+            raise write_error(staging, error) from error
         return Path(staging)
 
     def _create(self, directory: str, temporary: str) -> int:
@@ -242,39 +234,15 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return
         except OSError as error:
-            self._raise_write(name, file, error)
+            raise write_error(file, error) from error
 
-    # Errors
-
-    def _raise_read(self, name: str, file: str, error: OSError) -> NoReturn:
+    def _read_error(self, name: str, file: str, error: OSError) -> StorageError:
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-            raise NotFoundError(
+            return NotFoundError(
                 f"there is no object {name!r} in the store {self.url}{files.nearest_file(file)}. "
                 "List the store to see what it holds."
-            ) from None
-        if error.errno in _FORBIDDEN:
-            raise StorageError(
-                f"{file} cannot be read: {error.strerror}. Give this user the right to read it."
-            ) from error
-        raise StorageError(f"reading {file} failed: {error}. Look at the disk or its mount.") from error
-
-    def _raise_write(self, name: str, file: str, error: OSError) -> NoReturn:
-        if error.errno in _FULL:
-            raise StorageFullError(
-                f"no space is left for {file}: {files.free_space(file, error.errno)}. Nothing was "
-                "half-written. Make space there."
-            ) from error
-        if error.errno in _FORBIDDEN:
-            raise NotWritableError(
-                f"{file} cannot be written: {error.strerror}. "
-                "Give this user the right to write there, or use another directory."
-            ) from error
-        if error.errno in _NESTED:
-            raise InvalidNameError(
-                f"cannot store {name!r} in {self.url}: it would be both an object and a prefix of another, "
-                "which no directory can hold. Use another name."
-            ) from error
-        raise StorageError(f"writing {file} failed: {error}. Look at the disk or its mount.") from error
+            )
+        return read_error(file, error)
 
     def __repr__(self) -> str:
         moved = "".join(f", {part.removesuffix('_data')}_path={path!r}" for part, path in self._moved.items())

@@ -1,0 +1,134 @@
+"""Who holds a run: at most one driver, and how the next one learns that it is gone.
+
+Where objects are files, an operating system lock: it dies with its holder, however that dies,
+so the next driver may begin at once. Elsewhere a heartbeat: numbered objects that the holder renews;
+a holder unseen for ``unseen`` seconds, by the clock of the one who waits, is gone. A lease
+keeps honest drivers apart. What keeps a lost one from writing is the numbered log: its next put fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hopyard.errors import NotFoundError, RunHeldError, StorageError
+from hopyard.objects.heartbeat import Heartbeat
+from hopyard.storage import Store
+
+_UNSEEN = 30.0
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+
+
+class Lease:
+    """The right to be the only driver of what is at ``name``.
+
+    Args:
+        store: where the run is.
+        name: the object that tells who holds the lease; ``<name>.lock`` or ``<name>.beats/`` are beside it.
+        holder: JSON values that tell others who holds it; host, pid and start are added.
+        unseen: seconds without a heartbeat after which a holder is gone (stores without files).
+        clock: a monotonic clock, in seconds.
+        wait: called with seconds to wait while watching for a heartbeat.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        holder: dict[str, Any],
+        *,
+        unseen: float = _UNSEEN,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": since, **holder}
+        self._store, self._name = store, name
+        self._fd: int | None = None
+        self._heart: Heartbeat | None = None
+        self._unseen, self._clock, self._wait = unseen, clock, wait
+
+    def acquire(self, take_over: bool = False) -> None:
+        """Hold the lease from now on.
+
+        On a store without files, a holder that may still live is watched for up to ``unseen`` seconds.
+
+        Args:
+            take_over: hold it whoever holds it now; that one's next write then fails.
+
+        Raises:
+            RunHeldError: another one holds it; names the holder.
+        """
+        path = self._store.path(f"{self._name}.lock")
+        if path is None or not self._lock(path, take_over):
+            heart = Heartbeat(self._store.at(f"{self._name}.beats"), self._holder, self._unseen)
+            other = heart.begin(self._clock, self._wait, take_over)
+            if other is not None:
+                self._raise_held(other)
+            self._heart = heart
+        self._store.put(self._name, json.dumps(self._holder).encode())
+
+    def release(self) -> None:
+        """Give the lease back. Nothing happens if it is not held."""
+        if self._heart is not None:
+            self._heart.end()
+            self._heart = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _lock(self, path: Path, take_over: bool) -> bool:
+        """Lock the file; False if its file system has no locks."""
+        while True:
+            self._store.put_new(f"{self._name}.lock", b"")
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # a takeover has just replaced it
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(fd)
+                if error.errno in _NO_LOCKS:
+                    return False
+                if not isinstance(error, BlockingIOError):
+                    raise StorageError(f"locking {path} failed: {error}. Look at its mount.") from error
+                if not take_over:
+                    self._raise_held(self._read_holder())
+                # A lock cannot be taken from its holder, but a new file can take the old one's place.
+                self._store.delete(f"{self._name}.lock")
+                continue
+            if _is_same_file(fd, path):
+                self._fd = fd
+                return True
+            os.close(fd)
+
+    def _read_holder(self) -> dict[str, Any]:
+        with contextlib.suppress(NotFoundError, ValueError):
+            holder = json.loads(self._store.get(self._name))
+            if isinstance(holder, dict):
+                return holder
+        return {}
+
+    def _raise_held(self, holder: dict[str, Any]) -> NoReturn:
+        who = ", ".join(f"{key} {value}" for key, value in holder.items()) or "it has not said who it is yet"
+        raise RunHeldError(
+            f"{self._store.url} is held by another driver ({who}). Wait until it ends or stop it; "
+            "if it hangs or cannot be reached, take the run over with --take-over (take_over=True): "
+            "the other driver then stops at its next write."
+        )
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False

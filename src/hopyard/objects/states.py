@@ -1,0 +1,267 @@
+"""States of models as files named by content, of which a new one holds only what has changed.
+
+A state is a tree of tensors and plain values. Its digest is that of its logical content: of the
+skeleton and of every tensor's digest, whatever file they are in. Its file is
+``<digest>.safetensors``; the manifest in the file's metadata says for every tensor its digest and
+the file that holds it. A file is found wanting by content, never by position, so a state that
+is saved again in full may replace its file while others refer to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.errors import CorruptError, UsageError, nearest
+from hopyard.objects.digests import digest_json
+from hopyard.objects.tensorfile import Bytes, TensorFile, wire, write_file
+from hopyard.objects.tensors import Tensor
+from hopyard.objects.tree import Tree, flatten, unflatten
+from hopyard.storage import Store
+from hopyard.storage.format import check_format, format_header
+
+_DOMAIN = "hopyard.state"
+
+
+@dataclass(frozen=True)
+class StateRef:
+    """Where a saved state is.
+
+    Attributes:
+        digest: of its logical content.
+        files: all files that loading it needs, its own first. While the reference is in use,
+            none of them may be deleted.
+        nbytes: bytes of all its tensors.
+        parts: its parts by key; each is a whole state.
+    """
+
+    digest: str
+    files: tuple[str, ...]
+    nbytes: int
+    parts: tuple[tuple[str, StateRef], ...] = ()
+
+    def part(self, key: str) -> StateRef:
+        """The state of the subtree that was saved as a part of its own.
+
+        Raises:
+            UsageError: it has no such part.
+        """
+        found = dict(self.parts).get(key)
+        if found is None:
+            keys = [known for known, _ in self.parts]
+            raise UsageError(
+                f"the state {self.digest[:12]} has no part {key!r}{nearest(key, keys)}; it has {keys}. "
+                "Save it with that part, or load all of it."
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"digest": self.digest, "files": list(self.files), "nbytes": self.nbytes}
+        if self.parts:
+            fields["parts"] = {key: part.to_json() for key, part in self.parts}
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> StateRef:
+        parts = tuple((key, cls.from_json(part)) for key, part in fields.get("parts", {}).items())
+        return cls(fields["digest"], tuple(fields["files"]), fields["nbytes"], parts)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor that the manifest lists."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+    file: str
+
+
+class _Manifest:
+    """What the metadata of a state's file says. ``files`` maps names to bytes of tensors in them."""
+
+    def __init__(self, file: TensorFile, name: str) -> None:
+        content = file.manifest
+        try:
+            check_format(content["format"], "state", where=name)
+            self.skeleton: Any = content["skeleton"]
+            self.files: dict[str, int] = dict(content["files"])
+            names = list(self.files)
+            self.tensors = [
+                _Stored(path, dtype, tuple(shape), digest, names[number])
+                for path, dtype, shape, digest, number in content["tensors"]
+            ]
+            self.order: list[Any] = content["order"]
+            self.parts = tuple((key, StateRef.from_json(part)) for key, part in content["parts"])
+            self.digest = _digest(
+                self.skeleton, ((t.path, t.digest) for t in self.tensors), self.order, self.parts
+            )
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            raise file.corrupt(f"its manifest cannot be read ({error!r})") from None
+        if file_name(self.digest) != name:
+            raise file.corrupt(f"its content has the digest {self.digest}")
+
+    def own(self, name: str) -> dict[str, str]:
+        """Digest to the tensor's name in this file, for the tensors that it holds itself."""
+        found: dict[str, str] = {}
+        for tensor in self.tensors:
+            if tensor.file == name:
+                found.setdefault(tensor.digest, tensor.path)
+        return found
+
+
+def file_name(digest: str) -> str:
+    """The file of the state with this digest."""
+    return f"{digest}.safetensors"
+
+
+def save_state(
+    store: Store, tree: Tree, *, previous: StateRef | None = None, parts: Sequence[str] = ()
+) -> StateRef:
+    """Save ``tree`` durably, writing as little as possible. The same tree gives the same digest.
+
+    Args:
+        previous: a saved state that is still needed. Tensors that its files hold are not written
+            again, unless more than half of the bytes in these files were then of no use: then
+            all tensors are written anew.
+        parts: keys at the top of ``tree`` whose values go to files of their own, complete in
+            themselves: each can be loaded, and kept, alone.
+
+    Raises:
+        DataError: something in the tree cannot be stored; says what and where.
+        UsageError: one of ``parts`` is not a key of the tree.
+    """
+    if not parts:
+        return _save(store, tree, previous, (), [])
+    if not isinstance(tree, dict) or not set(parts) <= tree.keys():
+        keys = list(tree) if isinstance(tree, dict) else []
+        raise UsageError(f"parts={tuple(parts)!r} must be keys at the top of the tree, which are {keys}.")
+    rest = {key: value for key, value in tree.items() if key not in parts}
+    flatten(rest)  # what cannot be stored is said before anything is written
+    saved = tuple((key, _save(store, tree[key], None, (), [])) for key in parts)
+    return _save(store, rest, previous, saved, list(tree))
+
+
+def load_state(store: Store, ref: StateRef, *, verify: bool = False) -> Tree:
+    """The tree that was saved. Its tensors are read-only, and mapped where the store has files.
+
+    The structure of all files is checked; ``verify`` checks every tensor's bytes as well.
+
+    Raises:
+        NotFoundError: a file is gone.
+        CorruptError: a file is not what was written; names it.
+    """
+    name = file_name(ref.digest)
+    file = TensorFile(store, name)
+    manifest = _Manifest(file, name)
+    tree = unflatten(_load_tensors(store, file, manifest, verify), manifest.skeleton)
+    if not manifest.parts:
+        return tree
+    loaded = {key: load_state(store, part, verify=verify) for key, part in manifest.parts}
+    return {key: loaded[key] if key in loaded else tree[key] for key in manifest.order}
+
+
+def load_part(store: Store, ref: StateRef, key: str, *, verify: bool = False) -> Tree:
+    """The subtree that was saved as the part ``key``; reads nothing else."""
+    return load_state(store, ref.part(key), verify=verify)
+
+
+def _digest(
+    skeleton: Any, tensors: Iterable[tuple[str, str]], order: list[Any], parts: Iterable[tuple[str, StateRef]]
+) -> str:
+    return digest_json([skeleton, list(tensors), order, [(key, part.digest) for key, part in parts]], _DOMAIN)
+
+
+def _save(
+    store: Store,
+    tree: Tree,
+    previous: StateRef | None,
+    parts: tuple[tuple[str, StateRef], ...],
+    order: list[Any],
+) -> StateRef:
+    tensors, skeleton = flatten(tree)
+    digest = _digest(skeleton, ((path, t.digest) for path, t in tensors.items()), order, parts)
+    name = file_name(digest)
+    exists = store.exists(name)
+    files = _files_if_whole(store, name) if exists else None
+    if files is None:
+        # Others may refer to tensors in a file that is replaced: the new one must have them all.
+        held = {} if exists or previous is None else _held(store, previous, tensors)
+        files = _write(store, name, tensors, held, {"skeleton": skeleton, "order": order, "parts": parts})
+    nbytes = sum(tensor.nbytes for tensor in tensors.values()) + sum(part.nbytes for _, part in parts)
+    needed = dict.fromkeys([*files, *(file for _, part in parts for file in part.files)])
+    return StateRef(digest, tuple(needed), nbytes, parts)
+
+
+def _write(
+    store: Store,
+    name: str,
+    tensors: dict[str, Tensor],
+    held: dict[str, tuple[str, int]],
+    rest: dict[str, Any],
+) -> list[str]:
+    """Write the file ``name`` of all tensors that are not held elsewhere; returns the files of the state."""
+    own = {tensor.digest: path for path, tensor in reversed(tensors.items()) if tensor.digest not in held}
+    written = {path: tensors[path] for path in own.values()}
+    sizes = {name: sum(tensor.nbytes for tensor in written.values()), **dict(held.values())}
+    number = {file: i for i, file in enumerate(sizes)}
+    manifest = {
+        "format": format_header("state"),
+        "skeleton": rest["skeleton"],
+        "files": list(sizes.items()),
+        "tensors": [
+            (path, t.dtype, t.shape, t.digest, number[held[t.digest][0]] if t.digest in held else 0)
+            for path, t in tensors.items()
+        ],
+        "order": rest["order"],
+        "parts": [(key, part.to_json()) for key, part in rest["parts"]],
+    }
+    write_file(store, name, written, manifest)
+    return list(sizes)
+
+
+def _files_if_whole(store: Store, name: str) -> list[str] | None:
+    """The files of a state that is there already; None if one of them is gone or damaged."""
+    try:
+        files = list(_Manifest(TensorFile(store, name), name).files)
+    except CorruptError:
+        return None
+    return files if all(store.exists(file) for file in files[1:]) else None
+
+
+def _held(store: Store, previous: StateRef, tensors: dict[str, Tensor]) -> dict[str, tuple[str, int]]:
+    """Digest of each tensor that the files of ``previous`` hold to that file and the bytes in it."""
+    name = file_name(previous.digest)
+    manifest = _Manifest(TensorFile(store, name), name)
+    file_of = {tensor.digest: tensor.file for tensor in manifest.tensors}
+    live = {tensor.digest: tensor.nbytes for tensor in tensors.values() if tensor.digest in file_of}
+    held = {digest: (file_of[digest], manifest.files[file_of[digest]]) for digest in live}
+    return held if 2 * sum(live.values()) >= sum(dict(held.values()).values()) else {}
+
+
+def _load_tensors(store: Store, file: TensorFile, manifest: _Manifest, verify: bool) -> dict[str, Tensor]:
+    by_digest: dict[str, Tensor] = {}
+    for number, name in enumerate(manifest.files):
+        source = TensorFile(store, name) if number else file
+        own = (_Manifest(source, name) if number else manifest).own(name)
+        wanted = {t.digest: t for t in manifest.tensors if t.file == name}
+        if not wanted.keys() <= own.keys():
+            raise source.corrupt("it lacks tensors that another state says it holds")
+        content = source.read(own[digest] for digest in wanted)
+        for digest, tensor in wanted.items():
+            by_digest[digest] = _tensor(source, own[digest], tensor, content[own[digest]], verify)
+    return {tensor.path: by_digest[tensor.digest] for tensor in manifest.tensors}
+
+
+def _tensor(source: TensorFile, name: str, stored: _Stored, content: Bytes, verify: bool) -> Tensor:
+    slot = source.slot(name)
+    if (slot.dtype, slot.shape) != wire(stored.dtype, stored.shape):
+        raise source.corrupt(f"its header and its manifest differ about the tensor {name!r}")
+    tensor = Tensor(stored.dtype, stored.shape, content)
+    if verify and tensor.digest != stored.digest:
+        raise source.corrupt(f"the bytes of the tensor {name!r} have changed")
+    # Known from the manifest, so that saving what was loaded need not read it all again.
+    tensor.__dict__["digest"] = stored.digest
+    return tensor

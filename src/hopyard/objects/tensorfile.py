@@ -1,0 +1,169 @@
+"""One safetensors file: written without copies, read mapped where the store has files.
+
+Layout (https://github.com/huggingface/safetensors): 8 bytes little-endian length of the header,
+the header (JSON: name to dtype, shape and offsets, and ``__metadata__`` of strings), then the
+tensors' bytes without gaps. The header is padded so that the first tensor is aligned to 64 bytes;
+tensors come widest dtype first, which aligns all to their elements.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopyard.errors import CorruptError
+from hopyard.objects.tensors import ITEM_SIZES, Tensor
+from hopyard.storage import Store
+from hopyard.storage.oserrors import write_errors
+from hopyard.storage.temporary import temporary_name
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_ALIGNMENT = 64
+_JOINED = 1 << 20  # up to here one copy costs less than a second file operation
+_FIRST_READ = 1 << 16  # of a file that cannot be mapped: holds the header of most
+_MANIFEST = "hopyard"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor is: dtype and shape as in the file, bytes [start, stop) of the whole file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def wire(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """How a tensor appears in a file: safetensors has no C128, so that is stored as pairs of F64."""
+    return ("F64", (*shape, 2)) if dtype == "C128" else (dtype, shape)
+
+
+def write_file(store: Store, name: str, tensors: Mapping[str, Tensor], manifest: Any) -> None:
+    """Store the file ``name`` with these tensors and ``manifest`` (a JSON value) in its metadata."""
+    ordered = sorted(tensors.items(), key=lambda item: (-ITEM_SIZES[item[1].dtype], item[0]))
+    pieces = [
+        _header(ordered, manifest),
+        *(memoryview(tensor.data) for _, tensor in ordered if tensor.nbytes),
+    ]
+    size = sum(map(len, pieces))
+    staging = store.staging() if size > _JOINED else None
+    if staging is None:
+        store.put(name, b"".join(pieces))
+        return
+    path = staging / temporary_name()
+    try:
+        with write_errors(path), path.open("wb", buffering=0) as file:
+            for piece in pieces:
+                _write_all(file.fileno(), piece)
+        store.put_file(name, path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _header(tensors: Iterable[tuple[str, Tensor]], manifest: Any) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": {_MANIFEST: json.dumps(manifest, separators=(",", ":"))}}
+    end = 0
+    for name, tensor in tensors:
+        start, end = end, end + tensor.nbytes
+        dtype, shape = wire(tensor.dtype, tensor.shape)
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+class TensorFile:
+    """A stored file, open for reading: its manifest, its slots, and the bytes of slots.
+
+    Raises:
+        NotFoundError: there is no such file in the store.
+        CorruptError: it is not a whole safetensors file with a manifest.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        path = store.path(name)
+        self._mapped = None if path is None else _map(store, name, path)
+        size = store.size(name) if self._mapped is None else self._mapped.size
+        try:
+            start, self.manifest, self.slots = self._parse(size or 0)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self.corrupt(f"its header cannot be read ({error})") from None
+        end = max((slot.stop for slot in self.slots.values()), default=start)
+        if end != size:
+            raise self.corrupt(f"it has {size} bytes, but its header says {end}")
+
+    def corrupt(self, reason: str) -> CorruptError:
+        """The error for content that is not what was written."""
+        return CorruptError(
+            f"the file {self._name} in {self._store.url} is not what was written: {reason}. "
+            "Restore it from a copy, or delete it and run again: what needs it is then made anew."
+        )
+
+    def read(self, names: Iterable[str]) -> dict[str, Bytes]:
+        """Read-only bytes of these slots; from one range of the file if it is not mapped."""
+        slots = {name: self.slot(name) for name in names}
+        if self._mapped is not None:
+            return {name: self._mapped[slot.start : slot.stop] for name, slot in slots.items()}
+        start = min((slot.start for slot in slots.values()), default=0)
+        stop = max((slot.stop for slot in slots.values()), default=0)
+        span = np.frombuffer(self._store.get(self._name, start, stop - start), np.uint8)
+        return {name: span[slot.start - start : slot.stop - start] for name, slot in slots.items()}
+
+    def slot(self, name: str) -> Slot:
+        """Where the tensor is."""
+        if name not in self.slots:
+            raise self.corrupt(f"its header lacks the tensor {name!r}")
+        return self.slots[name]
+
+    def _parse(self, size: int) -> tuple[int, Any, dict[str, Slot]]:
+        head = self._head(0, min(size, _FIRST_READ))
+        start = 8 + int.from_bytes(head[:8], "little")
+        if len(head) < 8 or start > size:
+            raise ValueError(f"{size} bytes are too few")
+        text = head[8:start] + (self._head(len(head), start - len(head)) if start > len(head) else b"")
+        entries = json.loads(text)
+        manifest = json.loads(entries.pop("__metadata__")[_MANIFEST])
+        return start, manifest, {name: _slot(entry, start) for name, entry in entries.items()}
+
+    def _head(self, start: int, length: int) -> bytes:
+        if self._mapped is None:
+            return self._store.get(self._name, start, length)
+        return self._mapped[start : start + length].tobytes()
+
+
+def _slot(entry: dict[str, Any], base: int) -> Slot:
+    shape = tuple(entry["shape"])
+    start, stop = entry["data_offsets"]
+    if not 0 <= start <= stop or stop - start != ITEM_SIZES[entry["dtype"]] * math.prod(shape):
+        raise ValueError(f"a tensor of {shape} {entry['dtype']} cannot be bytes {start}..{stop}")
+    return Slot(entry["dtype"], shape, base + start, base + stop)
+
+
+def _map(store: Store, name: str, path: Path) -> Bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return np.frombuffer(store.get(name), np.uint8)  # says what is wrong in the store's words
+    try:
+        if os.fstat(fd).st_size == 0:
+            return np.empty(0, np.uint8)  # cannot be mapped, and is no file of tensors either
+        return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), np.uint8)
+    finally:
+        os.close(fd)

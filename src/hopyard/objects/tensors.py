@@ -1,0 +1,104 @@
+"""Tensors without a framework: a dtype, a shape and bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hopyard.errors import DataError
+from hopyard.objects.digests import Hasher
+
+ITEM_SIZES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8,
+    "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
+    "F16": 2, "BF16": 2, "F32": 4, "F64": 8, "C64": 8, "C128": 16,
+}  # fmt: skip
+"""Bytes per element of every dtype, by the names of safetensors; C128 is ours, see ``states``."""
+
+_FROM_NUMPY = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32",
+    "float64": "F64", "complex64": "C64", "complex128": "C128",
+}  # fmt: skip
+_TO_NUMPY: dict[str, np.dtype[Any]] = {dtype: np.dtype(name).newbyteorder("<") for name, dtype in _FROM_NUMPY.items()}
+_RAW: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2")}
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """Immutable: equal tensors have equal dtype, shape and bytes (so NaN equals the same NaN).
+
+    Attributes:
+        dtype: as in safetensors: ``"F32"``, ``"BF16"``, ``"I64"``, ``"BOOL"``, ...
+        shape: lengths of the dimensions; ``()`` for a scalar.
+        data: the elements' bytes: uint8, one-dimensional, C order, little-endian.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: np.ndarray[Any, np.dtype[np.uint8]]
+
+    def __post_init__(self) -> None:
+        size = ITEM_SIZES.get(self.dtype)
+        if size is None:
+            raise DataError(f"a tensor's dtype is {self.dtype!r}, but must be one of {', '.join(ITEM_SIZES)}")
+        if self.data.dtype != np.uint8 or self.data.ndim != 1:
+            raise DataError(
+                f"a tensor's data must be a one-dimensional array of uint8, not {self.data.ndim}-dimensional "
+                f"{self.data.dtype}; use Tensor.from_numpy, or .reshape(-1).view(numpy.uint8)"
+            )
+        if self.data.size != size * math.prod(self.shape):
+            raise DataError(
+                f"a tensor of shape {self.shape} and dtype {self.dtype} has {size * math.prod(self.shape)} "
+                f"bytes, but {self.data.size} were given"
+            )
+
+    @classmethod
+    def from_numpy(cls, array: np.ndarray[Any, Any]) -> Tensor:
+        """The same values. Shares memory if the array is contiguous and little-endian.
+
+        Raises:
+            DataError: elements that are not numbers of a fixed width everywhere.
+        """
+        dtype = _FROM_NUMPY.get(array.dtype.name)
+        if dtype is None:
+            raise DataError(
+                f"an array of dtype {array.dtype} cannot be stored as a tensor; it must be one of "
+                f"{', '.join(_FROM_NUMPY)}. Convert it with .astype(...)"
+            )
+        # ascontiguousarray makes scalars one-dimensional, hence the shape of the array given.
+        flat = np.ascontiguousarray(array, dtype=_TO_NUMPY[dtype]).reshape(-1)
+        return cls(dtype, array.shape, flat.view(np.uint8))
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values, sharing memory. BF16 and F8 have no NumPy dtype: their raw uint16 or uint8."""
+        dtype: np.dtype[Any] = _TO_NUMPY.get(self.dtype) or _RAW[ITEM_SIZES[self.dtype]]
+        return self.data.view(dtype).reshape(self.shape)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of dtype, shape and bytes."""
+        hasher = Hasher("hopyard.tensor")
+        hasher.update(f"{self.dtype}{list(self.shape)}\n".encode())
+        hasher.update(self.data)
+        return hasher.hexdigest()
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.size
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        same_kind = self.dtype == other.dtype and self.shape == other.shape
+        return same_kind and np.array_equal(self.data, other.data)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.dtype}, {self.shape})"
