@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import IO
 
 from hopyard.backend._channel import Channel, Kind, dumps
@@ -116,7 +117,7 @@ class WorkerProcess:
 
 
 def _start(descriptor: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100  ('' is the current directory)
+    paths = [str(path) or str(Path.cwd()) for path in sys.path]
     return subprocess.Popen(
         [sys.executable, "-c", BOOTSTRAP, str(descriptor), *paths],
         stdin=subprocess.DEVNULL,

@@ -73,8 +73,8 @@ class Slot:
         self.kill(
             UnitTimeoutError(
                 f"The task {self._task.name!r} took longer than unit_timeout={self._unit_timeout:g} "
-                f"seconds on {self._place()}, which was killed. If it needs that long, give the backend a larger "
-                "unit_timeout, or None for no limit."
+                f"seconds on {self._place()}, which was killed. If it needs that long, give the "
+                "backend a larger unit_timeout, or None for no limit."
             )
         )
 

@@ -23,6 +23,8 @@ class Task:
         self.future: Future[Any] = Future()
         try:
             self.parts = dumps((fn, args), copy=True)
+        except UsageError:
+            raise  # an object that says itself why it cannot travel
         except Exception as error:
             raise UsageError(
                 f"The task {self.name!r} cannot be sent to a worker ({type(error).__name__}: {error}). The "

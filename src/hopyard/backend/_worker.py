@@ -81,6 +81,7 @@ class _Server:
         self._channel = channel
         self._libc = libc
         self._running = False
+        self._pid = os.getpid()
 
     def serve_one(self) -> None:
         """Wait for one task, run it, answer. Nothing of the task outlives the call."""
@@ -99,6 +100,8 @@ class _Server:
     def last_lines(self) -> list[str]:
         if not self._running or threading.current_thread() is not threading.main_thread():
             return []
+        if os.getpid() != self._pid:
+            return []  # a process that the task forked has no say on the channel
         self._flush()
         self._channel.send(Kind.LINES, [b""])
         _, (text,) = _receive(self._channel)

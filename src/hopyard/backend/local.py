@@ -46,10 +46,7 @@ class LocalBackend(Backend):
         if num_workers is not None:
             _check_count("num_workers", num_workers)
         _check_count("gpus_per_worker", gpus_per_worker)
-        if unit_timeout is not None and not (unit_timeout > 0 and math.isfinite(unit_timeout)):
-            raise UsageError(
-                f"unit_timeout={unit_timeout!r} was given, but must be seconds > 0, or None for no limit."
-            )
+        _check_timeout(unit_timeout)
         self.threads_per_worker = check_threads(threads_per_worker)
         self.unit_timeout = unit_timeout
         self.device, self._envs = _plan(num_workers, device, gpus_per_worker, threads_per_worker)
@@ -115,6 +112,12 @@ class LocalBackend(Backend):
 def _check_count(name: str, value: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{name}={value!r} was given, but must be an int >= 1.")
+
+
+def _check_timeout(value: float | None) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < math.inf):
+        raise UsageError(f"unit_timeout={value!r} was given, but must be seconds > 0, or None for no limit.")
 
 
 def _plan(

@@ -1,0 +1,158 @@
+"""Before a run: does every worker read the store, and are the workers alike?
+
+Results are bitwise the same on any worker only if packages, instruction sets and thread settings are
+(a matrix product sums in another order with AVX-512), so a worker that differs is refused at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import mmap
+import os
+import platform
+import secrets
+import socket
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import hopyard
+from hopyard.backend.base import Backend
+from hopyard.errors import UsageError, WorkerError, WorkerMismatchError
+from hopyard.storage.base import Store
+
+PROBE_BYTES = 4096
+ALIKE = {  # what must not differ between workers: field -> how messages call it
+    "python": "Python",
+    "hopyard": "hopyard",
+    "numpy": "numpy",
+    "torch": "torch",
+    "instructions": "CPU instruction set",
+    "threads": "OMP_NUM_THREADS",
+}
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What a worker is made of. All fields are JSON values.
+
+    Attributes:
+        worker: its number.
+        host, pid: where it runs.
+        python, hopyard, numpy, torch: versions; None for a package that is not installed.
+        instructions: a digest of the CPU's vendor and feature flags.
+        threads: its OMP_NUM_THREADS; None if unset.
+    """
+
+    worker: int
+    host: str
+    pid: int
+    python: str
+    hopyard: str
+    numpy: str | None
+    torch: str | None
+    instructions: str
+    threads: str | None
+
+
+def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
+    """The facts of every worker, after each has read an object that the driver wrote to ``store``.
+
+    Raises:
+        UsageError: the store lives in the driver's memory and the workers are other processes.
+        WorkerMismatchError: a worker cannot read the store, or differs from worker 0.
+        WorkerError: a worker was lost.
+        StorageError: the driver cannot write to the store.
+    """
+    if backend.isolated and not store.shared:
+        raise UsageError(
+            f"The store {store.url} lives in the driver's memory, where the worker processes of {backend!r} "
+            "cannot see it; use LocalStore (or another store that is shared), or InlineBackend."
+        )
+    name, data = f"preflight/{secrets.token_hex(8)}", secrets.token_bytes(PROBE_BYTES)
+    store.put(name, data)
+    try:
+        workers = range(backend.num_workers)
+        futures = [backend.submit(worker, _look, worker, store, name, data) for worker in workers]
+        facts = [_answer(future, worker, store) for worker, future in enumerate(futures)]
+    finally:
+        store.delete(name)
+    _compare(facts)
+    return facts
+
+
+def _answer(future: Future[WorkerFacts], worker: int, store: Store) -> WorkerFacts:
+    try:
+        return future.result()
+    except WorkerError:
+        raise
+    except Exception as error:
+        raise WorkerMismatchError(
+            f"Worker {worker} cannot read what the driver wrote to {store.url}: {type(error).__name__}: "
+            f"{error}. Every worker must see the store under the same address, with credentials and packages "
+            "to read it: mount it there, or use a store that all machines reach."
+        ) from error
+
+
+def _compare(facts: Sequence[WorkerFacts]) -> None:
+    first = facts[0]
+    for other in facts[1:]:
+        differing = [
+            f"{label} {getattr(other, field)} (worker 0: {getattr(first, field)})"
+            for field, label in ALIKE.items()
+            if getattr(other, field) != getattr(first, field)
+        ]
+        if differing:
+            raise WorkerMismatchError(
+                f"Worker {other.worker} on {other.host} differs from worker 0 on {first.host}: "
+                f"{', '.join(differing)}. Results would depend on which worker does what; install the "
+                "same versions everywhere, and use machines (or a pool) with the same kind of CPU."
+            )
+
+
+def _look(worker: int, store: Store, name: str, data: bytes) -> WorkerFacts:
+    """Runs on the worker."""
+    path = store.path(name)
+    if store.get(name) != data or (path is not None and _mapped(path) != data):
+        raise ValueError(f"the object {name!r} has other content there")
+    return WorkerFacts(
+        worker=worker,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        python=platform.python_version(),
+        hopyard=hopyard.__version__,
+        numpy=_version("numpy"),
+        torch=_version("torch"),
+        instructions=instruction_set(),
+        threads=os.environ.get("OMP_NUM_THREADS"),
+    )
+
+
+def _mapped(path: Path) -> bytes:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        return view[:]
+
+
+def _version(package: str) -> str | None:
+    """The installed version, without importing the package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """A digest of the first CPU's architecture, vendor and feature flags; where the system has no
+    such file, of the architecture and the processor's name."""
+    facts = {platform.machine()}
+    try:
+        lines = cpuinfo.read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = [f"vendor_id: {platform.processor()}"]
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in ("vendor_id", "CPU implementer", "flags", "Features"):
+            facts.update(value.split())
+    return hashlib.sha256(" ".join(sorted(facts)).encode()).hexdigest()[:16]
