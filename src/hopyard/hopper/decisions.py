@@ -66,7 +66,13 @@ class Decisions:
                 group = operation.trial % self._groups
                 params = dict(operation.params)
                 records.append(
-                    {"r": "trial", "n": operation.trial, "params": params, "g": group, "source": operation.source}
+                    {
+                        "r": "trial",
+                        "n": operation.trial,
+                        "params": params,
+                        "g": group,
+                        "source": operation.source,
+                    }
                 )
             elif isinstance(operation, Train):
                 self.targets[operation.trial] = operation.epochs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -78,6 +79,6 @@ def _overlaps(who: str, units: list[Record]) -> list[str]:
     ordered = sorted(units, key=lambda unit: (unit["a"], unit["z"]))
     return [
         f"{who} was in two units at {after['a']:.6f} s"
-        for before, after in zip(ordered, ordered[1:], strict=False)
+        for before, after in itertools.pairwise(ordered)
         if after["a"] < before["z"]
     ]

@@ -183,7 +183,10 @@ class Hopper:
     def _begin(self, pending: Sequence[Record]) -> None:
         offset, workers = self._now(), self._backend.num_workers
         whereabouts = self._journal.whereabouts()
-        self._commit({"r": "session", "offset": offset, "workers": workers, "backend": self._backend.name} | whereabouts)
+        self._commit(
+            {"r": "session", "offset": offset, "workers": workers, "backend": self._backend.name}
+            | whereabouts
+        )
         self._retention.sweep()
         known = [trial.number for trial in self._state.trials.values() if trial.running]
         self._scheduler.pause()
@@ -367,7 +370,13 @@ class Hopper:
                 found = Evidence(**(error.to_json() | {"worker": start.worker}))
                 self._failures.append(found)
                 self._commit(
-                    {"r": "end", "t": start.unit.pack, "status": "failed", "error": found.to_json(), "z": self._now()}
+                    {
+                        "r": "end",
+                        "t": start.unit.pack,
+                        "status": "failed",
+                        "error": found.to_json(),
+                        "z": self._now(),
+                    }
                 )
         self._raise_if_all_fail_alike()
 

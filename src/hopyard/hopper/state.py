@@ -102,7 +102,9 @@ class Metric:
     def is_better(self, value: float, than: float | None) -> bool:
         if math.isnan(value):
             return False
-        return than is None or math.isnan(than) or self.smaller_is_better(value) < self.smaller_is_better(than)
+        return (
+            than is None or math.isnan(than) or self.smaller_is_better(value) < self.smaller_is_better(than)
+        )
 
 
 class RunState:

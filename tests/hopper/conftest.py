@@ -1,0 +1,139 @@
+"""A run whose units train nothing but remember where they were, to test all around the training."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from hopyard.backend import Backend
+from hopyard.errors import Evidence
+from hopyard.hopper.decisions import Decisions, replay
+from hopyard.hopper.hopper import Hopper, Options
+from hopyard.hopper.journal import Journal, read_records
+from hopyard.hopper.retention import trial_folder
+from hopyard.hopper.scheduler import Unit
+from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.objects import StateRef, load_state, save_state
+from hopyard.search import RandomSearcher, hp_uniform
+from hopyard.storage import Store
+
+# Workers cannot import this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+LAYOUT = {"train": 3, "validate": 2}
+
+
+@dataclass(frozen=True)
+class Visit:
+    store: Store
+    trial: int
+    x: float
+    unit: Unit
+    state: StateRef | None
+    save: bool
+    behaviour: Callable[[Visit], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    states: tuple[StateRef | None, ...]
+    metrics: tuple[dict[str, Any], ...]
+    errors: tuple[Evidence | None, ...] = (None,)
+    rows: int = 10
+    bytes_written: int = 1
+
+
+def visit(request: Visit) -> Found:
+    """The state is the list of visits; the loss depends on all of them."""
+    unit, folder = request.unit, request.store.at(trial_folder(request.trial))
+    if request.behaviour is not None and (error := request.behaviour(request)) is not None:
+        return Found((None,), ({},), (error,))
+    visits = load_state(folder, request.state)["model"] if request.state else []
+    if unit.phase == "train":
+        state = save_state(folder, {"model": [*visits, [unit.epoch, unit.partition]]}, parts=("model",))
+        return Found((state,), ({"loss": [request.x * unit.partition, 2.0]},))
+    if unit.last:
+        value = request.x / (1 + unit.epoch) + sum(p * (k + 1) for k, (_, p) in enumerate(visits)) * 1e-6
+        return Found((None,), ({"values": {"loss": value}},))
+    return Found((None,), ({"partition": unit.partition, "states": {}},))
+
+
+@dataclass
+class Work:
+    store: Store
+    behaviour: Callable[[Visit], Any] | None = None
+
+    def __call__(self, unit: Unit, trials: Sequence[TrialState], save: bool) -> Any:
+        [trial] = trials
+        state = trial.progress.state
+        return visit, (Visit(self.store, trial.number, trial.params["x"], unit, state, save, self.behaviour),)
+
+
+@dataclass
+class Game:
+    """One way to drive runs in a store, with everything that a test wants to change."""
+
+    store: Store
+    backend: Backend
+    num_models: int = 4
+    num_epochs: int = 2
+    options: Options = Options()
+    behaviour: Callable[[Visit], Any] | None = None
+    on_record: Callable[[RunState, Record], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.messages: list[str] = []
+
+    def play(self) -> RunState:
+        journal = Journal(self.store, announce=self.messages.append)
+        try:
+            state = RunState()
+            searcher = RandomSearcher({"x": hp_uniform(0, 1)}, self.num_models, self.num_epochs, 1)
+            decisions = Decisions(state, searcher, 3)
+            if not journal.records:
+                header = {"r": "run", "run_id": "r", "layout": LAYOUT, "settings": {}, "seed": 5, "order_groups": 3}
+                header |= {"num_epochs": self.num_epochs, "metric": {"key": "val_loss", "mode": "min"}}
+                journal.append(header)
+                journal.records.append(header)
+            pending = replay(journal.records, state, decisions)
+            observers = [self.on_record] if self.on_record else []
+            Hopper(
+                store=self.store,
+                state=state,
+                journal=journal,
+                decisions=decisions,
+                backend=self.backend,
+                work=Work(self.store, self.behaviour),
+                options=self.options,
+                observers=observers,
+                announce=self.messages.append,
+            ).run(pending)
+            return state
+        finally:
+            journal.close()
+
+    def records(self) -> list[Record]:
+        return list(read_records(self.store))
+
+
+def outcome(state: RunState) -> list[tuple[Any, ...]]:
+    """What must be the same however a run came about."""
+    return [
+        (t.number, t.params, t.status, t.epochs, t.history, t.best.value if t.best else None)
+        for t in state.ranked()
+    ]
+
+
+@pytest.fixture
+def game() -> type[Game]:
+    return Game
+
+
+@pytest.fixture
+def result_of() -> Callable[[RunState], list[tuple[Any, ...]]]:
+    return outcome

@@ -1,0 +1,201 @@
+"""The run loop on real backends and stores, with units that train nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.errors import Evidence, RunError, StorageFullError, TrialError
+from hopyard.hopper.history import broken_rules, committed_units
+from hopyard.hopper.hopper import Options
+from hopyard.storage import LocalStore, MemoryStore
+
+
+@pytest.fixture(scope="module")
+def local() -> Any:
+    with LocalBackend(num_workers=3) as backend:
+        yield backend
+
+
+def test_a_run_visits_everything_once_and_ranks_the_trials(game: Any, result_of: Any) -> None:
+    run = game(MemoryStore(), InlineBackend(), num_models=5)
+    state = run.play()
+    assert state.finished == "completed"
+    assert [t.status for t in state.trials.values()] == ["completed"] * 5
+    assert state.units == 5 * 2 * (3 + 2)
+    assert broken_rules(run.records()) == []
+    assert len(committed_units(run.records())) == state.units
+    values = [t.best.value for t in state.ranked()]
+    assert values == sorted(values)
+
+
+def test_any_backend_and_number_of_workers_gives_the_same_outcome(
+    game: Any, result_of: Any, local: LocalBackend, tmp_path: Path
+) -> None:
+    inline = game(MemoryStore(), InlineBackend()).play()
+    run = game(LocalStore(tmp_path), local)
+    assert result_of(run.play()) == result_of(inline)
+    assert broken_rules(run.records()) == []
+    assert {unit["w"] for unit in committed_units(run.records())} == {0, 1, 2}
+
+
+def test_a_finished_run_is_not_driven_again_but_replays(game: Any, result_of: Any) -> None:
+    run = game(MemoryStore(), InlineBackend())
+    first = result_of(run.play())
+    units = sum(record["r"] == "unit" for record in run.records())
+    assert result_of(run.play()) == first
+    assert sum(record["r"] == "unit" for record in run.records()) == units
+
+
+def test_stopping_after_any_record_and_going_on_gives_the_same_outcome(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend(), num_models=2).play())
+    for stop in range(1, 26):
+        run = game(MemoryStore(), InlineBackend(), num_models=2)
+        seen = 0
+
+        def stopping(state: Any, record: Any, stop: int = stop) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == stop:
+                raise KeyboardInterrupt
+
+        run.on_record = stopping
+        with pytest.raises(KeyboardInterrupt):
+            run.play()
+        run.on_record = None
+        assert result_of(run.play()) == expected
+        assert broken_rules(run.records()) == []
+        done = [(u["t"][0], u["v"]) for u in run.records() if u["r"] == "unit"]
+        assert len(done) == len(set(done)), "a finished unit was done twice"
+
+
+def test_a_failing_trial_is_recorded_with_its_evidence_and_stops_no_other(game: Any) -> None:
+    def fails(request: Any) -> Evidence | None:
+        return Evidence("ValueError", "bad", "Traceback ...", "log") if request.trial == 1 else None
+
+    state = game(MemoryStore(), InlineBackend(), behaviour=fails).play()
+    assert {t.number: t.status for t in state.trials.values()} == {
+        0: "completed",
+        1: "failed",
+        2: "completed",
+        3: "completed",
+    }
+    assert state.trials[1].error == Evidence("ValueError", "bad", "Traceback ...", "log", worker=0)
+
+
+def test_an_exception_of_the_work_itself_fails_the_trial_only(game: Any) -> None:
+    def raises(request: Any) -> None:
+        if request.trial == 2 and request.unit.phase == "validate":
+            raise RuntimeError("broken")
+
+    state = game(MemoryStore(), InlineBackend(), behaviour=raises).play()
+    assert state.trials[2].status == "failed"
+    assert "broken" in state.trials[2].error.describe()
+    assert [t.status for t in state.trials.values()].count("completed") == 3
+
+
+def test_a_run_whose_first_trials_fail_alike_stops_and_says_why(game: Any) -> None:
+    run = game(MemoryStore(), InlineBackend(), num_models=9, behaviour=lambda r: Evidence("KeyError", "'x'"))
+    with pytest.raises(TrialError, match="the first 3 trials fail alike, before any unit is done"):
+        run.play()
+
+
+def test_trials_that_fail_differently_do_not_stop_a_run(game: Any) -> None:
+    run = game(MemoryStore(), InlineBackend(), behaviour=lambda r: Evidence("KeyError", f"trial {r.trial}"))
+    assert {t.status for t in run.play().trials.values()} == {"failed"}
+
+
+def test_a_worker_killed_once_in_a_unit_costs_only_that_unit(
+    game: Any, result_of: Any, local: LocalBackend, tmp_path: Path
+) -> None:
+    marker = tmp_path / "killed"
+
+    def kill_once(request: Any) -> None:
+        if request.trial == 1 and request.unit.visit == 4 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+    run = game(LocalStore(tmp_path / "store"), local, behaviour=kill_once)
+    assert result_of(run.play()) == expected
+    assert [r["t"] for r in run.records() if r["r"] == "lost"] == [[1]]
+    assert broken_rules(run.records()) == []
+
+
+def test_a_trial_that_kills_its_worker_twice_fails_and_the_others_go_on(
+    game: Any, local: LocalBackend, tmp_path: Path
+) -> None:
+    def kill(request: Any) -> None:
+        if request.trial == 0 and request.unit.visit == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    state = game(LocalStore(tmp_path), local, behaviour=kill).play()
+    assert state.trials[0].status == "failed"
+    assert state.trials[0].error.kind == "WorkerLostError"
+    assert "SIGKILL" in state.trials[0].error.message
+    assert [state.trials[n].status for n in (1, 2, 3)] == ["completed"] * 3
+
+
+def test_a_full_disk_pauses_the_run_with_a_message_and_the_outcome_is_the_same(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+    full = iter([True] * 3)
+
+    def no_space(request: Any) -> None:
+        if request.unit.visit == 3 and next(full, False):
+            raise StorageFullError("the disk is full: 0 bytes free in /data.")
+
+    run = game(MemoryStore(), InlineBackend(), options=Options(retry_seconds=0.01), behaviour=no_space)
+    assert result_of(run.play()) == expected
+    assert run.messages == [
+        "paused: the disk is full: 0 bytes free in /data. The run goes on by itself once there is space; "
+        "or press Ctrl-C, make space, and run the same script again.",
+        "there is space again: the run goes on.",
+    ]
+
+
+def test_an_observer_that_raises_is_shown_and_costs_nothing(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+
+    def broken(state: Any, record: Any) -> None:
+        raise ValueError("in the callback")
+
+    run = game(MemoryStore(), InlineBackend(), on_record=broken)
+    assert result_of(run.play()) == expected
+    assert "a callback failed; the run goes on." in run.messages[0]
+
+
+def test_a_spent_time_budget_ends_the_run_and_the_next_one_goes_on(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+    run = game(MemoryStore(), InlineBackend(), options=Options(time_budget=1e-9))
+    first = run.play()
+    assert first.finished == "time budget"
+    assert any(trial.running for trial in first.trials.values())
+    run.options = Options()
+    assert result_of(run.play()) == expected
+
+
+def test_only_states_that_something_needs_are_kept(game: Any) -> None:
+    for keep, kept in {"completed": 4, "best": 1, "all": 4}.items():
+        run = game(MemoryStore(), InlineBackend(), options=Options(keep=keep))
+        state = run.play()
+        there = {entry.name for entry in run.store.list() if entry.name.endswith(".safetensors")}
+        wanted = {
+            f"{t.number:05d}/{name}"
+            for t in state.ranked()[:kept]
+            for reference in t.live_states()
+            for name in reference.files
+        }
+        assert there == wanted
+
+
+def test_a_searcher_that_forgets_its_trials_is_an_error_and_not_a_hang(game: Any, monkeypatch: Any) -> None:
+    from hopyard.search import Create, RandomSearcher
+
+    monkeypatch.setattr(RandomSearcher, "start", lambda self: [Create(0, {"x": 0.5})])
+    with pytest.raises(RunError, match=r"trials \[0\] wait, no unit is under way"):
+        game(MemoryStore(), InlineBackend()).play()
