@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from hopyard.data.schema import Schema
 from hopyard.errors import CorruptError
+from hopyard.storage.format import check_format, format_header
 
 MANIFEST_NAME = "manifest.json"
-FORMAT_NAME = "dataset"
+FORMAT_KIND = "dataset"
 FORMAT_VERSION = 1
 
 
@@ -119,7 +120,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {
-            "format": {"name": FORMAT_NAME, "version": FORMAT_VERSION, "flags": []},
+            "format": format_header(FORMAT_KIND, FORMAT_VERSION),
             "split": self.split,
             "fingerprint": self.fingerprint,
             "created": self.created,
@@ -140,7 +141,9 @@ class Manifest:
             FormatError: written by a newer version of Hopyard.
         """
         try:
-            return cls._from_json(json.loads(data))
+            fields = json.loads(data)
+            check_format(fields["format"], FORMAT_KIND, FORMAT_VERSION, where=where)
+            return cls._from_json(fields)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
                 f"{where} is not a dataset's manifest ({error!r}). Delete it and prepare the data again."

@@ -17,7 +17,7 @@ from hopyard.data.manifest import FileEntry
 from hopyard.data.schema import Schema
 from hopyard.objects.digests import Hasher
 
-FILE_DOMAIN = "file"
+FILE_DOMAIN = "hopyard.file"
 _ONE_PAGE = 1 << 30
 _SMALL_PADDING = 16 << 10
 
@@ -34,7 +34,8 @@ class FileWriter:
         self._schema = schema
         self._arrow_schema = arrow_schema(schema)
         self._sink = _HashingFile(path)
-        self._writer = pq.ParquetWriter(self._sink, self._arrow_schema, **_writer_options())
+        self._out = pa.PythonFile(self._sink, "w")  # counts positions itself: padding must pass through it
+        self._writer = pq.ParquetWriter(self._out, self._arrow_schema, **_writer_options())
         self._group_rows: list[int] = []
         self._group_start = 0
         self._stride: int | None = None
@@ -66,7 +67,7 @@ class FileWriter:
         length = self._sink.tell() - self._group_start
         if self._stride is None:
             self._stride = length + _padding(length, self._schema)
-        self._sink.write(bytes(max(self._stride - length, 0)))
+        self._out.write(bytes(max(self._stride - length, 0)))
 
 
 def _padding(length: int, schema: Schema) -> int:

@@ -1,0 +1,96 @@
+"""Where prepared datasets are in a store, and which is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.data.dataset import Dataset
+from hopyard.data.manifest import MANIFEST_NAME, Manifest
+from hopyard.errors import NotFoundError, SettingsError
+from hopyard.storage.base import Store
+
+_log = logging.getLogger("hopyard")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared dataset.
+
+    Attributes:
+        train, val: its splits; val is None without a validation set.
+        fingerprint: of the data and the arguments.
+        reused: it was there already, and nothing was written.
+    """
+
+    train: Dataset
+    val: Dataset | None
+    fingerprint: str
+    reused: bool
+
+
+def split_stores(store: Store, fingerprint: str) -> tuple[Store, Store]:
+    """Where the training and the validation set of that fingerprint are, or would be."""
+    train = store.train_data if getattr(store, "single_train", False) else store.train_data.at(fingerprint)
+    val = store.val_data if getattr(store, "single_val", False) else store.val_data.at(fingerprint)
+    return train, val
+
+
+def read_manifest(store: Store) -> Manifest | None:
+    """The manifest at the root of ``store``, or None if there is none."""
+    try:
+        data = store.get(MANIFEST_NAME)
+    except NotFoundError:
+        return None
+    return Manifest.from_bytes(data, f"{store.url}/{MANIFEST_NAME}")
+
+
+def find_prepared(
+    store: Store, fingerprint: str, settings: Mapping[str, Any] | None = None
+) -> Prepared | None:
+    """The dataset of that fingerprint, if its preparation was finished.
+
+    Raises:
+        SettingsError: an explicit train_path or val_path holds another dataset.
+    """
+    train_store, val_store = split_stores(store, fingerprint)
+    train, val = read_manifest(train_store), read_manifest(val_store)
+    for manifest, place in ((train, train_store), (val, val_store)):
+        if manifest is not None and manifest.fingerprint != fingerprint:
+            raise _other_dataset(manifest, place, settings or {})
+    if train is None or (val is None and train.settings["validation"] is not None):
+        return None
+    _log.info("found the dataset %s in %s: nothing to prepare", fingerprint[:12], train_store.url)
+    return Prepared(
+        Dataset(train_store, train), None if val is None else Dataset(val_store, val), fingerprint, True
+    )
+
+
+def _other_dataset(manifest: Manifest, place: Store, settings: Mapping[str, Any]) -> SettingsError:
+    differing = [
+        f"{key} {manifest.settings.get(key)!r} there, {value!r} asked"
+        for key, value in settings.items()
+        if manifest.settings.get(key) != value
+    ] or ["the rows themselves"]
+    return SettingsError(
+        f"{place.url} holds another {manifest.split} dataset ({manifest.rows} rows, prepared {manifest.created}); "
+        f"what differs: {'; '.join(differing)}. A path given as train_path or val_path holds one dataset: give another "
+        "path, delete what is there, or give only prefix_path, under which datasets stand side by side."
+    )
+
+
+def publish(store: Store, manifest: Manifest) -> Manifest:
+    """Write the manifest at the root of ``store``; the one that is there if another process was first.
+
+    Raises:
+        SettingsError: that process wrote another dataset.
+    """
+    if store.put_new(MANIFEST_NAME, manifest.to_bytes()):
+        return manifest
+    there = read_manifest(store)
+    assert there is not None
+    if there.fingerprint != manifest.fingerprint:
+        raise _other_dataset(there, store, manifest.settings)
+    return there

@@ -1,0 +1,102 @@
+"""Sources that are in memory as a whole: dicts of arrays, and frames of pandas, polars and Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hopyard.data.collect import Collected, collect, pick
+from hopyard.data.columns import ColumnData, UnsupportedTypeError, check_lengths, check_names
+from hopyard.data.convert import convert_columns, from_numpy, from_rows, from_values
+from hopyard.data.convert_arrow import from_arrow
+from hopyard.data.sources_base import Batch, Source
+
+Convert = Callable[[str, Any], ColumnData]
+
+
+class MemorySource(Source):
+    """Columns in memory. They are converted when first needed, after those not wanted are gone."""
+
+    def __init__(self, raw: Mapping[str, Any], convert: Convert) -> None:
+        self._raw = raw
+        self._convert = convert
+        self.columns = check_names(raw)
+
+    @cached_property
+    def _data(self) -> Batch:
+        data = convert_columns(self._raw, self._convert)
+        check_lengths(data)
+        return data
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        return check_lengths(self._data)
+
+    def batches(self) -> Iterator[Batch]:
+        yield self._data
+
+    def select(self, names: Sequence[str]) -> MemorySource:
+        return MemorySource(pick(self._raw, names), self._convert)
+
+    def head_columns(self, n: int) -> Batch:
+        return {name: data[:n] for name, data in self._data.items()}
+
+    def _collect(self, spool: Path | None) -> Collected:
+        if self._collected is None:
+            self._collected = collect(self._data)
+        return self._collected
+
+
+def from_mapping(data: Mapping[str, Any]) -> MemorySource:
+    """A dict of arrays, tensors, lists or Arrow arrays."""
+    return MemorySource(dict(data), from_values)
+
+
+def from_pandas(frame: Any) -> MemorySource:
+    """A pandas frame, without its index. As in pandas itself, NaN in a column of floats is null."""
+    names = check_names(frame.columns)
+    return MemorySource({name: frame.iloc[:, i] for i, name in enumerate(names)}, _from_series)
+
+
+def _from_series(name: str, series: Any) -> ColumnData:
+    if not isinstance(series.dtype, np.dtype):
+        return _from_pandas_arrow(name, series)
+    array = series.to_numpy()
+    if array.dtype.kind == "O":
+        return from_rows(name, array)
+    data = from_numpy(name, array)
+    if array.dtype.kind != "f" or not (missing := np.isnan(array)).any():
+        return data
+    return ColumnData(name, "tensor", np.where(missing, array.dtype.type(0), array), missing)
+
+
+def _from_pandas_arrow(name: str, series: Any) -> ColumnData:
+    try:
+        return from_arrow(name, pa.array(series, from_pandas=True))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedTypeError(f"{name} ({series.dtype})") from error
+
+
+def from_polars(frame: Any) -> MemorySource:
+    """A polars DataFrame, or a LazyFrame, which is collected."""
+    frame = frame.collect() if hasattr(frame, "collect") else frame
+    return MemorySource({series.name: series for series in frame.get_columns()}, _from_polars_series)
+
+
+def _from_polars_series(name: str, series: Any) -> ColumnData:
+    try:
+        array = series.to_arrow()
+    except Exception as error:  # polars panics, with an exception of its own, on Python objects
+        raise UnsupportedTypeError(f"{name} ({series.dtype})") from error
+    return from_arrow(name, array)
+
+
+def from_table(table: pa.Table) -> MemorySource:
+    """An Arrow table."""
+    names = check_names(table.column_names)
+    return MemorySource({name: table.column(i) for i, name in enumerate(names)}, from_arrow)

@@ -1,0 +1,167 @@
+"""Writes one split's files: rows gathered in their stored order, a row group at a time.
+
+While a row group is written the next is gathered and the statistics of the one before are
+computed; what is written does not depend on that.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.data.columns import ColumnData, gather
+from hopyard.data.layout import Values
+from hopyard.data.manifest import ColumnStatistics, FileEntry
+from hopyard.data.order import Rows
+from hopyard.data.parquet import FileWriter
+from hopyard.data.policies import Policies
+from hopyard.data.statistics import Statistics
+from hopyard.errors import StorageFullError
+from hopyard.storage.base import Store
+
+GROUPS = 24  # row groups are a multiple of it: it has many divisors, so many numbers of partitions are even
+GROUP_BYTES = 32 << 20
+FILE_BYTES = 192 << 20
+
+Repeat = Callable[[Callable[[], Any]], Any]
+"""Runs a write until there is space for it; see ``storage.full``."""
+
+
+def group_size(rows: int, row_bytes: float, most: int = GROUP_BYTES) -> int:
+    """Rows of each row group but the last: a multiple of 24 groups if that is possible, at least 24 if
+    there are as many rows, of at most ``most`` bytes."""
+    if rows <= GROUPS:
+        return 1
+    groups = GROUPS * max(1, -int(-rows * row_bytes // (GROUPS * most)))
+    size = -(-rows // groups)
+    return size if -(-rows // size) == groups else max(1, rows // groups)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Some rows, ready to be written."""
+
+    values: Mapping[str, Values]
+    missing: Mapping[str, int]
+
+
+class SplitWriter:
+    """Writes the rows of one split into a store.
+
+    Args:
+        columns: of the source.
+        rows: numbers of the source's rows, in the order to be stored.
+        progress: called with the number of rows just written.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, ColumnData],
+        rows: Rows,
+        policies: Policies,
+        store: Store,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._columns = columns
+        self._rows = rows
+        self._policies = policies
+        self._store = store
+        self._progress = progress
+        stored = next(iter(columns.values()))
+        row_bytes = max(sum(data.nbytes for data in columns.values()) / len(stored), 1)
+        self._size = group_size(len(rows), row_bytes)
+        self._groups = -(-len(rows) // self._size)
+        files = max(1, round(len(rows) * row_bytes / FILE_BYTES))
+        self._groups_per_file = -(-self._groups // files)
+
+    def write(self, repeat: Repeat) -> tuple[tuple[FileEntry, ...], dict[str, ColumnStatistics]]:
+        """All files, and the statistics of all rows."""
+        entries = []
+        total = Statistics(self._policies.schema)
+        staging = self._store.staging()
+        directory = Path(tempfile.mkdtemp(prefix="hopyard-")) if staging is None else staging
+        try:
+            for first in range(0, self._groups, self._groups_per_file):
+                groups = range(first, min(first + self._groups_per_file, self._groups))
+                entry, statistics = self._write_file(groups, directory, repeat)
+                entries.append(entry)
+                for part in statistics:
+                    total.merge(part)
+        finally:
+            if staging is None:
+                shutil.rmtree(directory, ignore_errors=True)
+        return tuple(entries), total.result()
+
+    def _write_file(
+        self, groups: range, directory: Path, repeat: Repeat
+    ) -> tuple[FileEntry, list[Statistics]]:
+        statistics: list[Statistics] = []
+
+        def once() -> FileEntry:
+            statistics.clear()
+            path = directory / f"{groups.start}.parquet"
+            try:
+                entry = self._stage(groups, path, statistics)
+                if self._store.size(entry.name) != entry.size:
+                    self._store.put_file(entry.name, path)
+                return entry
+            finally:
+                path.unlink(missing_ok=True)
+
+        entry: FileEntry = repeat(once)
+        if self._progress is not None:
+            self._progress(entry.rows)
+        return entry, statistics
+
+    def _stage(self, groups: range, path: Path, statistics: list[Statistics]) -> FileEntry:
+        """The file at ``path``; ``statistics`` of each of its row groups are appended."""
+        writer = FileWriter(path, self._policies.schema)
+        try:
+            with ThreadPoolExecutor(2, "hopyard-prepare") as pool:
+                computed = []
+                for group in self._ahead(groups, pool):
+                    computed.append(
+                        pool.submit(Statistics.of, self._policies.schema, group.values, group.missing)
+                    )
+                    writer.write(group.values)
+                statistics += [part.result() for part in computed]
+            return writer.close()
+        except OSError as error:
+            writer.abandon()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFullError(
+                    f"No space is left in {path.parent} to write rows {groups.start * self._size} and following. "
+                    "Make space there; nothing was half-written."
+                ) from error
+            raise
+
+    def _ahead(self, groups: range, pool: ThreadPoolExecutor) -> Iterator[_Group]:
+        """The row groups, each gathered while the one before is written."""
+        coming: Future[_Group] = pool.submit(self._gather, groups.start)
+        for number in groups:
+            group = coming.result()
+            if number + 1 < groups.stop:
+                coming = pool.submit(self._gather, number + 1)
+            yield group
+
+    def _gather(self, number: int) -> _Group:
+        rows = self._rows[number * self._size : (number + 1) * self._size]
+        gathered = {
+            name: ColumnData(
+                name,
+                data.kind,
+                gather(data.values, rows),
+                None if data.missing is None else data.missing[rows],
+            )
+            for name, data in self._columns.items()
+        }
+        missing = {
+            name: int(data.missing.sum()) for name, data in gathered.items() if data.missing is not None
+        }
+        return _Group(self._policies.apply(gathered), missing)
