@@ -51,10 +51,8 @@ def wire(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
 def write_file(store: Store, name: str, tensors: Mapping[str, Tensor], manifest: Any) -> None:
     """Store the file ``name`` with these tensors and ``manifest`` (a JSON value) in its metadata."""
     ordered = sorted(tensors.items(), key=lambda item: (-ITEM_SIZES[item[1].dtype], item[0]))
-    pieces = [
-        _header(ordered, manifest),
-        *(memoryview(tensor.data) for _, tensor in ordered if tensor.nbytes),
-    ]
+    pieces: list[bytes | memoryview] = [_header(ordered, manifest)]
+    pieces += [tensor.data.data for _, tensor in ordered if tensor.nbytes]
     size = sum(map(len, pieces))
     staging = store.staging() if size > _JOINED else None
     if staging is None:

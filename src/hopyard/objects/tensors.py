@@ -24,7 +24,9 @@ _FROM_NUMPY = {
     "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32",
     "float64": "F64", "complex64": "C64", "complex128": "C128",
 }  # fmt: skip
-_TO_NUMPY: dict[str, np.dtype[Any]] = {dtype: np.dtype(name).newbyteorder("<") for name, dtype in _FROM_NUMPY.items()}
+_TO_NUMPY: dict[str, np.dtype[Any]] = {
+    dtype: np.dtype(name).newbyteorder("<") for name, dtype in _FROM_NUMPY.items()
+}
 _RAW: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2")}
 
 

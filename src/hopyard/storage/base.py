@@ -32,7 +32,7 @@ from hopyard.storage.names import validate_name, validate_prefix
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Entry:
     """One object in a listing: its name and its size in bytes."""
 

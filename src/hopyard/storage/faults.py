@@ -1,0 +1,184 @@
+"""A store that fails on purpose: full, broken, or killing its process at a chosen write."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hopyard.errors import StorageError, StorageFullError
+from hopyard.storage.base import Buffer, Entry, Store
+
+Action = Literal["full", "error", "kill_before", "kill_after"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, and when.
+
+    Attributes:
+        action: ``"full"`` raises StorageFullError and ``"error"`` StorageError, without a write;
+            ``"kill_before"`` and ``"kill_after"`` end this process by SIGKILL before or after the write.
+        at: the first write that it concerns, counted from 1 among those that match, per process.
+        times: how many writes from there on.
+        match: pattern (``fnmatch``) of the names concerned, relative to the store that was wrapped.
+        once: a file that is made when the fault happens; while it exists it does not happen again,
+            in whatever process. For a worker that is to be killed once and not again after its restart.
+        until: the fault happens only while this file does not exist: as a disk is full until space is made.
+    """
+
+    action: Action
+    at: int = 1
+    times: int = 1
+    match: str = "*"
+    once: Path | None = None
+    until: Path | None = None
+
+    def happens(self, count: int) -> bool:
+        """Whether it concerns the matching write of this number. Marks ``once``."""
+        if not self.at <= count < self.at + self.times or (self.until is not None and self.until.exists()):
+            return False
+        if self.once is not None:
+            try:
+                os.close(os.open(self.once, os.O_CREAT | os.O_EXCL, 0o666))
+            except FileExistsError:
+                return False
+        return True
+
+
+class _Counts:
+    """Writes seen so far in this process, by all stores made from one; a pickled copy begins anew."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self.faults = faults
+        self.names: list[str] = []
+        self._counts = [0] * len(faults)
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Counts], tuple[tuple[Fault, ...]]]:
+        return _Counts, (self.faults,)
+
+    def next(self, name: str) -> set[Action]:
+        """Count a write of ``name``; what is to go wrong with it."""
+        with self._lock:
+            self.names.append(name)
+            actions: set[Action] = set()
+            for i, fault in enumerate(self.faults):
+                if fnmatch.fnmatchcase(name, fault.match):
+                    self._counts[i] += 1
+                    if fault.happens(self._counts[i]):
+                        actions.add(fault.action)
+            return actions
+
+
+class FaultyStore(Store):
+    """``inner``, with faults at chosen writes (``put``, ``put_new``, ``put_file``).
+
+    Files that are moved in by ``put_file`` count when they are moved. Deletes and reads never fail.
+
+    Args:
+        inner: keeps the objects. Parts that it keeps elsewhere (``train_path`` and the like) are faulty
+            too, and counted together, with their own names.
+        faults: what goes wrong; none, to count.
+    """
+
+    def __init__(self, inner: Store, *faults: Fault) -> None:
+        self._inner = inner
+        self._counts = _Counts(faults)
+
+    @property
+    def writes(self) -> list[str]:
+        """Names of all writes that were begun in this process, in order."""
+        return list(self._counts.names)
+
+    def _share(self, inner: Store) -> FaultyStore:
+        store = FaultyStore(inner)
+        store._counts = self._counts
+        return store
+
+    def _before(self, name: str) -> bool:
+        """Fail if it is time to; True if the process is to end after the write."""
+        actions = self._counts.next(name)
+        if "kill_before" in actions:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "full" in actions:
+            raise StorageFullError(
+                f"no space is left for {name!r} in {self.url} ({os.strerror(errno.ENOSPC)}, injected). "
+                "Nothing was half-written. Make space there."
+            )
+        if "error" in actions:
+            raise StorageError(f"writing {name!r} in {self.url} failed (injected). Look at the fault.")
+        return "kill_after" in actions
+
+    @staticmethod
+    def _after(kill: bool) -> None:
+        if kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def put(self, name: str, data: Buffer) -> None:
+        kill = self._before(name)
+        self._inner.put(name, data)
+        self._after(kill)
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        kill = self._before(name)
+        done = self._inner.put_new(name, data)
+        self._after(kill)
+        return done
+
+    def put_file(self, name: str, path: Path) -> None:
+        kill = self._before(name)
+        self._inner.put_file(name, path)
+        self._after(kill)
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @property
+    def shared(self) -> bool:
+        return self._inner.shared
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        return self._inner.get(name, start, length)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        return self._inner.list(prefix)
+
+    def size(self, name: str) -> int | None:
+        return self._inner.size(name)
+
+    def delete(self, name: str) -> None:
+        self._inner.delete(name)
+
+    def path(self, name: str) -> Path | None:
+        return self._inner.path(name)
+
+    def staging(self) -> Path | None:
+        return self._inner.staging()
+
+    # Parts below the store are counted with their prefix; only those that are elsewhere are wrapped anew.
+    @property
+    def train_data(self) -> Store:
+        return self._share(self._inner.train_data) if self.single_train else super().train_data
+
+    @property
+    def val_data(self) -> Store:
+        return self._share(self._inner.val_data) if self.single_val else super().val_data
+
+    @property
+    def single_train(self) -> bool:
+        return self._inner.single_train
+
+    @property
+    def single_val(self) -> bool:
+        return self._inner.single_val
+
+    def __repr__(self) -> str:
+        return f"FaultyStore({self._inner!r}, {', '.join(map(repr, self._counts.faults))})"

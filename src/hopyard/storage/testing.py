@@ -1,0 +1,287 @@
+"""The suite that every store must pass, also a user's own.
+
+::
+
+    class TestMyStore(StoreSuite):
+        @pytest.fixture
+        def store(self, tmp_path):
+            return MyStore(tmp_path)
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hopyard.errors import CorruptError, HopyardError, InvalidNameError, NotFoundError
+from hopyard.storage.base import Entry, Store
+
+_RACERS = 16
+_NUMBERS = 20
+
+# What other processes run. Each is given the pickled store on stdin.
+_RACE = """
+import pickle, sys
+store = pickle.load(sys.stdin.buffer)
+print("ready", flush=True)
+sys.stdin.buffer.read(1)
+me = sys.argv[1].encode()
+print(*[n for n in range(int(sys.argv[2])) if store.put_new(f"race/{n:03d}", me)], flush=True)
+"""
+_WRITE_FOREVER = """
+import itertools, pickle, sys
+store = pickle.load(sys.stdin.buffer)
+for n in itertools.count():
+    store.put(f"writer/{n % 3}", bytes([n % 256]) * 3_000_000)
+    print(n, flush=True)
+"""
+
+
+class StoreSuite:
+    """Inherit and define the fixture ``store``: a fresh, empty store for each test."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        raise NotImplementedError("define a fixture `store` that gives a fresh, empty store")
+
+    # Reading and writing
+
+    def test_what_was_put_is_read(self, store: Store) -> None:
+        for data in (b"", b"\0", bytes(range(256)) * 1000):
+            store.put("a/b.bin", data)
+            assert store.get("a/b.bin") == data
+            assert store.size("a/b.bin") == len(data)
+            assert store.exists("a/b.bin")
+
+    def test_any_buffer_is_taken_by_its_bytes(self, store: Store) -> None:
+        store.put("a", bytearray(b"abc"))
+        assert store.get("a") == b"abc"
+        store.put("a", memoryview(b"abcdefgh").cast("I"))
+        assert store.get("a") == b"abcdefgh"
+        assert store.put_new("b", memoryview(b"xyz"))
+        assert store.get("b") == b"xyz"
+
+    def test_ranges_are_read_and_may_not_go_beyond_the_end(self, store: Store) -> None:
+        store.put("a", b"0123456789")
+        assert store.get("a", 3) == b"3456789"
+        assert store.get("a", 3, 4) == b"3456"
+        assert store.get("a", 10) == b""
+        assert store.get("a", 0, 0) == b""
+        for start, length in ((0, 11), (8, 3), (11, None), (11, 0)):
+            with pytest.raises(CorruptError, match="has only 10"):
+                store.get("a", start, length)
+
+    def test_a_name_that_is_not_there(self, store: Store) -> None:
+        store.put("digits/weights", b"x")
+        for name in ("digits/weight", "digits", "nothing", "digits/weights/0"):
+            assert store.size(name) is None
+            assert not store.exists(name)
+            with pytest.raises(NotFoundError, match=name):
+                store.get(name)
+            store.delete(name)
+        assert store.get("digits/weights") == b"x"
+
+    def test_put_new_writes_only_if_the_name_is_free(self, store: Store) -> None:
+        assert store.put_new("a/1", b"first") is True
+        assert store.put_new("a/1", b"second") is False
+        assert store.get("a/1") == b"first"
+        store.delete("a/1")
+        assert store.put_new("a/1", b"third") is True
+        assert store.get("a/1") == b"third"
+
+    def test_put_file_takes_the_file(self, store: Store, tmp_path: Path) -> None:
+        path = (store.staging() or tmp_path) / "given"
+        for content in (b"x" * 100_000, b"y"):
+            path.write_bytes(content)
+            store.put_file("files/one", path)
+            assert store.get("files/one") == content
+            assert not path.exists()
+        assert [entry.name for entry in store.list()] == ["files/one"]
+
+    def test_a_path_is_a_file_with_the_objects_bytes(self, store: Store) -> None:
+        store.put("a/b", b"content")
+        path = store.path("a/b")
+        assert path is None or path.read_bytes() == b"content"
+
+    def test_an_object_being_read_is_not_changed_by_replacing_it(self, store: Store) -> None:
+        store.put("a", b"old")
+        path = store.path("a")
+        if path is None:
+            kept = store.get("a")
+            store.put("a", b"new!")
+            assert kept == b"old"
+        else:
+            with path.open("rb") as file:
+                store.put("a", b"new!")
+                assert file.read() == b"old"
+        assert store.get("a") == b"new!"
+
+    # Names
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [
+            ("", "empty"),
+            ("/a", "relative"),
+            ("a//b", "empty segment"),
+            ("a/", "empty segment"),
+            ("a/../b", "another directory"),
+            (".", "another directory"),
+            ("a b", "' '"),
+            ("a\\b", "only ASCII"),
+            ("größe", "only ASCII"),
+            ("a/.tmp-x", "unfinished"),
+            ("a" * 201, "201 bytes"),
+            ("/".join(["a" * 100] * 9), "at most 800"),
+        ],
+    )
+    def test_names_that_break_a_rule_are_refused_with_its_reason(
+        self, store: Store, name: str, reason: str
+    ) -> None:
+        for call in (store.get, store.size, store.delete, store.exists, store.at("x").get):
+            with pytest.raises(InvalidNameError, match=reason):
+                call(name)
+        for write in (store.put, store.put_new):
+            with pytest.raises(InvalidNameError, match=reason):
+                write(name, b"")
+
+    def test_an_object_is_never_a_prefix_of_another(self, store: Store) -> None:
+        store.put("a/b", b"x")
+        for name in ("a", "a/b/c", "a/b/c/d"):
+            for write in (store.put, store.put_new):
+                with pytest.raises(InvalidNameError, match="prefix"):
+                    write(name, b"y")
+        assert [entry.name for entry in store.list()] == ["a/b"]
+        store.delete("a/b")
+        store.put("a", b"now free")
+        assert store.get("a") == b"now free"
+
+    # Listing
+
+    def test_listing_is_complete_and_in_order_of_names(self, store: Store) -> None:
+        assert list(store.list()) == []
+        names = ["a-b", "a.b", "a/b", "a/b-c/d", "a/b0", "a/c/d/e", "a0", "b", "Z", "_", ".hidden/x"]
+        for i, name in enumerate(names):
+            store.put(name, b"x" * i)
+        expected = sorted(Entry(name, i) for i, name in enumerate(names))
+        assert list(store.list()) == expected
+        assert list(store.list("a")) == [e for e in expected if e.name.startswith("a/")]
+        assert [e.name for e in store.list("a/c")] == ["a/c/d/e"]
+        assert list(store.list("nothing")) == []
+        assert list(store.list("b")) == []
+
+    def test_a_part_of_a_store_is_a_store(self, store: Store, tmp_path: Path) -> None:
+        part = store.at("x").at("y")
+        part.put("a/b", b"1")
+        assert part.put_new("c", b"22")
+        path = tmp_path / "f"
+        path.write_bytes(b"333")
+        part.put_file("d", path)
+        store.put("x/yz", b"")
+        assert list(part.list()) == [Entry("a/b", 1), Entry("c", 2), Entry("d", 3)]
+        assert list(part.list("a")) == [Entry("a/b", 1)]
+        assert store.get("x/y/a/b") == part.get("a/b") == b"1"
+        assert part.path("a/b") == store.path("x/y/a/b")
+        assert part.url.endswith("x/y")
+        part.delete("c")
+        assert part.size("c") is None
+        assert part.shared == store.shared
+
+    # Several at once
+
+    def test_one_of_many_threads_wins_each_name(self, store: Store) -> None:
+        barrier = threading.Barrier(_RACERS)
+
+        def race(me: int) -> list[int]:
+            barrier.wait()
+            return [n for n in range(_NUMBERS) if store.put_new(f"race/{n:03d}", str(me).encode())]
+
+        with ThreadPoolExecutor(_RACERS) as pool:
+            won = list(pool.map(race, range(_RACERS)))
+        _check_race(store, {str(me).encode(): numbers for me, numbers in enumerate(won)})
+
+    def test_one_of_many_processes_wins_each_name(self, store: Store) -> None:
+        if not store.shared:
+            _check_not_picklable(store)
+            return
+        racers = [_start(_RACE, store, str(me), str(_NUMBERS)) for me in range(_RACERS // 4)]
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == b"ready\n"
+        won = {}
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(b"\n")
+            racer.stdin.flush()
+        for me, racer in enumerate(racers):
+            output, _ = racer.communicate(timeout=60)
+            won[str(me).encode()] = [int(n) for n in output.split()]
+        _check_race(store, won)
+
+    def test_a_killed_writer_leaves_whole_objects_or_none(self, store: Store) -> None:
+        if not store.shared:
+            _check_not_picklable(store)
+            return
+        writer = _start(_WRITE_FOREVER, store)
+        assert writer.stdout is not None
+        for _ in range(5):
+            writer.stdout.readline()
+        writer.kill()
+        writer.communicate(timeout=60)
+        for entry in store.list():
+            data = store.get(entry.name)
+            assert len(data) == entry.size == 3_000_000
+            assert data == data[:1] * len(data)
+        assert [e.name for e in store.list()] == ["writer/0", "writer/1", "writer/2"]
+        store.put("writer/0", b"again")
+        assert store.get("writer/0") == b"again"
+
+    def test_a_copy_in_another_process_sees_the_same_objects(self, store: Store) -> None:
+        if not store.shared:
+            _check_not_picklable(store)
+            return
+        store.put("a", b"x")
+        for copied, original in ((store, store), (store.at("p"), store.at("p"))):
+            copy = pickle.loads(pickle.dumps(copied))
+            assert copy.url == original.url
+            copy.put("b", b"y")
+            assert original.get("b") == b"y"
+
+    def test_the_parts_of_a_search_are_apart(self, store: Store) -> None:
+        parts = (store.train_data, store.val_data, store.runs, store.logs)
+        for number, part in enumerate(parts):
+            part.put("x", bytes([number]))
+        assert [part.get("x") for part in parts] == [b"\0", b"\1", b"\2", b"\3"]
+
+
+def _start(code: str, store: Store, *args: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps(store))
+    process.stdin.flush()
+    return process
+
+
+def _check_race(store: Store, won: dict[bytes, list[int]]) -> None:
+    assert sorted(number for numbers in won.values() for number in numbers) == list(range(_NUMBERS))
+    for winner, numbers in won.items():
+        assert all(store.get(f"race/{number:03d}") == winner for number in numbers)
+    assert len(list(store.list())) == _NUMBERS
+
+
+def _check_not_picklable(store: Store) -> None:
+    for part in (store, store.at("x")):
+        with pytest.raises(HopyardError, match="LocalStore"):
+            pickle.dumps(part)
