@@ -37,14 +37,11 @@ def _canonical(value: Any) -> str:
 
 
 def _is_identity(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"digest", "parts", "undigestible"}
+    return isinstance(value, dict) and {"digest", "parts"} <= set(value)
 
 
 def _code_line(path: str, old: dict[str, Any], new: dict[str, Any]) -> str:
     what = "the estimator function's code" if path == "estimator_gen_fn" else path
-    reasons = old["undigestible"] or new["undigestible"]
-    if reasons:
-        return f"{what} cannot be compared: {'; '.join(reasons)}"
     before, now = old["parts"], new["parts"]
     changed = [name for name in before if name in now and before[name] != now[name]]
     changed += [f"{name} (new)" for name in now if name not in before]
