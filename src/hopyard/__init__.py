@@ -1,3 +1,21 @@
 """Hopyard: train many deep-learning models over one dataset, pick the best, keep every version."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+_ELSEWHERE = {"make_torch_dataset": "hopyard.data.torch_output"}
+
+
+def __getattr__(name: str) -> Any:
+    """Names whose modules are heavy, or need an extra, are imported when first asked for."""
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'hopyard' has no attribute {name!r}")
+    return getattr(import_module(_ELSEWHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ELSEWHERE])

@@ -1,0 +1,176 @@
+"""Files side by side in one stretch of addresses, so that one ``take`` gathers from all of them.
+
+A stretch of addresses is reserved, and each file is mapped into it, read only, where the caller's
+alignment asks for it. What is reserved costs no memory, and mapped pages belong to the page cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopyard.errors import CorruptError, NotFoundError
+from hopyard.storage.base import Store
+
+_MAP_FIXED = 0x10  # the same on Linux, macOS and the BSDs; Python's mmap does not name it
+_WIDEST_ALIGNMENT = 1 << 30
+_REMEMBERED_FOOTERS = 4096
+_REMEMBERED_REGIONS = 64
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file as this machine sees it: at a path, or as bytes that a store without paths gave.
+
+    Attributes:
+        name: for messages.
+        size: bytes.
+        identity: differs if the file was replaced.
+    """
+
+    name: str
+    size: int
+    identity: tuple[Any, ...]
+    path: Path | None = None
+    content: bytes | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, store: Store | None, name: str) -> StoredFile:
+        """The object ``name`` of ``store``, or, without a store, the file at the path ``name``."""
+        path = Path(name) if store is None else store.path(name)
+        if path is None and store is not None:
+            content = store.get(name)
+            return cls(f"{store.url}: {name}", len(content), (store.url, name, len(content)), None, content)
+        assert path is not None
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise NotFoundError(
+                f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare "
+                "the data again."
+            ) from error
+        identity = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return cls(str(path), status.st_size, identity, path)
+
+    def parquet(self) -> pq.ParquetFile:
+        """The file, for decoding. Its footer is read once per process."""
+        source = self.path if self.path is not None else pa.BufferReader(self.content)
+        return pq.ParquetFile(source, metadata=self.footer())
+
+    def footer(self) -> pq.FileMetaData:
+        """What the file says is in it.
+
+        Raises:
+            CorruptError: it is no Parquet file, or only a part of one.
+        """
+        known = _footers.get(self.identity)
+        if known is None:
+            source = self.path if self.path is not None else pa.BufferReader(self.content)
+            try:
+                known = pq.read_metadata(source)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise CorruptError(
+                    f"{self.name} ({self.size} bytes) is not a complete Parquet file: {error} Restore it, or "
+                    "prepare the data again."
+                ) from error
+            _remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
+        return known
+
+    def footer_bytes(self) -> bytes:
+        """The footer as it is in the file."""
+        length = int.from_bytes(self._read(self.size - 8, 4), "little")
+        return self._read(self.size - 8 - length, length)
+
+    def _read(self, start: int, length: int) -> bytes:
+        if self.path is None:
+            return (self.content or b"")[start : start + length]
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+
+class Region:
+    """The bytes of several files in one stretch of addresses.
+
+    Attributes:
+        bytes: (total,) uint8, read only; all files, with zeros between them.
+        starts: where each file begins in ``bytes``, multiples of the alignment asked for.
+    """
+
+    def __init__(self, files: Sequence[StoredFile], alignment: int) -> None:
+        self.starts: list[int] = []
+        total = 0
+        for file in files:
+            self.starts.append(total)
+            total += -(-file.size // alignment) * alignment
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        reserved = np.frombuffer(mmap.mmap(-1, max(total, 1), flags=flags), np.uint8)
+        for file, start in zip(files, self.starts, strict=True):
+            _place(file, reserved, start)
+        reserved.flags.writeable = False
+        self.bytes: npt.NDArray[np.uint8] = reserved
+
+
+def _place(file: StoredFile, reserved: npt.NDArray[np.uint8], start: int) -> None:
+    if file.path is None:
+        assert file.content is not None
+        reserved[start : start + file.size] = np.frombuffer(file.content, np.uint8)
+        return
+    if not file.size:
+        return
+    # The reservation unmaps the whole stretch, and so every file in it, when it is let go.
+    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        address = reserved.ctypes.data + start
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        got = _libc.mmap(address, file.size, mmap.PROT_READ, flags, descriptor, 0)
+        if got != address:
+            code = ctypes.get_errno()
+            raise OSError(code, f"{os.strerror(code)}, while mapping {file.size} bytes", str(file.path))
+    finally:
+        os.close(descriptor)
+
+
+def region_of(files: Sequence[StoredFile], widths: Sequence[int]) -> Region:
+    """The region of these files, mapped once per process as long as nobody replaces a file.
+
+    Files begin at multiples of the page size and, if it is not too large, of all ``widths``, so
+    that rows of equal width that lie alike in all files lie alike in the region.
+    """
+    alignment = mmap.ALLOCATIONGRANULARITY
+    for width in sorted(set(widths)):
+        wider = int(np.lcm(alignment, width))
+        alignment = wider if 0 < wider <= _WIDEST_ALIGNMENT else alignment
+    key = (alignment, *(file.identity for file in files))
+    region = _regions.get(key)
+    if region is None:
+        region = Region(files, alignment)
+        _remember(_regions, key, region, _REMEMBERED_REGIONS)
+    return region
+
+
+_footers: OrderedDict[tuple[Any, ...], pq.FileMetaData] = OrderedDict()
+_regions: OrderedDict[tuple[Any, ...], Region] = OrderedDict()
+
+
+def _remember(cache: OrderedDict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any, limit: int) -> None:
+    cache[key] = value
+    while len(cache) > limit:
+        cache.popitem(last=False)

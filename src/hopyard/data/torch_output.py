@@ -1,0 +1,65 @@
+"""Batches as tensors, and datasets as PyTorch datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hopyard.data.dataset import Dataset
+from hopyard.data.ragged import Ragged
+from hopyard.data.views import Batch
+from hopyard.errors import UsageError
+
+
+def as_tensors(batch: Batch) -> Batch:
+    """Arrays as tensors over the same memory; a ``Ragged`` as one of tensors; object arrays stay."""
+    return {name: _as_tensor(values) for name, values in batch.items()}
+
+
+def _as_tensor(values: Any) -> Any:
+    if isinstance(values, Ragged):
+        return Ragged(torch.from_numpy(values.values), torch.from_numpy(values.offsets))  # type: ignore[arg-type]
+    if not isinstance(values, np.ndarray) or values.dtype == object:
+        return values
+    return torch.from_numpy(values)
+
+
+class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """A map-style dataset: item i is row i, a dict of tensors (strings and bytes stay as they are)."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return self.__getitems__([row])[0]
+
+    def __getitems__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Several rows at once, which is how DataLoader asks."""
+        batch = self.dataset[np.asarray(rows, np.int64)]
+        columns = {name: _rows(values) for name, values in batch.items()}
+        return [{name: values[i] for name, values in columns.items()} for i in range(len(rows))]
+
+
+def _rows(values: Any) -> Any:
+    """Something whose items are the rows as tensors (or strings, or bytes)."""
+    return [torch.from_numpy(row) for row in values] if isinstance(values, Ragged) else _as_tensor(values)
+
+
+def make_torch_dataset(dataset: Dataset) -> TorchDataset:
+    """``dataset`` as a map-style ``torch.utils.data.Dataset``; works in DataLoader workers.
+
+    Raises:
+        UsageError: it is no Dataset of Hopyard.
+    """
+    if not isinstance(dataset, Dataset):
+        raise UsageError(
+            f"make_torch_dataset() was given a {type(dataset).__name__}. Give a dataset, as open_dataset() or "
+            "prepare() returns."
+        )
+    return TorchDataset(dataset)
