@@ -1,0 +1,1 @@
+"""What a worker runs: estimators' common part, units, metrics. Frameworks are in folders of their own."""

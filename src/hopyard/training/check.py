@@ -1,17 +1,46 @@
-"""Build, train and validate one batch, and discard everything."""
+"""Build, train and validate one batch, and discard everything: mistakes are said in seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hopyard.errors import Evidence
+from hopyard.errors import Evidence, StorageError, WorkerError
+from hopyard.training.build import build_in_session
+from hopyard.training.estimator import OneBatch, Visit
+from hopyard.training.evidence import gather
 from hopyard.training.program import Program
+from hopyard.training.session import Session
 
 
 def check_trial(
-    program: Program, params: dict[str, Any], trial: int, batch: dict[str, np.ndarray]
+    program: Program, params: dict[str, Any], trial: int, batch: Mapping[str, np.ndarray[Any, Any]]
 ) -> Evidence | None:
-    """What goes wrong when this trial trains and validates ``batch``; None if nothing does."""
-    raise NotImplementedError
+    """What goes wrong when this trial trains and validates ``batch``; None if nothing does.
+
+    Args:
+        batch: columns of at least one row, as loaders give them; no more than a batch of rows is used.
+
+    Raises:
+        StorageError, WorkerError: nothing was learned about the trial.
+    """
+    phase = "build"
+    try:
+        with Session(program.threads) as session:
+            replica = build_in_session(program, params, trial, session)
+            rows = OneBatch({name: column[: replica.batch_size] for name, column in batch.items()})
+            visit = Visit(rows, program.seed, epoch=0, partition=0, last=True)
+            phase = "train"
+            session.seed(program.seed, trial, 0, 0, phase)
+            replica.check_labels(visit)
+            replica.train(visit)
+            phase = "validate"
+            replica.validate(visit).compute()
+            replica.state()
+    except (StorageError, WorkerError):
+        raise
+    except Exception as error:
+        return gather(error, phase, None)
+    return None

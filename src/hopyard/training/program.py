@@ -9,18 +9,19 @@ from __future__ import annotations
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import cloudpickle
 
-from hopyard.data import Dataset
+from hopyard.data.dataset import Dataset
 from hopyard.errors import CorruptError, FormatError
 from hopyard.objects import StateRef, digest
 from hopyard.storage import Store
 
 _HEADER = b"hopyard program 1\n"
-_DOMAIN = "program"
+_DOMAIN = "hopyard.program"
 _KEPT = 4
 _loaded: OrderedDict[tuple[str, str], Program] = OrderedDict()
 
@@ -54,6 +55,20 @@ class Program:
     device: str = "auto"
     threads: int = 1
     init_from: tuple[Store, StateRef] | None = None
+
+    @cached_property
+    def train_partitions(self) -> list[Dataset]:
+        """The partitions that models visit; none before data is prepared."""
+        return [] if self.train is None else self.train.partitions(self.num_partitions)
+
+    @cached_property
+    def val_partitions(self) -> list[Dataset]:
+        """The partitions that models are validated on, merged in their order."""
+        return [] if self.val is None else self.val.partitions(self.num_partitions)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Partitions follow from the rest and stay behind.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def save_program(store: Store, program: Program) -> str:

@@ -1,10 +1,174 @@
-"""Run one unit: the only function of this room that the hopper submits to workers."""
+"""Run one unit: the only function of this room that the hopper submits to workers.
+
+A trial's failure is an answer (``UnitResult.errors``) and touches no other trial; a store's failure
+(a full disk) and a lost state are raised, since repeating the unit can mend them.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.errors import Evidence, StorageError, WorkerError
+from hopyard.objects import StateRef, load_state, save_state
+from hopyard.storage import Store
+from hopyard.training.build import build_in_session
+from hopyard.training.estimator import Replica, Visit
+from hopyard.training.evidence import gather
+from hopyard.training.metric_store import pack_states, unpack_states
+from hopyard.training.program import Program, load_program
 from hopyard.training.request import UnitRequest, UnitResult
+from hopyard.training.resident import Resident, Residents, copied, lost
+from hopyard.training.session import Session
+
+residents = Residents()
 
 
 def run_unit(request: UnitRequest) -> UnitResult:
-    """Train or validate the pack's trials on one partition."""
-    raise NotImplementedError
+    """Train or validate the pack's trials on one partition.
+
+    What comes out depends on the request and the store alone, whatever this process did before.
+
+    Raises:
+        StorageError: the store failed; nothing is half-written and the unit can be repeated.
+        WorkerLostError: a state that should be in this worker's memory is not.
+    """
+    started = time.perf_counter()
+    program = load_program(request.store, request.program)
+    partitions = program.train_partitions if request.phase == "train" else program.val_partitions
+    visit = Visit(partitions[request.partition], program.seed, request.epoch, request.partition, request.last)
+    with Session(program.threads) as session:
+        done = [
+            _TrialUnit(request, index, program, session).run(visit) for index in range(len(request.trials))
+        ]
+    return UnitResult(
+        states=tuple(one.state for one in done),
+        metrics=tuple(one.metrics for one in done),
+        errors=tuple(one.error for one in done),
+        rows=len(visit.rows),
+        seconds=time.perf_counter() - started,
+        bytes_written=sum(one.nbytes for one in done),
+    )
+
+
+@dataclass(frozen=True)
+class _Done:
+    """One trial's part of the result."""
+
+    state: StateRef | None
+    metrics: dict[str, Any]
+    error: Evidence | None = None
+    nbytes: int = 0
+
+
+class _TrialUnit:
+    """One trial's part of a unit."""
+
+    def __init__(self, request: UnitRequest, index: int, program: Program, session: Session) -> None:
+        self._request = request
+        self._index = index
+        self._program = program
+        self._session = session
+        self._trial = request.trials[index]
+        self._params = request.params[index]
+        self._ref = request.states[index]
+        self._store: Store = request.store.at(f"{self._trial:05d}")
+        self._key = (request.store.url, request.program, self._trial)
+        self._phase = "build"
+
+    def run(self, visit: Visit) -> _Done:
+        """Do it; a failure that is the trial's own becomes evidence."""
+        request = self._request
+        try:
+            resident = self._acquire()
+            self._phase = request.phase
+            self._session.seed(
+                self._program.seed, self._trial, request.epoch, request.partition, request.phase
+            )
+            return (
+                self._train(resident, visit) if request.phase == "train" else self._validate(resident, visit)
+            )
+        except (StorageError, WorkerError):
+            raise
+        except Exception as error:
+            return _Done(None, {}, gather(error, self._phase, request.partition, request.log_tail))
+
+    def _acquire(self) -> Resident:
+        """The trial in the state that the request names, taken out of the residents."""
+        position = self._request.position
+        kept = residents.take(self._key)
+        if kept is not None and kept.params != self._params:
+            kept = None
+        if self._ref is None and position > 0 and (kept is None or kept.position != position):
+            raise lost(self._trial, position)
+        if kept is not None and kept.replica is not None and self._holds(kept):
+            return kept
+        ref, tree, saved = self._ref, None, True  # without ref, the initial state, which the seed gives
+        if ref is not None:
+            tree = load_state(self._store, ref)
+        elif position > 0:
+            assert kept is not None
+            ref, tree, saved = kept.ref, kept.tree, kept.saved
+        replica = kept.replica if kept is not None and tree is not None else None
+        if replica is None:
+            replica = build_in_session(self._program, self._params, self._trial, self._session)
+        if tree is not None:
+            replica.load(tree)
+        return Resident(self._params, position, ref, saved, replica)
+
+    def _holds(self, kept: Resident) -> bool:
+        """Whether a resident is in the state that the request names."""
+        if self._ref is not None:
+            return kept.saved and kept.ref is not None and kept.ref.digest == self._ref.digest
+        return kept.position == self._request.position
+
+    def _train(self, resident: Resident, visit: Visit) -> _Done:
+        assert resident.replica is not None
+        sums = resident.replica.train(visit)
+        ref, written, nbytes = None, 0, resident.replica.nbytes()
+        if self._request.save or not residents.has_room(self._key, nbytes):
+            parts = ("model",) if self._request.last else ()
+            ref = save_state(self._store, resident.replica.state(), previous=resident.ref, parts=parts)
+            written = self._bytes_of_new_files(ref, resident.ref)
+        self._keep(resident.replica, resident.position + 1, ref or resident.ref, ref is not None, nbytes)
+        return _Done(ref, dict(sums), nbytes=written)
+
+    def _keep(self, replica: Replica, position: int, ref: StateRef | None, saved: bool, nbytes: int) -> None:
+        """Leave the state for the next unit: in its replica, or if that would differ from a new one, as tree."""
+        if not replica.keeps_hidden_state():
+            resident = Resident(self._params, position, ref, saved, replica, nbytes=nbytes)
+        elif saved:
+            return
+        else:
+            resident = Resident(self._params, position, ref, saved, None, copied(replica.state()), nbytes)
+        residents.put(self._key, resident)
+
+    def _bytes_of_new_files(self, ref: StateRef, previous: StateRef | None) -> int:
+        known = set(previous.files) if previous is not None else set()
+        return sum(self._store.size(name) or 0 for name in set(_files(ref)) - known)
+
+    def _validate(self, resident: Resident, visit: Visit) -> _Done:
+        request, replica = self._request, resident.replica
+        assert replica is not None
+        metrics = replica.validate(visit)
+        own, written = {request.partition: metrics.states()}, 0
+        answer: dict[str, Any]
+        if request.last:
+            own |= {part["partition"]: self._unpack(part) for part in request.carried[self._index]}
+            answer = {"values": metrics.merged(own[number] for number in sorted(own))}
+        else:
+            packed, written = pack_states(self._store, metrics.states())
+            answer = {"partition": request.partition, "states": packed}
+        nbytes = resident.nbytes or replica.nbytes()
+        self._keep(replica, resident.position, resident.ref, resident.saved, nbytes)
+        return _Done(self._ref, answer, nbytes=written)
+
+    def _unpack(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        return unpack_states(self._store, part["states"])
+
+
+def _files(ref: StateRef) -> list[str]:
+    """The files of a state and of its parts."""
+    return [*ref.files, *(name for _, part in ref.parts for name in _files(part))]

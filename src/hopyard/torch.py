@@ -1,0 +1,14 @@
+"""What users import for PyTorch: :class:`TorchEstimator`."""
+
+from __future__ import annotations
+
+from hopyard.errors import missing_extra
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise missing_extra("torch", "torch", "hopyard.torch") from error
+
+from hopyard.training.torch.estimator import TorchEstimator
+
+__all__ = ["TorchEstimator"]

@@ -1,0 +1,62 @@
+"""From a program and a point of its search space to a replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.errors import EstimatorError
+from hopyard.objects import load_part
+from hopyard.training.estimator import Context, Estimator, Replica
+from hopyard.training.program import Program
+from hopyard.training.session import Session
+
+
+def build_replica(
+    program: Program, params: dict[str, Any], trial: int = 0, device: str | None = None
+) -> Replica:
+    """A trial's replica in its initial state, for use outside units; the caller's generators stay as they are.
+
+    Raises:
+        EstimatorError: the estimator function returned something else, or its parts do not fit.
+    """
+    with Session(program.threads) as session:
+        return build_in_session(program, params, trial, session, device)
+
+
+def build_in_session(
+    program: Program, params: dict[str, Any], trial: int, session: Session, device: str | None = None
+) -> Replica:
+    """The same within a session. Initial weights derive from the run's seed and the trial's number."""
+    estimator = _call(program, params, trial, session)
+    replica = estimator.replica(
+        Context(
+            program.feature_columns,
+            program.label_columns,
+            device or program.device,
+            tuple(len(partition) for partition in program.train_partitions),
+            program.num_epochs,
+        )
+    )
+    if program.init_from is not None:
+        store, ref = program.init_from
+        replica.load({"model": load_part(store, ref, "model")})
+    return replica
+
+
+def _call(program: Program, params: dict[str, Any], trial: int, session: Session) -> Estimator:
+    """Call the user's function under the trial's seed.
+
+    A function that itself imports the framework for the first time drew its weights unseeded: it
+    is called once more, now that the framework can be seeded.
+    """
+    session.seed(program.seed, trial, "init")
+    estimator = program.estimator_gen_fn(dict(params))
+    if session.admit():
+        session.seed(program.seed, trial, "init")
+        estimator = program.estimator_gen_fn(dict(params))
+    if not isinstance(estimator, Estimator):
+        raise EstimatorError(
+            f"The estimator function returned {type(estimator).__name__} for {params!r}, but must return a "
+            "TorchEstimator; end it with `return TorchEstimator(model=..., optimizer=..., loss=...)`."
+        )
+    return estimator

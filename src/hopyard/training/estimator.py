@@ -1,0 +1,208 @@
+"""What every framework's estimator gives to the common part of this room.
+
+An :class:`Estimator` is what the user's function returns: arguments, checked when it is made. Its
+:meth:`Estimator.replica` puts model, optimizer and the rest on a device. A :class:`Replica` is
+used by one thread, trains and validates whole visits, and turns its state into a tree and back.
+
+Rules for implementations:
+
+* **Nothing carried.** After ``load(tree)`` a replica behaves as one that never did anything else
+  than reach that state; what a tree cannot hold shows as ``keeps_hidden_state()``, and such a
+  replica is built anew for every unit.
+* **Nothing read but the inputs.** Order of batches, transforms and random numbers come from the
+  visit and from the generators that the caller seeded; a replica never seeds.
+* **Validation leaves the state as it is.**
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hopyard.data.order import batch_bounds
+from hopyard.objects import derive_seed
+from hopyard.training.metric import MetricSet
+
+
+class Rows(Protocol):
+    """What a visit reads: a partition of a dataset, or a batch in memory."""
+
+    def __len__(self) -> int: ...
+
+    def loader(
+        self,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        *,
+        columns: Sequence[str] | None = None,
+        output: str = "numpy",
+        tail: str = "short",
+        epoch: int = 0,
+    ) -> Iterable[Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a replica needs to know besides its estimator.
+
+    Attributes:
+        feature_columns, label_columns: as in the program.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:n"``.
+        partition_rows: rows of every training partition, from which schedulers' steps follow.
+        num_epochs: epochs that schedulers are made for.
+    """
+
+    feature_columns: tuple[str, ...]
+    label_columns: tuple[str, ...]
+    device: str
+    partition_rows: tuple[int, ...]
+    num_epochs: int
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One visit of one trial to one partition.
+
+    Attributes:
+        rows: the partition.
+        seed: of the run; the same for all trials, so that all see the same batches.
+        epoch, partition: from 0.
+        last: the last training visit of the epoch: schedulers of interval ``"epoch"`` step after it.
+    """
+
+    rows: Rows
+    seed: int
+    epoch: int
+    partition: int
+    last: bool = False
+
+    def training_batches(
+        self, batch_size: int, columns: Sequence[str], output: str
+    ) -> Iterable[Mapping[str, Any]]:
+        """Shuffled batches; a last one of fewer than half the rows joins the one before it."""
+        return self.rows.loader(
+            batch_size,
+            shuffle=True,
+            seed=derive_seed(self.seed, "order", self.partition),
+            columns=columns,
+            output=output,
+            tail="join",
+            epoch=self.epoch,
+        )
+
+    def validation_batches(
+        self, batch_size: int, columns: Sequence[str], output: str
+    ) -> Iterable[Mapping[str, Any]]:
+        """All rows in their order; the last batch may be short."""
+        return self.rows.loader(batch_size, columns=columns, output=output)
+
+    def transform_rng(self, kind: str, batch: int) -> np.random.Generator:
+        """The generator that a transform gets for that batch."""
+        return np.random.default_rng(derive_seed(self.seed, kind, self.epoch, self.partition, batch))
+
+
+class Replica(ABC):
+    """A trial's model, optimizer and the rest, on a device."""
+
+    module: Any
+    """The framework's model."""
+
+    batch_size: int
+    """Rows of a batch."""
+
+    @abstractmethod
+    def check_labels(self, visit: Visit) -> None:
+        """Run the first batch through model and loss, discarding what that changes.
+
+        Raises:
+            EstimatorError: labels do not fit the loss; says which would.
+        """
+
+    @abstractmethod
+    def train(self, visit: Visit) -> dict[str, list[float]]:
+        """Train one pass; ``{"loss": [sum, weight], <name from step>: [sum, rows]}`` in float64.
+
+        Raises:
+            DivergedError: the loss is not finite.
+        """
+
+    @abstractmethod
+    def validate(self, visit: Visit) -> MetricSet:
+        """Loss and metrics of all rows of the visit."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that the next visit depends on, as a tree; may share memory with the replica."""
+
+    @abstractmethod
+    def load(self, tree: Mapping[str, Any]) -> None:
+        """Take over a tree of ``state()``; one with only ``"model"`` changes the model alone.
+
+        Raises:
+            EstimatorError: it is the state of another architecture.
+        """
+
+    @abstractmethod
+    def keeps_hidden_state(self) -> bool:
+        """Whether the visits so far changed something that ``state()`` does not hold."""
+
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the state in memory."""
+
+    @abstractmethod
+    def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
+        """Outputs for a dict of columns of n rows: (n, ...) arrays, in batches of the batch size."""
+
+    @abstractmethod
+    def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+        """Loss and metrics over dicts of columns."""
+
+
+class Estimator(ABC):
+    """What the user's function returns."""
+
+    batch_size: int
+
+    @abstractmethod
+    def replica(self, context: Context) -> Replica:
+        """The estimator's model, optimizer and the rest, ready to train.
+
+        Raises:
+            EstimatorError: arguments do not fit each other, the columns or the device.
+        """
+
+
+def batch_sizes(rows: int, batch_size: int) -> list[int]:
+    """Rows of every training batch of a partition, by the rule of ``tail="join"``."""
+    return [stop - start for start, stop in batch_bounds(rows, batch_size, "join")]
+
+
+class OneBatch:
+    """A batch in memory, read like a partition. Arrays are copied: training may change batches in place."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._columns = dict(columns)
+
+    def __len__(self) -> int:
+        return min((len(column) for column in self._columns.values()), default=0)
+
+    def loader(
+        self,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        *,
+        columns: Sequence[str] | None = None,
+        output: str = "numpy",
+        tail: str = "short",
+        epoch: int = 0,
+    ) -> Iterator[dict[str, Any]]:
+        """The one batch; ``columns`` that are not there are left out."""
+        names = self._columns if columns is None else [name for name in columns if name in self._columns]
+        yield {name: self._columns[name].copy() for name in names}

@@ -1,0 +1,160 @@
+"""Metrics by name, and the user's own.
+
+=====================================  ====  ===========================================
+name                                   mode  also
+=====================================  ====  ===========================================
+loss                                   min   always there
+accuracy                               max   acc
+top_<k>_accuracy                       max   top_k_accuracy (k = 5)
+precision, recall, f1                  max   f1_score
+auc                                    max   auroc, roc_auc
+r2                                     max   r2_score
+mse, rmse, mae, mape                   min   mean_squared_error, mean_absolute_error, ...
+=====================================  ====  ===========================================
+
+Of the user's own: a function ``fn(outputs, labels) -> value`` of the framework's tensors, whose values
+per batch are averaged by rows; an object with ``update(outputs, labels, weights)``, ``merge(other)``
+and ``compute()`` on NumPy arrays, which must pickle; with PyTorch, a torchmetrics object.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from hopyard.errors import MetricError, nearest
+from hopyard.training.metric import Array, Mean, Metric, State
+from hopyard.training.metrics_classes import F1, Accuracy, Precision, Recall, TopKAccuracy
+from hopyard.training.metrics_ranking import AUC
+from hopyard.training.metrics_regression import (
+    R2,
+    MeanAbsoluteError,
+    MeanAbsolutePercentageError,
+    MeanSquaredError,
+    RootMeanSquaredError,
+)
+
+_ALIASES = {
+    "acc": "accuracy",
+    "top_k_accuracy": "top_5_accuracy",
+    "f1_score": "f1",
+    "auroc": "auc",
+    "roc_auc": "auc",
+    "r2_score": "r2",
+    "mean_squared_error": "mse",
+    "root_mean_squared_error": "rmse",
+    "mean_absolute_error": "mae",
+    "mean_absolute_percentage_error": "mape",
+}
+_COUNTING: dict[str, Callable[[bool | None], Metric]] = {
+    "accuracy": Accuracy,
+    "precision": Precision,
+    "recall": Recall,
+    "f1": F1,
+}
+_OTHERS: dict[str, Callable[[], Metric]] = {
+    "auc": AUC,
+    "r2": R2,
+    "mse": MeanSquaredError,
+    "rmse": RootMeanSquaredError,
+    "mae": MeanAbsoluteError,
+    "mape": MeanAbsolutePercentageError,
+}
+_TOP_K = re.compile(r"top_?([1-9]\d*)_accuracy")
+
+
+def canonical(name: str) -> str:
+    """The metric that ``name`` stands for: without ``val_``, aliases resolved."""
+    name = name.removeprefix("val_")
+    return _ALIASES.get(name, name)
+
+
+def metric_named(name: str, logits: bool | None = None) -> Metric:
+    """A fresh metric.
+
+    Args:
+        name: from the table above.
+        logits: whether outputs of binary models are logits; None: their range tells.
+
+    Raises:
+        MetricError: there is none of that name.
+    """
+    plain = canonical(name)
+    if plain in _COUNTING:
+        return _COUNTING[plain](logits)
+    if plain in _OTHERS:
+        return _OTHERS[plain]()
+    if match := _TOP_K.fullmatch(plain):
+        return TopKAccuracy(int(match[1]))
+    known = [*_COUNTING, *_OTHERS, *_ALIASES]
+    raise MetricError(
+        f"The metric {name!r} is unknown{nearest(name, known)}. Known are {', '.join([*_COUNTING, *_OTHERS])} "
+        "and top_<k>_accuracy; others are given as a function fn(outputs, labels) or an object with "
+        "update, merge and compute."
+    )
+
+
+def metric_mode(name: str) -> str | None:
+    """``"max"`` or ``"min"``: what better is for the metric of that name; None if it is not known."""
+    if canonical(name) == "loss":
+        return "min"
+    try:
+        return metric_named(name).mode
+    except MetricError:
+        return None
+
+
+class FunctionMetric(Mean):
+    """``fn(outputs, labels)`` per batch, averaged by rows (or their weights)."""
+
+    native = True
+
+    def __init__(self, fn: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def update(self, outputs: Any, labels: Any = None, weights: Array | None = None) -> None:
+        first = labels[0] if isinstance(labels, tuple) else labels
+        weight = len(first) if weights is None else float(np.sum(weights))
+        self.add(sum=float(self.fn(outputs, labels)) * weight, weight=weight)
+
+
+class ObjectMetric(Metric):
+    """A user's object with update, merge and compute; its pickle is its state."""
+
+    def __init__(self, template: Any) -> None:
+        self._template = template
+        self._live: Any = None
+        self.mode = getattr(template, "mode", None)
+
+    @property
+    def state(self) -> State:
+        if self._live is None:
+            return {}
+        return {"pickle": np.frombuffer(cloudpickle.dumps(self._live), np.uint8)}
+
+    @state.setter
+    def state(self, value: State) -> None:
+        self._live = pickle.loads(value["pickle"].tobytes()) if value else None
+
+    def _object(self) -> Any:
+        if self._live is None:
+            self._live = copy.deepcopy(self._template)
+        return self._live
+
+    def update(self, outputs: Any, labels: Any, weights: Array | None = None) -> None:
+        self._object().update(outputs, labels, weights)
+
+    def merge(self, other: Metric) -> None:
+        assert isinstance(other, ObjectMetric)
+        if other._live is not None:
+            self._object().merge(other._live)
+
+    def compute(self) -> float:
+        return float(self._object().compute())

@@ -1,0 +1,199 @@
+"""Metrics of classification from counts: accuracy, top-k accuracy, precision, recall, F1.
+
+Outputs and labels decide what is counted:
+
+* labels int64 (n, ...), outputs (n, C, ...): the class of the largest output. With two classes,
+  precision, recall and F1 are those of class 1, as in scikit-learn's default; with more they are
+  macro means over the classes that labels or predictions contain.
+* labels of as many elements as outputs: each element is a yes/no question of its own (binary, or
+  multi-label with outputs (n, L)); accuracy is the share of right answers, the others are macro
+  means over the L labels. "Yes" is an output above 0 if outputs are logits, above 0.5 if they are
+  probabilities. Which they are follows from the loss where it says so, else from the range of all
+  outputs of the validation: within [0, 1] they are probabilities. Both counts are kept until then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hopyard.errors import MetricError
+from hopyard.training.metric import Array, Metric, SumMetric, divide, row_weights
+
+_THRESHOLDS = np.array([0.0, 0.5])
+
+
+class Counts(SumMetric):
+    """True positives, predicted and actual counts per class, for both thresholds.
+
+    State: ``hits``, ``predicted``, ``actual`` (2, C), the two rows being the thresholds (equal for
+    int64 labels); ``right`` and ``weight`` () elements; ``range`` (2,) smallest and largest output.
+    """
+
+    mode = "max"
+
+    def __init__(self, logits: bool | None = None) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
+        weight = row_weights(weights, len(outputs))
+        if is_class_index(outputs, labels):
+            self._count_classes(outputs, labels, weight)
+        else:
+            self._count_answers(outputs, answers_as(outputs, labels), weight)
+
+    def _count_classes(self, outputs: Array, labels: Array, weight: Array) -> None:
+        chosen = outputs.argmax(axis=1)
+        right = chosen == labels
+        spread = np.broadcast_to(weight.reshape((-1,) + (1,) * (labels.ndim - 1)), labels.shape)
+        self._add_classes(chosen.ravel(), labels.ravel(), right.ravel(), spread.ravel(), outputs.shape[1])
+
+    def _add_classes(self, chosen: Array, labels: Array, right: Array, weight: Array, classes: int) -> None:
+        hits = np.bincount(labels[right], weight[right], minlength=classes)
+        predicted = np.bincount(chosen, weight, minlength=classes)
+        actual = np.bincount(labels, weight, minlength=classes)
+        self.add(
+            hits=np.stack([hits, hits]),
+            predicted=np.stack([predicted, predicted]),
+            actual=np.stack([actual, actual]),
+            right=np.repeat(hits.sum(), 2),
+            weight=weight.sum(),
+        )
+
+    def _count_answers(self, outputs: Array, labels: Array, weight: Array) -> None:
+        outputs, yes = outputs.reshape(len(outputs), -1), labels.reshape(len(outputs), -1) > 0.5
+        said = outputs[None] > _THRESHOLDS[:, None, None]
+        column = weight[:, None]
+        self.add(
+            hits=((said & yes) * column).sum(axis=1),
+            predicted=(said * column).sum(axis=1),
+            actual=np.stack([(yes * column).sum(axis=0)] * 2),
+            right=((said == yes) * column).sum(axis=(1, 2)),
+            weight=weight.sum() * outputs.shape[1],
+        )
+        self._widen(np.array([outputs.min(), outputs.max()], np.float64))
+
+    def _widen(self, span: Array) -> None:
+        seen = self.state.get("range", span)
+        self.state["range"] = np.array([min(seen[0], span[0]), max(seen[1], span[1])])
+
+    def merge(self, other: Metric) -> None:
+        terms = dict(other.state)
+        span = terms.pop("range", None)
+        self.add(**terms)
+        if span is not None:
+            self._widen(span)
+
+    def threshold(self) -> int:
+        """Row of the counts that applies: 0 for logits, 1 for probabilities."""
+        if self.logits is not None or "range" not in self.state:
+            return int(self.logits is False)
+        low, high = self.state["range"]
+        return int(low >= 0 and high <= 1)
+
+
+class Accuracy(Counts):
+    """Share of rows (or elements) that are right."""
+
+    def _add_classes(self, chosen: Array, labels: Array, right: Array, weight: Array, classes: int) -> None:
+        # Counts per class would be all of the work here, and are not needed.
+        self.add(right=np.repeat(weight[right].sum(), 2), weight=weight.sum())
+
+    def compute(self) -> float:
+        if not self.state:
+            return float("nan")
+        return divide(self.state["right"][self.threshold()], self.state["weight"])
+
+
+class _ClassMean(Counts):
+    """A ratio per class, averaged over the classes that occur (two classes: class 1)."""
+
+    def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        raise NotImplementedError
+
+    def compute(self) -> float:
+        if not self.state:
+            return float("nan")
+        row = self.threshold()
+        hits, predicted, actual = (self.state[name][row] for name in ("hits", "predicted", "actual"))
+        if "range" not in self.state:  # classes
+            if len(hits) == 2:
+                hits, predicted, actual = hits[1:], predicted[1:], actual[1:]
+            else:
+                occurs = (predicted > 0) | (actual > 0)
+                hits, predicted, actual = hits[occurs], predicted[occurs], actual[occurs]
+        return float(np.mean(self.ratio(hits, predicted, actual)))
+
+
+class Precision(_ClassMean):
+    """Of what was predicted to be a class, the share that is; 0 if nothing was."""
+
+    def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return _ratio_or_zero(hits, predicted)
+
+
+class Recall(_ClassMean):
+    """Of what is a class, the share that was predicted to be; 0 if nothing is."""
+
+    def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return _ratio_or_zero(hits, actual)
+
+
+class F1(_ClassMean):
+    """Harmonic mean of precision and recall; 0 if both are."""
+
+    def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return _ratio_or_zero(2 * hits, predicted + actual)
+
+
+class TopKAccuracy(SumMetric):
+    """Share of rows whose class is among the k largest outputs; a tie counts for the model."""
+
+    mode = "max"
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k = k
+
+    def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
+        if not is_class_index(outputs, labels) or outputs.ndim != 2:
+            raise MetricError(
+                f"top_{self.k}_accuracy was given outputs {outputs.shape} and labels {labels.dtype} "
+                f"{labels.shape}, but needs outputs (n, classes) and integer labels (n,)."
+            )
+        weight = row_weights(weights, len(outputs))
+        own = np.take_along_axis(outputs, labels[:, None], axis=1)
+        # Not "larger": a nan is never among the k.
+        above = (~(outputs <= own)).sum(axis=1)
+        right = (above < self.k) & np.isfinite(own[:, 0])
+        self.add(right=weight[right].sum(), weight=weight.sum())
+
+    def compute(self) -> float:
+        return divide(self.state["right"], self.state["weight"]) if self.state else float("nan")
+
+
+def is_class_index(outputs: Array, labels: Array) -> bool:
+    """Whether integer labels index axis 1 of outputs."""
+    return (
+        np.issubdtype(labels.dtype, np.integer)
+        and outputs.ndim == labels.ndim + 1
+        and not (outputs.ndim == 2 and outputs.shape[1] == 1)
+    )
+
+
+def answers_as(outputs: Array, labels: Array) -> Array:
+    """Labels in the outputs' shape.
+
+    Raises:
+        MetricError: they have another number of elements.
+    """
+    if labels.size != outputs.size:
+        raise MetricError(
+            f"A metric was given outputs {outputs.shape} and labels {labels.dtype} {labels.shape}, but needs "
+            "integer labels (n,) for outputs (n, classes), or as many labels as outputs."
+        )
+    return labels.reshape(outputs.shape)
+
+
+def _ratio_or_zero(numerator: Array, denominator: Array) -> Array:
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)

@@ -1,0 +1,101 @@
+"""Replicas that stay in a worker's memory between units, so that the next one loads nothing.
+
+What is kept is a hint only where the state is also stored; a state that was not saved lives here
+alone, and a unit that needs it and does not find it says that the worker lost it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.errors import WorkerLostError
+from hopyard.objects import StateRef, Tensor, flatten, unflatten
+from hopyard.training.estimator import Replica
+
+LIMIT_BYTES = 1 << 30
+LIMIT_COUNT = 64
+
+
+@dataclass
+class Resident:
+    """A trial's state in memory.
+
+    Attributes:
+        params: of the trial, as the replica was built.
+        position: training units done.
+        ref: the last saved state: this one, if ``saved``.
+        saved: whether the state is stored.
+        replica: holds the state, or None if one must be built anew.
+        tree: the state, if there is no replica and it is not stored.
+    """
+
+    params: dict[str, Any]
+    position: int
+    ref: StateRef | None
+    saved: bool
+    replica: Replica | None
+    tree: Any = None
+    nbytes: int = 0
+
+
+class Residents:
+    """Residents by (run folder's URL, program, trial), least recently used first.
+
+    Over the limits, residents of other runs go first, then those whose state is stored. States of
+    the current run that are only here are never dropped: ``has_room`` says beforehand.
+    """
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES, limit_count: int = LIMIT_COUNT) -> None:
+        self._limit_bytes = limit_bytes
+        self._limit_count = limit_count
+        self._kept: OrderedDict[tuple[str, str, int], Resident] = OrderedDict()
+
+    def take(self, key: tuple[str, str, int]) -> Resident | None:
+        """Take a resident out: a unit that fails must leave none behind."""
+        return self._kept.pop(key, None)
+
+    def put(self, key: tuple[str, str, int], resident: Resident) -> None:
+        """Keep a resident, and drop others over the limits."""
+        self._kept[key] = resident
+        for other in self._droppable(key):
+            if not self._over_limits():
+                break
+            del self._kept[other]
+
+    def has_room(self, key: tuple[str, str, int], nbytes: int) -> bool:
+        """Whether a state of ``nbytes`` can live here alone."""
+        alone = [kept for other, kept in self._kept.items() if other[:2] == key[:2] and not kept.saved]
+        return (
+            len(alone) < self._limit_count
+            and sum(kept.nbytes for kept in alone) + nbytes <= self._limit_bytes
+        )
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+    def _droppable(self, key: tuple[str, str, int]) -> list[tuple[str, str, int]]:
+        others = [other for other in self._kept if other != key]
+        foreign = [other for other in others if other[:2] != key[:2]]
+        stored = [other for other in others if other[:2] == key[:2] and self._kept[other].saved]
+        return foreign + stored
+
+    def _over_limits(self) -> bool:
+        total = sum(kept.nbytes for kept in self._kept.values())
+        return len(self._kept) > self._limit_count or total > self._limit_bytes
+
+
+def copied(tree: Any) -> Any:
+    """A tree that shares no memory with the replica it came from."""
+    tensors, skeleton = flatten(tree)
+    return unflatten({path: Tensor(t.dtype, t.shape, t.data.copy()) for path, t in tensors.items()}, skeleton)
+
+
+def lost(trial: int, position: int) -> WorkerLostError:
+    """The error for a state that should be here and is not."""
+    return WorkerLostError(
+        f"The state of trial {trial} after {position} training units is no longer in this worker's memory; "
+        "repeat its units from the last state that was saved."
+    )

@@ -1,0 +1,1 @@
+"""Training with PyTorch. Everything that imports it is in this folder."""

@@ -1,0 +1,195 @@
+"""From columns of a batch to a model's inputs, labels and row weights.
+
+Features: floating ones become float32; integers int64 (what embeddings take), but uint8 tensors of
+more than one number a row (images) stay uint8; bools stay bools. Labels: integers become int64, (n, 1)
+as (n,); floating ones float32. Several label columns make a tuple, or, if all are floating scalars,
+one tensor (n, columns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from hopyard.errors import ColumnError, EstimatorError, nearest
+from hopyard.training.torch.loss import Labels
+
+Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
+Batch: TypeAlias = dict[str, Any]
+
+_FEATURES = {
+    torch.float64: torch.float32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.int8: torch.int64,
+    torch.int16: torch.int64,
+    torch.int32: torch.int64,
+    torch.uint8: torch.int64,
+    torch.uint16: torch.int64,
+    torch.uint32: torch.int64,
+}
+
+
+class Binding:
+    """How the columns of batches are used.
+
+    Args:
+        inputs: None: every feature column, positionally; names: these; a dict: keyword arguments, each a
+            column's name or a list of scalar columns, stacked to (n, columns).
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        feature_columns: Sequence[str],
+        label_columns: Sequence[str],
+        weight_column: str | None,
+        device: torch.device,
+    ) -> None:
+        self.features = list(feature_columns)
+        self._labels = list(label_columns)
+        self._weight = weight_column
+        self._device = device
+        self._keywords = dict(inputs) if isinstance(inputs, Mapping) else None
+        self._positional = list(feature_columns if inputs is None else inputs)
+        self._check_known()
+
+    def _check_known(self) -> None:
+        for name in self.model_columns:
+            if name not in self.features:
+                raise EstimatorError(
+                    f"inputs names the column {name!r}, which is not one of feature_columns {self.features}"
+                    f"{nearest(name, self.features)}; add it to feature_columns."
+                )
+
+    @property
+    def model_columns(self) -> list[str]:
+        """The feature columns that the model takes."""
+        if self._keywords is None:
+            return self._positional
+        groups = [[group] if isinstance(group, str) else list(group) for group in self._keywords.values()]
+        return [name for group in groups for name in group]
+
+    def columns(self, every_feature: bool) -> list[str]:
+        """What a pass reads; ``every_feature`` where a transform or step may look at any."""
+        names = (self.features if every_feature else self.model_columns) + self._labels
+        return list(dict.fromkeys(names if self._weight is None else [*names, self._weight]))
+
+    def place(self, batch: Mapping[str, Any]) -> Batch:
+        """The batch with features and labels in their dtypes, on the device. Others stay as they are."""
+        placed = dict(batch)
+        for name in self.features:
+            if name in placed:
+                placed[name] = self._move(_feature(placed[name]))
+        for name in self._labels:
+            if name in placed:
+                placed[name] = self._move(_label(name, placed[name]))
+        if self._weight is not None and self._weight in placed:
+            placed[self._weight] = self._move(_tensor(placed[self._weight]).to(torch.float32).reshape(-1))
+        return placed
+
+    def _move(self, value: Any) -> Any:
+        if self._device.type == "cpu" or not isinstance(value, torch.Tensor):
+            return value
+        return value.to(self._device, non_blocking=True)
+
+    def arguments(self, batch: Batch) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments of the model."""
+        if self._keywords is None:
+            return [self._input(batch, name) for name in self._positional], {}
+        return [], {
+            name: self._input(batch, group) if isinstance(group, str) else self._stack(batch, name, group)
+            for name, group in self._keywords.items()
+        }
+
+    def _input(self, batch: Batch, name: str) -> torch.Tensor:
+        try:
+            value = batch[name]
+        except KeyError:
+            raise ColumnError(
+                f"The column {name!r} is missing{nearest(name, batch)}; given are {', '.join(batch)}. "
+                "Give all feature columns that the model was trained with."
+            ) from None
+        if not isinstance(value, torch.Tensor):
+            raise EstimatorError(
+                f"The feature column {name!r} holds {type(value).__name__}, not numbers of one shape; encode or pad "
+                "it when preparing the data, or turn it into a tensor in `transform`."
+            )
+        return value
+
+    def _stack(self, batch: Batch, argument: str, names: Sequence[str]) -> torch.Tensor:
+        columns = [self._input(batch, name) for name in names]
+        shapes = {name: tuple(column.shape[1:]) for name, column in zip(names, columns, strict=True)}
+        if len(columns) == 1 and columns[0].ndim > 1:
+            return columns[0]
+        if any(shape not in ((), (1,)) for shape in shapes.values()):
+            raise EstimatorError(
+                f"inputs[{argument!r}] stacks columns with rows of shape {shapes}, but only scalar columns can be "
+                "stacked; pass the others as arguments of their own."
+            )
+        dtype = columns[0].dtype
+        if any(column.dtype != dtype for column in columns):
+            dtype = torch.float32
+        return torch.stack([column.reshape(-1).to(dtype) for column in columns], dim=1)
+
+    def labels(self, batch: Batch) -> Labels:
+        """The label tensor, or a tuple of them."""
+        if len(self._labels) == 1:
+            label: torch.Tensor = batch[self._labels[0]]
+            return label
+        labels = [batch[name] for name in self._labels]
+        if labels and all(label.is_floating_point() and label.ndim == 1 for label in labels):
+            return torch.stack(labels, dim=1)
+        return tuple(labels)
+
+    def weights(self, batch: Batch) -> torch.Tensor | None:
+        """(n,) float32 row weights, or None."""
+        if self._weight is None:
+            return None
+        weights: torch.Tensor = batch[self._weight]
+        return weights
+
+    def rows(self, batch: Batch) -> int:
+        """Rows of a placed batch."""
+        return len(
+            batch[self._labels[0] if self._labels and self._labels[0] in batch else self.model_columns[0]]
+        )
+
+
+def as_tensors(batch: Mapping[str, Any]) -> Batch:
+    """A batch whose arrays of numbers are tensors."""
+    return {name: _tensor(value) for name, value in batch.items()}
+
+
+def _tensor(value: Any) -> Any:
+    """Arrays as tensors that share their memory; strings and ragged rows as they are."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return torch.from_numpy(value if value.flags.writeable else value.copy())
+    return value
+
+
+def _feature(value: Any) -> Any:
+    value = _tensor(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.dtype == torch.uint8 and value.ndim > 1:
+        return value
+    wanted = _FEATURES.get(value.dtype)
+    return value if wanted is None else value.to(wanted)
+
+
+def _label(name: str, value: Any) -> torch.Tensor:
+    value = _tensor(value)
+    if isinstance(value, torch.Tensor) and value.dtype != torch.bool and not value.is_complex():
+        label = value.to(torch.float32 if value.is_floating_point() else torch.int64)
+        is_column = label.ndim == 2 and label.shape[1] == 1 and not label.is_floating_point()
+        return label.flatten() if is_column else label
+    kind = value.dtype if isinstance(value, (torch.Tensor, np.ndarray)) else type(value).__name__
+    raise EstimatorError(
+        f"The label column {name!r} holds {kind}, but labels must be integers (classes) or floating numbers; "
+        "convert it when preparing the data, e.g. with .astype('int64') for classes or 'float32' for yes/no "
+        "with BCEWithLogitsLoss."
+    )

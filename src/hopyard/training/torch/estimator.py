@@ -1,0 +1,236 @@
+"""TorchEstimator: what a user's function returns for a PyTorch model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hopyard.errors import EstimatorError, MetricError, nearest
+from hopyard.training.estimator import Context, Estimator, Replica
+from hopyard.training.metric import Metric
+from hopyard.training.metrics import FunctionMetric, ObjectMetric, canonical, metric_named
+from hopyard.training.torch.binding import Batch, Inputs
+from hopyard.training.torch.loss import ClassWeight, outputs_are_logits
+from hopyard.training.torch.replica import TorchReplica
+from hopyard.training.torch.torchmetrics import TorchMetric, is_torchmetric
+
+Transform = Callable[[Batch, np.random.Generator], Batch]
+
+
+class TorchEstimator(Estimator):
+    """A model with all that training it takes.
+
+    Features reach the model as float32, int64, uint8 (n, ...) or bool tensors, labels the loss as int64
+    (n,) or as float32 in the shape of the outputs; ``training.torch.binding`` has the rules.
+
+    Args:
+        model: a torch.nn.Module with all its sizes.
+        optimizer: a class, called with the model's parameters and ``optimizer_params``, or a function
+            ``fn(model)``. Classes of torch.optim run in their fused form where they have one, unless
+            ``optimizer_params`` says ``fused`` or ``foreach``.
+        loss: a module or function ``loss(outputs, labels)`` giving one number, the mean over the batch (or
+            the sum, for modules with ``reduction="sum"``). None only with ``step``.
+        metrics: names, functions, objects with update, merge and compute, torchmetrics objects; see
+            ``training.metrics``.
+        batch_size: rows of a batch.
+        optimizer_params: keyword arguments of the optimizer's class.
+        inputs: None: all feature columns, positionally; a list of columns; or a dict of keyword arguments,
+            each a column or a list of scalar columns, stacked to (n, columns).
+        scheduler: ``fn(optimizer, steps_per_epoch, num_epochs)`` -> a torch.optim.lr_scheduler.
+            ``steps_per_epoch`` counts the optimizer's steps over all partitions.
+        scheduler_interval: ``"step"`` (after every step) or ``"epoch"``.
+        sample_weight_column: column of the rows' weights in loss and metrics; means are divided by
+            the sum of weights.
+        class_weight: weight per class in the loss, a dict (others weigh 1) or a sequence.
+        transform: ``fn(batch, rng)`` on every training batch before all else: a dict of CPU tensors, which
+            may be changed in place, and a NumPy generator; returns the dict to use.
+        val_transform: the same for validation and prediction. ``transform`` is not used there.
+        gradient_clip: largest norm of the gradient.
+        accumulate: batches per step; their gradients are averaged by rows. Groups end with the partition.
+        precision: ``"fp32"``; ``"bf16"`` or ``"fp16"`` run model and loss under autocast, fp16 with scaled losses.
+        step: ``fn(model, batch)`` -> ``{"loss": ..., name: ...}`` replaces forward and loss; ``batch`` has all
+            feature and label columns. Values are means over the batch. ``metrics`` may then name values only.
+        predict: ``fn(outputs)`` -> what ``predict`` and ``transform`` of the trained model give.
+        trunk: not yet.
+
+    Raises:
+        EstimatorError: an argument is not usable.
+        MetricError: a metric is unknown.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        loss: Any = None,
+        metrics: Sequence[Any] = (),
+        batch_size: int = 32,
+        optimizer_params: dict[str, Any] | None = None,
+        inputs: Inputs = None,
+        scheduler: Callable[[torch.optim.Optimizer, int, int], Any] | None = None,
+        scheduler_interval: str = "step",
+        sample_weight_column: str | None = None,
+        class_weight: ClassWeight | None = None,
+        transform: Transform | None = None,
+        val_transform: Transform | None = None,
+        gradient_clip: float | None = None,
+        accumulate: int = 1,
+        precision: str = "fp32",
+        step: Callable[[nn.Module, Batch], dict[str, Any]] | None = None,
+        predict: Callable[[Any], Any] | None = None,
+        trunk: nn.Module | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.loss = loss
+        self.metrics = tuple(metrics) if isinstance(metrics, (list, tuple)) else (metrics,)
+        self.batch_size = batch_size
+        self.optimizer_params = dict(optimizer_params or {})
+        self.inputs = inputs
+        self.scheduler = scheduler
+        self.scheduler_interval = scheduler_interval
+        self.sample_weight_column = sample_weight_column
+        self.class_weight = class_weight
+        self.transform = transform
+        self.val_transform = val_transform
+        self.gradient_clip = gradient_clip
+        self.accumulate = accumulate
+        self.precision = precision
+        self.step = step
+        self.predict = predict
+        if trunk is not None:
+            raise EstimatorError(
+                "trunk was given, but sharing a frozen module between trials comes in a later version; "
+                "put it into the model with requires_grad_(False)."
+            )
+        self._check_parts()
+        self._check_numbers()
+        self.named_metrics()
+
+    def replica(self, context: Context) -> Replica:
+        return TorchReplica(self, context)
+
+    def named_metrics(self) -> dict[str, Metric]:
+        """Fresh metrics by the names under which histories list them; empty if ``step`` gives values."""
+        if self.step is not None:
+            return {}
+        found: dict[str, Metric] = {}
+        for given in self.metrics:
+            name, metric = _metric(given, outputs_are_logits(self.loss))
+            if name in found:
+                raise EstimatorError(f"metrics names {name!r} twice; give each metric a name of its own.")
+            if name != "loss":
+                found[name] = metric
+        return found
+
+    def step_metrics(self) -> list[str]:
+        """Names of the values that ``step`` must give."""
+        return [] if self.step is None else [name for name in self.metrics if canonical(name) != "loss"]
+
+    def _check_parts(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise EstimatorError(f"model={self.model!r} was given, but must be a torch.nn.Module.")
+        uninitialized = nn.parameter.UninitializedParameter
+        if any(isinstance(parameter, uninitialized) for parameter in self.model.parameters()):
+            raise EstimatorError("The model has lazy layers, whose sizes are unknown; give all sizes.")
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise EstimatorError(
+                "The model has no parameters that require gradients, so nothing would be trained."
+            )
+        if isinstance(self.optimizer, torch.optim.Optimizer) or not callable(self.optimizer):
+            raise EstimatorError(
+                f"optimizer={_short(self.optimizer)} was given, but must be a class such as torch.optim.Adam "
+                "(its arguments go in optimizer_params) or a function fn(model)."
+            )
+        if isinstance(self.optimizer, type) and not issubclass(self.optimizer, torch.optim.Optimizer):
+            raise EstimatorError(
+                f"optimizer={self.optimizer.__name__} is a class, but not a torch.optim.Optimizer."
+            )
+        if self.optimizer is torch.optim.LBFGS:
+            raise EstimatorError(
+                "LBFGS evaluates the loss several times a step, which is not possible; use Adam."
+            )
+        if self.optimizer_params and not isinstance(self.optimizer, type):
+            raise EstimatorError(
+                "optimizer_params are for an optimizer class; fn(model) sets its arguments itself."
+            )
+        self._check_loss_and_step()
+        for name in ("scheduler", "transform", "val_transform", "predict"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise EstimatorError(f"{name}={_short(value)} was given, but must be a function.")
+
+    def _check_loss_and_step(self) -> None:
+        if self.step is not None:
+            if not callable(self.step):
+                raise EstimatorError(
+                    f"step={_short(self.step)} was given, but must be a function fn(model, batch)."
+                )
+            if not all(isinstance(metric, str) for metric in self.metrics):
+                raise EstimatorError("With step, metrics must be names of values that step returns.")
+            if self.class_weight is not None:
+                raise EstimatorError(
+                    "class_weight was given with step, which computes its own loss; weigh there."
+                )
+        elif isinstance(self.loss, type):
+            raise EstimatorError(
+                f"loss={self.loss.__name__} is a class; give an object: loss={self.loss.__name__}()."
+            )
+        elif not callable(self.loss):
+            raise EstimatorError(
+                f"loss={_short(self.loss)} was given, but must be a module or function loss(outputs, labels); "
+                "e.g. torch.nn.CrossEntropyLoss()."
+            )
+        elif getattr(self.loss, "reduction", "mean") == "none":
+            raise EstimatorError(
+                "The loss has reduction='none', but must give one number; use 'mean' or 'sum'."
+            )
+
+    def _check_numbers(self) -> None:
+        for name, least in (("batch_size", 1), ("accumulate", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+                raise EstimatorError(f"{name}={value!r} was given, but must be an int >= {least}.")
+            setattr(self, name, int(value))
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise EstimatorError(
+                f"gradient_clip={self.gradient_clip!r} was given, but must be a norm > 0 or None."
+            )
+        for name, options in (
+            ("precision", ("fp32", "bf16", "fp16")),
+            ("scheduler_interval", ("step", "epoch")),
+        ):
+            value = getattr(self, name)
+            if value not in options:
+                raise EstimatorError(
+                    f"{name}={value!r} was given, but must be one of {', '.join(map(repr, options))}"
+                    f"{nearest(str(value), options)}."
+                )
+
+
+def _metric(given: Any, logits: bool | None) -> tuple[str, Metric]:
+    """The name and a fresh metric for one entry of ``metrics``."""
+    if isinstance(given, str):
+        return given, metric_named("mse" if canonical(given) == "loss" else given, logits)
+    if isinstance(given, type):
+        raise MetricError(f"The metric {given.__name__} is a class; give an object: {given.__name__}(...).")
+    if is_torchmetric(given):
+        return type(given).__name__, TorchMetric(given)
+    if all(callable(getattr(given, method, None)) for method in ("update", "merge", "compute")):
+        return str(getattr(given, "name", type(given).__name__)), ObjectMetric(given)
+    name = getattr(given, "__name__", "<lambda>")
+    if not callable(given) or name == "<lambda>":
+        raise MetricError(
+            f"The metric {_short(given)} is neither a name, a function with a name, an object with update, merge "
+            "and compute, nor a torchmetrics object; define it with `def`, its name appears in histories."
+        )
+    return name, FunctionMetric(given)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{type(value).__name__}(...)"

@@ -1,0 +1,185 @@
+"""From a batch to loss and outputs, under the estimator's precision."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hopyard.errors import EstimatorError
+from hopyard.training.torch.binding import Batch, Binding
+from hopyard.training.torch.loss import Labels, Loss, describe, explain_misfit, label_like_outputs
+
+
+class Result(NamedTuple):
+    """What one batch gave. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
+
+    loss: torch.Tensor
+    weight: torch.Tensor | None
+    outputs: Any
+    labels: Labels | None
+    values: dict[str, Any]
+
+
+class Forward:
+    """The model with its loss, or the user's step, as one function of a placed batch."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        binding: Binding,
+        loss: Loss | None,
+        step: Callable[[torch.nn.Module, Batch], dict[str, Any]] | None,
+        device: torch.device,
+        dtype: torch.dtype | None,
+    ) -> None:
+        self.module = module
+        self.binding = binding
+        self.loss = loss
+        self._step = step
+        self._device = device
+        self._dtype = dtype
+
+    @property
+    def loss_is_sum(self) -> bool:
+        return self.loss is not None and self.loss.is_sum
+
+    def __call__(self, batch: Batch) -> Result:
+        """
+        Raises:
+            EstimatorError: the loss is not one number, or labels do not fit outputs.
+        """
+        if self._dtype is None:
+            return self._run(batch)
+        with self.autocast():
+            return self._run(batch)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._dtype is None else torch.autocast(self._device.type, self._dtype)
+
+    def _run(self, batch: Batch) -> Result:
+        if self._step is not None:
+            return self._run_step(batch)
+        assert self.loss is not None
+        outputs = self.outputs(batch)
+        labels = self.labels(batch, outputs)
+        loss, weight = self.loss(outputs, labels, self.binding.weights(batch))
+        return Result(scalar(loss), weight, outputs, labels, {})
+
+    def outputs(self, batch: Batch) -> Any:
+        arguments, keywords = self.binding.arguments(batch)
+        return self.module(*arguments, **keywords)
+
+    def labels(self, batch: Batch, outputs: Any) -> Labels:
+        """Labels as the loss takes them; several outputs and labels are paired."""
+        labels = self.binding.labels(batch)
+        if isinstance(labels, torch.Tensor):
+            return label_like_outputs(labels, outputs)
+        if isinstance(outputs, (list, tuple)) and len(outputs) == len(labels):
+            return tuple(map(label_like_outputs, labels, outputs))
+        return labels
+
+    @torch.no_grad()
+    def check_labels(self, batch: Batch) -> None:
+        """Compare outputs with the loss's labels before the loss is run, then run it.
+
+        Raises:
+            EstimatorError: they do not fit; says what would.
+        """
+        if self.loss is None:
+            return
+        with self.autocast():
+            outputs = self.outputs(batch)
+        labels = self.labels(batch, outputs)
+        problem = explain_misfit(self.loss.module, outputs, labels)
+        if problem is not None:
+            raise EstimatorError(f"Labels {shape_of(labels)} do not fit the loss: {problem}.")
+        try:
+            with self.autocast(), warnings.catch_warnings():
+                warnings.simplefilter("error")  # what broadcasts is only warned of
+                self.loss(outputs, labels, self.binding.weights(batch))
+        except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
+            raise EstimatorError(
+                f"The loss {describe(self.loss.module)} failed on outputs {shape_of(outputs)} and labels "
+                f"{shape_of(labels)}: {error}. Integer labels reach it as int64 (n,), floating ones as float32 "
+                "in the shape of the outputs; change the label column, the loss or the model's last layer."
+            ) from error
+
+    def _run_step(self, batch: Batch) -> Result:
+        assert self._step is not None
+        values = self._step(self.module, batch)
+        if not isinstance(values, dict) or "loss" not in values:
+            given = (
+                f"keys {', '.join(map(str, values))}" if isinstance(values, dict) else type(values).__name__
+            )
+            raise EstimatorError(
+                f"step=fn(model, batch) returned {given}, but must return a dict with 'loss'; "
+                "end it with `return {'loss': loss, ...}`."
+            )
+        others = {name: value for name, value in values.items() if name != "loss"}
+        return Result(scalar(values["loss"]), None, None, None, others)
+
+    @torch.no_grad()
+    def predictions(
+        self, batches: Iterable[Mapping[str, Any]], predict: Callable[[Any], Any] | None
+    ) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
+        """Outputs of all batches, or what ``predict`` makes of them, as arrays (rows, ...)."""
+        self.module.eval()
+        pieces: list[tuple[np.ndarray[Any, Any], ...]] = []
+        several = False
+        for batch in batches:
+            with self.autocast():
+                outputs = self.outputs(self.binding.place(batch))
+                outputs = outputs if predict is None else predict(outputs)
+            several = not isinstance(outputs, (torch.Tensor, np.ndarray))
+            values = outputs.values() if isinstance(outputs, dict) else outputs
+            pieces.append(tuple(map(as_numpy, values)) if several else (as_numpy(outputs),))
+        arrays = tuple(np.concatenate(column) for column in zip(*pieces, strict=True))
+        return arrays if several else arrays[0]
+
+
+def scalar(loss: Any) -> torch.Tensor:
+    """``loss`` as a tensor without dimensions.
+
+    Raises:
+        EstimatorError: it is not one number.
+    """
+    if not isinstance(loss, torch.Tensor):
+        raise EstimatorError(f"The loss is a {type(loss).__name__}, but must be a tensor with one number.")
+    if loss.ndim == 0:
+        return loss
+    if loss.numel() == 1:
+        return loss.reshape(())
+    raise EstimatorError(
+        f"The loss has the shape {tuple(loss.shape)}, but must be one number; take its mean over the batch."
+    )
+
+
+def shape_of(value: Any) -> str:
+    """dtype and shape of a tensor, or of those in a tuple, for messages."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(shape_of, value))})"
+    return type(value).__name__
+
+
+def on_cpu(value: Any) -> Any:
+    """Tensors, also in tuples and dicts, detached and on the CPU; half precision as float32."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).cpu()
+    if isinstance(value, dict):
+        return {key: on_cpu(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(on_cpu(item) for item in value)
+    return value
+
+
+def as_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """A tensor's values, half precision as float32."""
+    return np.asarray(on_cpu(value))

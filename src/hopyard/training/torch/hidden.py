@@ -1,0 +1,88 @@
+"""Whether a module changed something that its state dict does not hold.
+
+A model that stays on its worker between visits must go on as one that was built anew and loaded.
+Python counters, plain tensors and non-persistent buffers would make the difference, so their
+fingerprint is compared; a module that changes them is built anew for every visit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None))
+# Set by every pass anyway, or the state dict's own.
+_SKIPPED = {"training", "_parameters", "_modules", "_buffers", "_non_persistent_buffers_set"}
+_DEPTH = 4
+
+
+def fingerprint(*modules: Any) -> list[Any]:
+    """What of these modules (others than modules are ignored) lies outside their state dicts."""
+    found: list[Any] = []
+    for root in modules:
+        if isinstance(root, torch.nn.Module):
+            mark = _Marker({id(tensor) for tensor in root.state_dict(keep_vars=True).values()})
+            found += [(name, mark.module(module)) for name, module in root.named_modules()]
+    return found
+
+
+def versions(module: torch.nn.Module) -> list[int]:
+    """A number per tensor of the state dict that grows with every change in place."""
+    return [version(tensor) for tensor in module.state_dict(keep_vars=True).values()]
+
+
+def version(value: Any) -> int:
+    """How often a tensor was changed in place; 0 for what does not count it."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
+class _Marker:
+    """Makes something of each value that stays equal as long as the value does not change."""
+
+    def __init__(self, known: set[int]) -> None:
+        self._known = known  # tensors of the state dict, which modules may also hold in plain lists
+
+    def module(self, module: torch.nn.Module) -> list[Any]:
+        marks = [
+            (name, self.value(value))
+            for name, value in module.__dict__.items()
+            if name not in _SKIPPED and not name.endswith("_hooks")
+        ]
+        hidden = sorted(module._non_persistent_buffers_set)
+        return marks + [(name, self.value(module._buffers[name])) for name in hidden]
+
+    def value(self, value: Any, depth: int = _DEPTH) -> Any:
+        if isinstance(value, float):
+            return repr(value)
+        if isinstance(value, _SIMPLE):
+            return value
+        if isinstance(value, torch.Tensor):
+            return _Same(value), 0 if id(value) in self._known else version(value)
+        if isinstance(value, np.ndarray):
+            return _Same(value), value.tobytes() if value.dtype != object else b""
+        if isinstance(value, torch.Generator):
+            return _Same(value), value.get_state().numpy().tobytes()
+        if depth and isinstance(value, (list, tuple)):
+            return [self.value(item, depth - 1) for item in value]
+        if depth and isinstance(value, dict):
+            return [(_Same(key), self.value(item, depth - 1)) for key, item in value.items()]
+        return _Same(value)
+
+
+class _Same:
+    """Equal if it holds the same object, whatever that object's own ``==`` says.
+
+    Holding it keeps its id from being given to another.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and (
+            self.value is other.value or (isinstance(self.value, _SIMPLE) and bool(self.value == other.value))
+        )
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,184 @@
+"""A trial's model, optimizer, scheduler and loss scaler on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from hopyard.errors import EstimatorError
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes
+from hopyard.training.metric import MetricSet
+from hopyard.training.torch import hidden, state
+from hopyard.training.torch.binding import Batch, Binding, as_tensors
+from hopyard.training.torch.forward import Forward
+from hopyard.training.torch.loss import Loss
+from hopyard.training.torch.optim import build_optimizer, build_scheduler
+from hopyard.training.torch.session import resolve_device
+from hopyard.training.torch.training import TrainingPass
+from hopyard.training.torch.validation import measure
+
+if TYPE_CHECKING:
+    from hopyard.training.torch.estimator import TorchEstimator
+
+
+class TorchReplica(Replica):
+    """See :class:`hopyard.training.estimator.Replica`; the arguments' meaning is TorchEstimator's."""
+
+    module: torch.nn.Module
+
+    def __init__(self, estimator: TorchEstimator, context: Context) -> None:
+        self._estimator = estimator
+        self.batch_size = estimator.batch_size
+        device = resolve_device(context.device)
+        self.module = estimator.model.to(device)
+        self._optimizer = build_optimizer(
+            estimator.optimizer,
+            estimator.optimizer_params,
+            self.module,
+            allow_fused=estimator.precision != "fp16",
+        )
+        steps = sum(
+            -(-len(batch_sizes(rows, estimator.batch_size)) // estimator.accumulate)
+            for rows in context.partition_rows
+        )
+        self._scheduler = build_scheduler(
+            estimator.scheduler, self._optimizer, max(1, steps), context.num_epochs
+        )
+        self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
+        binding = Binding(
+            estimator.inputs,
+            context.feature_columns,
+            context.label_columns,
+            estimator.sample_weight_column,
+            device,
+        )
+        self._forward = self._make_forward(binding, device)
+        self._hidden = self._fingerprint()
+
+    def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
+        given = self._estimator
+        loss = None
+        if given.step is None:
+            loss = Loss(given.loss, given.class_weight, given.sample_weight_column is not None, device)
+        dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[given.precision]
+        return Forward(self.module, binding, loss, given.step, device, dtype)
+
+    def check_labels(self, visit: Visit) -> None:
+        for batch in self._training_batches(visit):
+            self._forward.check_labels(self._forward.binding.place(batch))
+            return
+
+    def train(self, visit: Visit) -> dict[str, list[float]]:
+        given = self._estimator
+        training = TrainingPass(
+            self._forward,
+            self._optimizer,
+            self._scheduler if given.scheduler_interval == "step" else None,
+            self._scaler,
+            given.accumulate,
+            given.gradient_clip,
+        )
+        sizes = batch_sizes(len(visit.rows), given.batch_size)
+        where = f"epoch {visit.epoch + 1}, partition {visit.partition}"
+        sums = training.run(self._training_batches(visit), sizes, where)
+        if visit.last and given.scheduler_interval == "epoch" and self._scheduler is not None:
+            self._scheduler.step()
+        return sums
+
+    def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
+        given = self._estimator
+        columns = self._forward.binding.columns(every_feature=bool(given.transform or given.step))
+        batches = visit.training_batches(given.batch_size, columns, "torch")
+        if given.transform is None:
+            return batches
+        return transformed(batches, given.transform, visit, "transform")
+
+    def validate(self, visit: Visit) -> MetricSet:
+        given = self._estimator
+        columns = self._forward.binding.columns(every_feature=bool(given.val_transform or given.step))
+        batches = visit.validation_batches(given.batch_size, columns, "torch")
+        if given.val_transform is not None:
+            batches = transformed(batches, given.val_transform, visit, "val_transform")
+        before = hidden.versions(self.module)
+        found = self._measure(batches)
+        if hidden.versions(self.module) != before:
+            raise EstimatorError(
+                "The model changed its own parameters or buffers while it was validated; "
+                "let it do so only while `self.training` is true."
+            )
+        return found
+
+    def _measure(self, batches: Iterable[Mapping[str, Any]]) -> MetricSet:
+        given = self._estimator
+        return measure(self._forward, batches, MetricSet(given.named_metrics()), given.step_metrics())
+
+    def state(self) -> dict[str, Any]:
+        tree: dict[str, Any] = {
+            "model": state.to_tree(dict(self.module.state_dict()), "model"),
+            "optimizer": state.optimizer_tree(self._optimizer),
+        }
+        if self._scheduler is not None:
+            tree["scheduler"] = state.plain_tree(self._scheduler.state_dict())
+        if self._scaler is not None:
+            tree["scaler"] = state.plain_tree(self._scaler.state_dict())
+        return tree
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        state.load_module(self.module, tree["model"])
+        if "optimizer" in tree:
+            state.load_optimizer(self._optimizer, tree["optimizer"])
+        if self._scheduler is not None and "scheduler" in tree:
+            self._scheduler.load_state_dict(state.from_tree(tree["scheduler"]))
+        if self._scaler is not None and "scaler" in tree:
+            self._scaler.load_state_dict(state.from_tree(tree["scaler"]))
+
+    def keeps_hidden_state(self) -> bool:
+        return self._fingerprint() != self._hidden
+
+    def _fingerprint(self) -> list[Any]:
+        loss = self._forward.loss
+        return hidden.fingerprint(self.module, None if loss is None else loss.module)
+
+    def nbytes(self) -> int:
+        tensors = list(self.module.state_dict().values())
+        for entry in self._optimizer.state.values():
+            tensors += [value for value in entry.values() if isinstance(value, torch.Tensor)]
+        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+
+    def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+        """Loss and metrics over dicts of columns, arrays or tensors."""
+        return self._measure(self._prepared(batches)).compute()
+
+    def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
+        size = self._estimator.batch_size
+        names = [name for name in self._forward.binding.features if name in batch]
+        rows = len(batch[names[0]]) if names else 0
+        pieces = ({name: batch[name][i : i + size] for name in names} for i in range(0, max(rows, 1), size))
+        return self._forward.predictions(self._prepared(pieces), self._estimator.predict)
+
+    def _prepared(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        transform = self._estimator.val_transform
+        if transform is None:
+            return batches
+        return transformed(batches, transform, Visit(OneBatch({}), 0, 0, 0), "predict")
+
+
+def transformed(
+    batches: Iterable[Mapping[str, Any]], transform: Any, visit: Visit, kind: str
+) -> Iterable[Batch]:
+    """Every batch through the user's transform, each with a generator of its own.
+
+    Raises:
+        EstimatorError: it returns something else than a dict.
+    """
+    for number, batch in enumerate(batches):
+        result = transform(as_tensors(batch), visit.transform_rng(kind, number))
+        if not isinstance(result, dict):
+            raise EstimatorError(
+                f"{kind}=fn(batch, rng) returned {type(result).__name__}, but must return the dict of columns to use; "
+                "end it with `return batch`."
+            )
+        yield result

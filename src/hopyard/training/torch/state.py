@@ -1,0 +1,159 @@
+"""State of modules and optimizers to trees of tensors, and back, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hopyard.errors import EstimatorError
+from hopyard.objects import Tensor
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.complex128: "C128",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_DROP = object()
+
+
+def to_tree(value: Any, path: str) -> Any:
+    """``value`` as a tree; tensors on the CPU share its memory.
+
+    Raises:
+        EstimatorError: something in it is neither a tensor nor a plain value; ``path`` says where.
+    """
+    return _convert(value, path, strict=True)
+
+
+def plain_tree(value: Any) -> Any:
+    """The same, leaving out what is neither tensor nor plain (functions, counters of constants)."""
+    tree = _convert(value, "", strict=False)
+    return {} if tree is _DROP else tree
+
+
+def optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's state as a tree; of its groups, what is plain."""
+    return {
+        key: plain_tree(value) if key == "param_groups" else to_tree(value, f"optimizer.{key}")
+        for key, value in optimizer.state_dict().items()
+    }
+
+
+def _convert(value: Any, path: str, strict: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _tensor(value, path)
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if type(value) in (list, tuple):
+        items = [_convert(item, f"{path}[{i}]", strict) for i, item in enumerate(value)]
+        return _DROP if any(item is _DROP for item in items) else type(value)(items)
+    if type(value) is dict or (strict and isinstance(value, Mapping)):
+        pairs = {key: _convert(item, f"{path}.{key}", strict) for key, item in value.items()}
+        return {key: item for key, item in pairs.items() if item is not _DROP}
+    if strict:
+        raise EstimatorError(
+            f"The state {path} is a {type(value).__name__}, but only tensors, numbers, strings and lists, "
+            "tuples and dicts of them can be kept; leave it out of the state dict."
+        )
+    return _DROP
+
+
+def _tensor(tensor: torch.Tensor, path: str) -> Any:
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        raise EstimatorError(
+            f"The state {path} is a tensor of layout {tensor.layout} on {tensor.device}, but only dense ones "
+            "can be kept; make it dense in the model."
+        )
+    if tensor.dtype not in _NAMES:
+        raise EstimatorError(
+            f"The state {path} is a tensor of {tensor.dtype}, which cannot be kept; "
+            f"kept are {', '.join(str(dtype) for dtype in _NAMES)}."
+        )
+    flat = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    data = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    return Tensor(_NAMES[tensor.dtype], tuple(tensor.shape), data)
+
+
+def from_tree(tree: Any) -> Any:
+    """The value of a tree; tensors are new, on the CPU, and writable."""
+    if isinstance(tree, Tensor):
+        # A state may be mapped from a file: what trains must be a copy.
+        data = torch.from_numpy(np.array(tree.data, np.uint8))
+        dtype = _DTYPES[tree.dtype]
+        flat = data.view(dtype) if math.prod(tree.shape) else torch.empty(0, dtype=dtype)
+        return flat.reshape(tree.shape)
+    if isinstance(tree, dict):
+        return {key: from_tree(item) for key, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(from_tree(item) for item in tree)
+    return tree
+
+
+def load_module(module: torch.nn.Module, tree: Any) -> None:
+    """Load a model's tree into a module of the same architecture.
+
+    Raises:
+        EstimatorError: names or shapes differ; which do.
+    """
+    try:
+        module.load_state_dict(from_tree(tree), strict=True)
+    except RuntimeError as error:
+        raise EstimatorError(
+            f"The state is that of another model than the estimator function now builds: {error}\n"
+            "Build the model that the state came from: same layers, names and sizes for the same parameters."
+        ) from error
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
+    """Load an optimizer's tree into one made for the same parameters.
+
+    Raises:
+        EstimatorError: it has other parameter groups.
+    """
+    state = from_tree(tree)
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
+        # What a tree cannot hold (functions) stays as the constructor set it.
+        saved.update({key: value for key, value in group.items() if key not in saved and key != "params"})
+    kept = {key: dict(entry) for key, entry in state["state"].items() if isinstance(entry, dict)}
+    try:
+        optimizer.load_state_dict(state)
+    except (ValueError, KeyError) as error:
+        raise EstimatorError(
+            f"The state is that of another optimizer than the estimator function now builds: {error}. "
+            "Build the optimizer that the state came from, over the same parameters."
+        ) from error
+    _restore_dtypes(optimizer, kept)
+
+
+def _restore_dtypes(optimizer: torch.optim.Optimizer, kept: dict[int, dict[str, Any]]) -> None:
+    """Undo that ``load_state_dict`` casts state to its parameter's dtype: float32 moments of bfloat16 stay."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entry in kept.items():
+        loaded = optimizer.state[parameters[index]]
+        for key, value in entry.items():
+            if isinstance(value, torch.Tensor) and loaded[key].dtype != value.dtype:
+                loaded[key] = value.to(loaded[key].device)
