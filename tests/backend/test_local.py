@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,16 @@ class TestLocalBackend(BackendSuite):
         return LocalBackend(num_workers=2, device="cpu", unit_timeout=unit_timeout)
 
 
+class TestLocalBackendWithoutProcessDescriptors(TestLocalBackend):
+    """Systems other than Linux: the end of the channel tells of the end of the process."""
+
+    @pytest.fixture(autouse=True)
+    def no_process_descriptors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(os, "pidfd_open")
+
+
 @pytest.fixture
-def one():
+def one() -> Iterator[LocalBackend]:
     with LocalBackend(num_workers=1, device="cpu") as backend:
         yield backend
 
@@ -187,8 +196,20 @@ if child == 0:
     sys.exit(0)
 os.waitpid(child, 0)
 print(backend.submit(0, os.getpid).result() == pid)"""
-    done = run_script(script)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert run_script(script).stdout == "True\n"
+
+
+def test_a_fork_of_the_driver_gets_workers_of_its_own() -> None:
+    script = f"""{SETUP}
+import os
+pid = backend.submit(0, os.getpid).result()
+child = os.fork()
+if child == 0:
+    own = backend.submit(0, os.getpid).result()
+    backend.stop()
+    os._exit(own == pid)
+print(os.waitpid(child, 0)[1], backend.submit(0, os.getpid).result() == pid)"""
+    assert run_script(script).stdout == "0 True\n"
 
 
 def test_ctrl_c_interrupts_the_driver_and_not_the_worker(tmp_path: Path) -> None:
@@ -236,6 +257,33 @@ def test_nothing_is_left_after_stop() -> None:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
     assert resources() == before
+
+
+def test_ctrl_c_does_not_end_a_worker_that_is_just_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def state() -> tuple[bool, set[int]]:
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        return ignored, signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+    with LocalBackend(num_workers=1, device="cpu") as backend:
+        assert result_of(backend.submit(0, state)) == (True, set())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_callback_that_ends_the_thread_of_the_backend_fails_its_tasks_and_not_the_next(
+    one: LocalBackend, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    future = one.submit(0, (tmp_path / "pipe").read_text)
+    behind = one.submit(0, signal.pause)
+    future.add_done_callback(lambda _: sys.exit("on purpose"))
+    (tmp_path / "pipe").write_text("go")
+    assert "the backend's own thread failed with SystemExit: on purpose" in str(error_of(behind))
+    assert result_of(one.submit(0, abs, -1)) == 1
 
 
 # Workers that behave badly

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import selectors
+import signal
 import threading
 import time
 from collections import deque
@@ -63,8 +64,8 @@ class Engine:
 
     @property
     def ended(self) -> bool:
-        """Whether the thread is past its last command."""
-        return self._ended
+        """Whether the thread takes no more commands, or is not this process's."""
+        return self._ended or os.getpid() != self._pid
 
     def _post(self, command: Callable[[], None]) -> None:
         """Have the thread run ``command``; nothing happens once it has ended."""
@@ -72,7 +73,7 @@ class Engine:
             if self._ended:
                 return
             self._commands.append(command)
-            with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups, which do as well
+            if len(self._commands) == 1:  # else the thread is about to take this one with those before it
                 os.write(self._wake, b"\0")
 
     def _obey(self) -> None:
@@ -85,6 +86,8 @@ class Engine:
         self._stopping = True
 
     def _run(self) -> None:
+        # Workers inherit this, so that a Ctrl-C cannot end one that does not ignore it yet.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         reason = "the backend was stopped"
         try:
             while not self._stopping:

@@ -38,6 +38,7 @@ def main(descriptor: int) -> None:
     if sys.platform == "linux":
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     faulthandler.enable()
     channel = Channel(socket.socket(fileno=descriptor))
     threading.Thread(target=_exit_with_driver, args=(descriptor,), daemon=True).start()
