@@ -1,1 +1,19 @@
 """What a worker runs: estimators' common part, units, metrics. Frameworks are in folders of their own."""
+
+from hopyard.training.build import build_replica
+from hopyard.training.check import Check, check_trial
+from hopyard.training.program import Program, load_program, save_program
+from hopyard.training.request import UnitRequest, UnitResult
+from hopyard.training.unit import run_unit
+
+__all__ = [
+    "Check",
+    "Program",
+    "UnitRequest",
+    "UnitResult",
+    "build_replica",
+    "check_trial",
+    "load_program",
+    "run_unit",
+    "save_program",
+]

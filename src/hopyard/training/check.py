@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,23 @@ from hopyard.training.program import Program
 from hopyard.training.session import Session
 
 
+@dataclass(frozen=True)
+class Check:
+    """What one batch told about a trial.
+
+    Attributes:
+        evidence: what went wrong, or None.
+        measured: names of the validation metrics, ``"loss"`` among them; empty if something went wrong.
+    """
+
+    evidence: Evidence | None
+    measured: tuple[str, ...] = ()
+
+
 def check_trial(
     program: Program, params: dict[str, Any], trial: int, batch: Mapping[str, np.ndarray[Any, Any]]
-) -> Evidence | None:
-    """What goes wrong when this trial trains and validates ``batch``; None if nothing does.
+) -> Check:
+    """What goes wrong when this trial trains and validates ``batch``, and what it measures if nothing does.
 
     Args:
         batch: columns of at least one row, as loaders give them; no more than a batch of rows is used.
@@ -37,10 +51,10 @@ def check_trial(
             replica.check_labels(visit)
             replica.train(visit)
             phase = "validate"
-            replica.validate(visit).compute()
+            measured = tuple(replica.validate(visit).compute())
             replica.state()
     except (StorageError, WorkerError):
         raise
     except Exception as error:
-        return gather(error, phase, None)
-    return None
+        return Check(gather(error, phase, None))
+    return Check(None, measured)

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hopyard.data.loader import Output, Tail
 from hopyard.data.order import batch_bounds
 from hopyard.objects import derive_seed
 from hopyard.training.metric import MetricSet
@@ -40,8 +41,8 @@ class Rows(Protocol):
         seed: int = 0,
         *,
         columns: Sequence[str] | None = None,
-        output: str = "numpy",
-        tail: str = "short",
+        output: Output = "numpy",
+        tail: Tail = "short",
         epoch: int = 0,
     ) -> Iterable[Mapping[str, Any]]: ...
 
@@ -82,7 +83,7 @@ class Visit:
     last: bool = False
 
     def training_batches(
-        self, batch_size: int, columns: Sequence[str], output: str
+        self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
         """Shuffled batches; a last one of fewer than half the rows joins the one before it."""
         return self.rows.loader(
@@ -96,7 +97,7 @@ class Visit:
         )
 
     def validation_batches(
-        self, batch_size: int, columns: Sequence[str], output: str
+        self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
         """All rows in their order; the last batch may be short."""
         return self.rows.loader(batch_size, columns=columns, output=output)
@@ -199,8 +200,8 @@ class OneBatch:
         seed: int = 0,
         *,
         columns: Sequence[str] | None = None,
-        output: str = "numpy",
-        tail: str = "short",
+        output: Output = "numpy",
+        tail: Tail = "short",
         epoch: int = 0,
     ) -> Iterator[dict[str, Any]]:
         """The one batch; ``columns`` that are not there are left out."""

@@ -63,8 +63,11 @@ class Program:
 
     @cached_property
     def val_partitions(self) -> list[Dataset]:
-        """The partitions that models are validated on, merged in their order."""
-        return [] if self.val is None else self.val.partitions(self.num_partitions)
+        """The partitions that models are validated on, merged in their order; fewer than
+        ``num_partitions`` if the data has fewer row groups."""
+        if self.val is None:
+            return []
+        return self.val.partitions(min(self.num_partitions, self.val.num_row_groups))
 
     def __getstate__(self) -> dict[str, Any]:
         # Partitions follow from the rest and stay behind.
