@@ -115,11 +115,11 @@ def as_ragged(data: ColumnData) -> ColumnData:
     return replace(data, kind="ragged", values=Ragged(flat, np.concatenate([[0], np.cumsum(lengths)])))
 
 
-def gather(values: Values, rows: npt.NDArray[np.int64]) -> Values:
-    """The rows at these positions, in this order, as new memory."""
+def gather(values: Values, rows: npt.NDArray[np.int64], out: npt.NDArray[Any] | None = None) -> Values:
+    """The rows at these positions, in this order, copied; a tensor's into ``out`` if given."""
     if isinstance(values, Ragged):
         return values.take(rows)
-    return np.take(values, rows, axis=0)
+    return np.take(values, rows, axis=0, out=out, mode="clip")  # other modes copy through a buffer
 
 
 def check_lengths(columns: Mapping[str, ColumnData]) -> int:

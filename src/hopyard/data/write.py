@@ -9,11 +9,15 @@ from __future__ import annotations
 import errno
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hopyard.data.columns import ColumnData, gather
 from hopyard.data.layout import Values
@@ -21,6 +25,7 @@ from hopyard.data.manifest import ColumnStatistics, FileEntry
 from hopyard.data.order import Rows
 from hopyard.data.parquet import FileWriter
 from hopyard.data.policies import Policies
+from hopyard.data.ragged import Ragged
 from hopyard.data.statistics import Statistics
 from hopyard.errors import StorageFullError
 from hopyard.storage.base import Store
@@ -28,6 +33,7 @@ from hopyard.storage.base import Store
 GROUPS = 24  # row groups are a multiple of it: it has many divisors, so many numbers of partitions are even
 GROUP_BYTES = 32 << 20
 FILE_BYTES = 192 << 20
+_BUFFERS = 3  # row groups: being gathered, written, and summed up
 
 Repeat = Callable[[Callable[[], Any]], Any]
 """Runs a write until there is space for it; see ``storage.full``."""
@@ -73,6 +79,7 @@ class SplitWriter:
         self._policies = policies
         self._store = store
         self._progress = progress
+        self._buffers: dict[tuple[str, int], npt.NDArray[Any]] = {}
         stored = next(iter(columns.values()))
         row_bytes = max(sum(data.nbytes for data in columns.values()) / len(stored), 1)
         self._size = group_size(len(rows), row_bytes)
@@ -124,11 +131,17 @@ class SplitWriter:
         writer = FileWriter(path, self._policies.schema)
         try:
             with ThreadPoolExecutor(2, "hopyard-prepare") as pool:
-                computed = []
-                for group in self._ahead(groups, pool):
+                computed: deque[Future[Statistics]] = deque()
+                coming = pool.submit(self._gather, groups.start)
+                for number in groups:
+                    group = coming.result()
                     computed.append(
                         pool.submit(Statistics.of, self._policies.schema, group.values, group.missing)
                     )
+                    if len(computed) == _BUFFERS:
+                        statistics.append(computed.popleft().result())  # its buffers are free from here on
+                    if number + 1 < groups.stop:
+                        coming = pool.submit(self._gather, number + 1)
                     writer.write(group.values)
                 statistics += [part.result() for part in computed]
             return writer.close()
@@ -141,22 +154,13 @@ class SplitWriter:
                 ) from error
             raise
 
-    def _ahead(self, groups: range, pool: ThreadPoolExecutor) -> Iterator[_Group]:
-        """The row groups, each gathered while the one before is written."""
-        coming: Future[_Group] = pool.submit(self._gather, groups.start)
-        for number in groups:
-            group = coming.result()
-            if number + 1 < groups.stop:
-                coming = pool.submit(self._gather, number + 1)
-            yield group
-
     def _gather(self, number: int) -> _Group:
         rows = self._rows[number * self._size : (number + 1) * self._size]
         gathered = {
             name: ColumnData(
                 name,
                 data.kind,
-                gather(data.values, rows),
+                gather(data.values, rows, self._buffer(name, number, len(rows))),
                 None if data.missing is None else data.missing[rows],
             )
             for name, data in self._columns.items()
@@ -165,3 +169,13 @@ class SplitWriter:
             name: int(data.missing.sum()) for name, data in gathered.items() if data.missing is not None
         }
         return _Group(self._policies.apply(gathered), missing)
+
+    def _buffer(self, name: str, number: int, rows: int) -> npt.NDArray[Any] | None:
+        """Memory for a row group of a tensor; new memory for each would cost more than the gathering."""
+        values = self._columns[name].values
+        if isinstance(values, Ragged):
+            return None
+        key = name, number % _BUFFERS
+        if key not in self._buffers:
+            self._buffers[key] = np.empty((self._size, *values.shape[1:]), values.dtype)
+        return self._buffers[key][:rows]
