@@ -1,0 +1,543 @@
+"""What a run's id is made of: the same in every process, and different whenever the result could be."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import enum
+import fractions
+import functools
+import importlib
+import json
+import math
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.tune.identity import Identity, describe_value, identity, what_differs
+
+MAIN = """
+import torch
+
+import layers
+from layers import head as make_head
+
+WIDTHS = {"small": [16, 32]}
+UNUSED = 1
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width: int, scale=2):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width * scale)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+class Deep(Block):
+    depth = 3
+
+
+def gen(params: dict) -> object:
+    from layers import tail
+    import layers as again
+
+    body = Deep(WIDTHS["small"][0])
+    init = lambda module: torch.nn.init.zeros_(module.weight)
+    return layers.trunk(params), make_head(), tail(), again.extra(), body, init
+
+
+def bystander():
+    return 1
+"""
+
+LAYERS = """
+RATE = 0.5
+TAILS = {"a", "b", "c"}
+
+def trunk(params):
+    # a comment
+    return [params, RATE]
+
+def head(width=10):
+    return inner(width)
+
+def inner(width):
+    return width + 1
+
+def tail():
+    return sorted(TAILS)
+
+def extra():
+    return 7
+
+def bystander():
+    return RATE
+"""
+
+
+@pytest.fixture
+def identity_of(tmp_path: Path) -> Iterator[Callable[..., Identity]]:
+    """The identity of ``gen`` in a module of that source, beside a module ``layers`` of that source."""
+    folders: list[str] = []
+
+    def make(main: str = MAIN, layers: str = LAYERS, name: str = "script") -> Identity:
+        folder = tmp_path / str(len(folders))
+        folder.mkdir()
+        folders.append(str(folder))
+        (folder / f"{name}.py").write_text(main)
+        (folder / "layers.py").write_text(layers)
+        sys.path.insert(0, str(folder))
+        try:
+            importlib.invalidate_caches()
+            return identity(importlib.import_module(name).gen)
+        finally:
+            sys.path.remove(str(folder))
+            for module in (name, "layers"):
+                sys.modules.pop(module, None)
+
+    yield make
+
+
+def replaced(source: str, old: str, new: str) -> str:
+    assert source.count(old) == 1, old
+    return source.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("def gen(params: dict) -> object:", "def gen(  # what the search calls\n    params,\n):"),
+        ("def gen(params: dict) -> object:\n", 'def gen(params):\n    """Build it."""\n'),
+        ("    body = Deep(", "    body: Deep = Deep("),
+        ("    body = Deep(", "    width: int\n    body = Deep("),
+        ('WIDTHS["small"][0])', "WIDTHS['small'][\n        0\n    ])"),
+        ("class Deep(Block):\n", 'class Deep(Block):\n    """Deeper."""\n\n'),
+        ("UNUSED = 1", "UNUSED = 2"),
+        ("def bystander():\n    return 1", "def bystander():\n    return 2"),
+        ("import torch\n", "import json\n\n\nimport torch\n"),
+    ],
+)
+def test_edits_that_change_nothing_keep_the_digest(
+    identity_of: Callable[..., Identity], old: str, new: str
+) -> None:
+    assert identity_of(replaced(MAIN, old, new)) == identity_of()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    # a comment\n", '    """A docstring."""\n\n    # another comment\n'),
+        ("def bystander():\n    return RATE", "def bystander():\n    return inner"),
+    ],
+)
+def test_edits_of_another_module_that_change_nothing_keep_the_digest(
+    identity_of: Callable[..., Identity], old: str, new: str
+) -> None:
+    assert identity_of(layers=replaced(LAYERS, old, new)) == identity_of()
+
+
+def test_the_name_of_the_file_does_not_count(identity_of: Callable[..., Identity]) -> None:
+    assert identity_of(name="renamed") == identity_of()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("return layers.trunk(params), make_head()", "return make_head(), layers.trunk(params)", {"gen"}),
+        ("zeros_", "ones_", {"gen"}),
+        ("torch.relu", "torch.tanh", {"Block.forward"}),
+        ("scale=2", "scale=3", {"Block.__init__"}),
+        ("depth = 3", "depth = 4", {"Deep"}),
+        ("class Deep(Block):", "class Deep(torch.nn.Module):", {"Deep"}),
+        ("[16, 32]", "[16, 64]", {"WIDTHS in gen"}),
+    ],
+)
+def test_edits_that_change_the_result_change_the_digest_and_name_the_place(
+    identity_of: Callable[..., Identity], old: str, new: str, changed: set[str]
+) -> None:
+    before, after = identity_of(), identity_of(replaced(MAIN, old, new))
+    assert before.digest is not None
+    assert after.digest is not None
+    assert before.digest != after.digest
+    assert {name for name, part in after.parts.items() if before.parts.get(name) != part} == changed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("[params, RATE]", "[RATE, params]", {"trunk"}),
+        ("RATE = 0.5", "RATE = 0.25", {"RATE in trunk"}),
+        ("width=10", "width=11", {"head"}),
+        ("width + 1", "width + 2", {"inner"}),
+        ('"b", "c"', '"b", "d"', {"TAILS in tail"}),
+        ("return 7", "return 8", {"extra"}),
+    ],
+)
+def test_edits_of_a_helper_in_another_module_are_seen(
+    identity_of: Callable[..., Identity], old: str, new: str, changed: set[str]
+) -> None:
+    before, after = identity_of(), identity_of(layers=replaced(LAYERS, old, new))
+    assert before.digest != after.digest
+    assert {name for name, part in after.parts.items() if before.parts.get(name) != part} == changed
+
+
+def test_a_module_used_as_a_value_counts_as_a_whole(identity_of: Callable[..., Identity]) -> None:
+    main = "import layers\n\ndef gen(params):\n    return getattr(layers, params['layer'])\n"
+    edited = replaced(LAYERS, "def bystander():\n    return RATE", "def bystander():\n    return 2 * RATE")
+    assert identity_of(main).digest != identity_of(main, edited).digest
+
+
+def test_a_file_edited_after_it_was_imported_is_not_taken_for_what_runs(tmp_path: Path) -> None:
+    path = tmp_path / "edited_module.py"
+    path.write_text("def gen(params):\n    return 1\n")
+    spec = importlib.util.spec_from_file_location("edited_module", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    before = identity(module.gen)
+    path.write_text("def gen(params):\n    return 22\n")
+    after = identity(module.gen)
+    spec.loader.exec_module(module)
+    assert len({before.digest, after.digest, identity(module.gen).digest}) == 3
+    assert "bytecode" in json.dumps(describe_value(module.gen)) or "22" in json.dumps(
+        describe_value(module.gen)
+    )
+
+
+# In every process
+
+SCRIPT = """
+import collections, dataclasses, enum, functools, json, logging, sys
+import numpy, torch
+from hopyard.tune.identity import identity
+
+class Kind(enum.Enum):
+    FAST = 1
+
+@dataclasses.dataclass
+class Config:
+    width: int = 3
+    names: set = dataclasses.field(default_factory=set)
+    def area(self):
+        return self.width ** 2
+
+Point = collections.namedtuple("Point", "x y")
+logger = logging.getLogger("models")
+names = {"alpha", "beta", "gamma", "delta"}
+helpers = {len, sorted, numpy.sum}
+config = Config(4, {"a", "b", "c"})
+table = numpy.arange(6).reshape(2, 3)
+weights = torch.ones(3, dtype=torch.bfloat16)
+layer = torch.nn.Linear(2, 2, bias=False)
+torch.nn.init.constant_(layer.weight, 0.5)
+half = functools.partial(round, ndigits=2)
+
+@functools.lru_cache
+def cached(n):
+    return n if n < 2 else cached(n - 1) + cached(n - 2)
+
+@torch.no_grad()
+def frozen(x):
+    return x + table
+
+def build(scale):
+    def gen(params):
+        logger.info("building")
+        return names, helpers, config, weights, layer, half, cached, frozen, Kind.FAST, Point(1, scale), gen
+    return gen
+
+print(json.dumps(identity(build(2)).to_json()))
+"""
+
+
+def run(arguments: list[str], hash_seed: int, text: str | None = None) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    done = subprocess.run(
+        [sys.executable, *arguments], input=text, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_digest_is_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "moved.py").write_text("# moved\n" + SCRIPT)
+    first = run([str(tmp_path / "train.py")], hash_seed=1)
+    assert first["digest"] is not None
+    assert first["undigestible"] == []
+    assert run([str(tmp_path / "moved.py")], hash_seed=2) == first
+
+
+@pytest.mark.parametrize("arguments", [["-c", SCRIPT], ["-"]])
+def test_code_without_a_file_has_the_same_digest_in_every_process(arguments: list[str]) -> None:
+    first, second = (run(arguments, seed, text=SCRIPT) for seed in (1, 2))
+    assert first["digest"] is not None
+    assert first == second
+
+
+# Lambdas, methods, callables
+
+
+def same(first: Any, second: Any) -> bool:
+    one, two = identity(first), identity(second)
+    assert one.digest is not None, one.undigestible
+    assert two.digest is not None, two.undigestible
+    return one.digest == two.digest
+
+
+def test_lambdas_on_one_line_are_told_apart() -> None:
+    pair = (lambda params: params["a"], lambda params: params["b"])
+    again = (
+        lambda params: params["a"],
+        lambda params: (params["b"]),
+    )  # fmt: skip
+    assert same(pair[0], again[0])
+    assert same(pair[1], again[1])
+    assert not same(*pair)
+
+
+def test_nested_lambdas_on_one_line_are_told_apart() -> None:
+    outer = lambda a: lambda b: (a, b)  # noqa: E731
+    assert not same(outer, outer(1))
+    assert not same(outer(1), outer(2))
+    assert "bytecode" not in json.dumps([describe_value(outer), describe_value(outer(1))])
+
+
+def build(width: Any) -> Callable[[Any], Any]:
+    def gen(params: Any) -> Any:
+        return width, params
+
+    return gen
+
+
+def test_captured_values_count_by_content() -> None:
+    assert same(build(3), build(3))
+    assert not same(build(3), build(4))
+    assert not same(build(1), build(True))
+    assert same(build(np.arange(3)), build(np.arange(3)))
+    assert not same(build(np.arange(3)), build(np.arange(3.0)))
+
+
+def test_a_function_that_reaches_itself_ends() -> None:
+    def odd(n: int) -> bool:
+        return n > 0 and even(n - 1)
+
+    def even(n: int) -> bool:
+        return n == 0 or odd(n - 1)
+
+    assert same(odd, odd)
+    assert not same(odd, even)
+
+
+class Builder:
+    see = 1  # a name that descriptions use too
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __call__(self, params: Any) -> Any:
+        return self.width, params
+
+    def build(self, params: Any) -> Any:
+        return params, self.width
+
+    @functools.cached_property
+    def area(self) -> int:
+        return self.width**2
+
+    @property
+    def half(self) -> float:
+        return self.width / 2
+
+    @classmethod
+    def default(cls) -> Builder:
+        return cls(1)
+
+
+def test_methods_partials_and_callable_instances_count_by_content() -> None:
+    assert same(Builder(1), Builder(1))
+    assert not same(Builder(1), Builder(2))
+    assert same(Builder(1).build, Builder(1).build)
+    assert not same(Builder(1).build, Builder(2).build)
+    assert not same(Builder(1).build, Builder(1).__call__)
+    assert same(functools.partial(build, 1), functools.partial(build, 1))
+    assert not same(functools.partial(build, 1), functools.partial(build, 2))
+    assert same(Builder, Builder)
+    assert not same(Builder, Builder.default)
+
+
+# Values
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    width: int
+    rates: tuple[float, ...] = ()
+
+
+Point = collections.namedtuple("Point", "x y")
+
+DIFFERENT: list[Any] = [
+    None, True, 1, 1.0, "1", b"1", 0.0, -0.0, math.inf, -math.inf, math.nan, 1j, ..., [], (), {}, set(), frozenset(),
+    [1], (1,), {1}, [[1]], {"a": 1}, {1: "a"}, [1, 2], [2, 1], {"a": 1, "b": 2}, bytearray(b"1"), range(3), slice(3),
+    Color.RED, Color.BLUE, Color, Setting(1), Setting(2), Setting(1, (0.1,)), Point(1, 2), Point(2, 1), 10**30,
+    np.float32(1), np.float64(1), np.int64(1), np.zeros(2), np.zeros((2, 1)), np.zeros(2, "f4"), np.array(["a"]),
+    np.array(["a", None], object), np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]), np.dtype("f4"), np.dtype("f8"),
+    torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16), torch.zeros(1, 2), torch.ones(2), torch.tensor(1),
+    torch.zeros(2, requires_grad=True), torch.nn.Parameter(torch.zeros(2)), torch.float32, torch.bfloat16,
+    torch.device("cpu"), torch.device("meta"), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Dropout(0.2),
+    torch.nn.Linear, torch.relu, torch.nn.functional.relu, np.sum, np.add, len, sorted, [].append, str.upper,
+    re.compile("a"), re.compile("b"), re.compile("a", re.IGNORECASE), Path("a"), Path("b"), fractions.Fraction(1, 3),
+    datetime.date(2020, 1, 2), collections.OrderedDict(a=1), collections.Counter("aab"), collections.deque([1]),
+    np.random.default_rng(0), np.random.default_rng(1), list[int], object, int, json, math, {"see": "x"}, {"a": math.inf},
+]  # fmt: skip
+
+
+def test_different_values_have_different_digests() -> None:
+    digests: dict[str | None, Any] = {}
+    for value in DIFFERENT:
+        found = identity(value)
+        assert found.digest is not None, found.undigestible
+        assert found.digest not in digests, (value, digests[found.digest])
+        digests[found.digest] = value
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.sampled_from(Color),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(VALUES)
+def test_descriptions_are_json_and_equal_values_have_equal_ones(value: Any) -> None:
+    import copy
+
+    description = describe_value(value)
+    assert json.loads(json.dumps(description, allow_nan=False)) == description
+    assert description == describe_value(copy.deepcopy(value))
+
+
+def test_the_order_of_a_set_does_not_count_and_that_of_a_dict_does() -> None:
+    names = [f"name {number}" for number in range(50)]
+    assert same(set(names), set(reversed(names)))
+    assert same(frozenset({build, len, Builder}), frozenset({Builder, len, build}))
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
+
+
+def test_values_that_hold_themselves_end() -> None:
+    ring: list[Any] = [1]
+    ring.append(ring)
+    node = Builder(1)
+    node.width = node  # type: ignore[assignment]
+    assert same(ring, ring)
+    assert same(node, node)
+    assert not same(ring, [1, [1]])
+
+
+def test_views_of_arrays_and_tensors_count_by_what_they_show() -> None:
+    array, tensor = np.arange(12).reshape(3, 4), torch.arange(12).reshape(3, 4)
+    assert same(array.T, array.T.copy())
+    assert not same(array.T, array)
+    assert same(tensor.T, tensor.T.contiguous())
+
+
+# What cannot be digested
+
+
+def test_what_cannot_be_digested_is_named_with_the_way_to_it(tmp_path: Path) -> None:
+    connection, lock = sqlite3.connect(":memory:"), threading.Lock()
+    values = {"open": [lock]}
+
+    def helper() -> Any:
+        return connection
+
+    def gen(params: Any, items: Any = (n for n in [1])) -> Any:
+        return helper(), values, params, items
+
+    found = identity(gen)
+    assert found.digest is None
+    assert found.undigestible == [
+        "estimator_gen_fn -> defaults -> [0] is a builtins.generator",
+        "estimator_gen_fn -> closure['helper'] -> closure['connection'] is a sqlite3.Connection",
+        "estimator_gen_fn -> closure['values'] -> ['open'] -> [0] is a _thread.lock",
+    ]
+    connection.close()
+
+
+def test_open_files_and_sparse_tensors_cannot_be_digested(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        assert identity(file, "log").undigestible == ["log is a _io.TextIOWrapper"]
+    (reason,) = identity({"mask": torch.eye(2).to_sparse()}, "init_from").undigestible
+    assert reason.startswith("init_from -> ['mask'] is a torch:Tensor without plain content")
+
+
+def test_an_import_that_fails_is_a_reason_not_an_error(identity_of: Callable[..., Identity]) -> None:
+    (reason,) = identity_of("def gen(params):\n    import no_such_module_at_all\n    return 1\n").undigestible
+    assert reason.startswith(
+        "estimator_gen_fn -> import of no_such_module_at_all failed: ModuleNotFoundError"
+    )
+
+
+def test_a_value_nested_beyond_the_stack_is_a_reason_not_an_error() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    assert identity(deep, "init_from").undigestible == ["init_from is nested too deeply"]
+
+
+# Differences in words
+
+
+def test_differences_are_named_with_both_values() -> None:
+    old = {"num_epochs": 5, "seed": 0, "search_space": {"lr": {"hp_log": [0.1, 1]}, "bs": 3}, "gone": None}
+    new = {"num_epochs": 8, "seed": 0, "search_space": {"lr": {"hp_uniform": [0, 1]}, "bs": 3}, "came": "x"}
+    assert what_differs(old, new) == [
+        "num_epochs: 5 (run) -> 8 (now)",
+        'search_space.lr: {"hp_log": [0.1, 1]} (run) -> {"hp_uniform": [0, 1]} (now)',
+        "gone: null (run) -> not set (now)",
+        'came: not set (run) -> "x" (now)',
+    ]
+    assert what_differs(old, json.loads(json.dumps(old))) == []
+
+
+def test_changed_code_is_named(identity_of: Callable[..., Identity]) -> None:
+    before = identity_of()
+    edited = replaced(LAYERS, "width + 1", "inner.__name__").replace("RATE = 0.5", "RATE = 0.75")
+    after = identity_of(layers=edited)
+    lines = what_differs({"estimator_gen_fn": before.to_json()}, {"estimator_gen_fn": after.to_json()})
+    assert lines == ["the estimator function's code changed: inner, RATE in trunk, inner in inner (new)"]
+
+
+def test_long_values_are_cut_but_never_shown_as_equal() -> None:
+    (line,) = what_differs({"columns": ["x" * 80, "a"]}, {"columns": ["x" * 80, "b"]})
+    assert line == f'columns: changed beyond ["{"x" * 55}...'
