@@ -56,9 +56,14 @@ def seconds_to_start(make: Callable[[], AbstractContextManager[Any]]) -> float:
     start = time.perf_counter()
     with make() as pool:
         if isinstance(pool, ProcessPoolExecutor):
-            for future in [pool.submit(time.sleep, 0.01) for _ in range(WORKERS)]:
+            for future in [pool.submit(abs, -1) for _ in range(WORKERS)]:
                 future.result()
         return time.perf_counter() - start
+
+
+def executor_of_both(context: Any) -> ProcessPoolExecutor:
+    """A pool whose workers answer once both are up."""
+    return ProcessPoolExecutor(WORKERS, mp_context=context, initializer=context.Barrier(WORKERS).wait)
 
 
 def in_turn(backend: Backend) -> Submit:
@@ -106,8 +111,8 @@ def main() -> None:
         report("no-op tasks", "tasks/s", "inline", rounds(tasks_per_second, inline))
     starters = {
         "local": lambda: LocalBackend(WORKERS, device="cpu"),
-        "ProcessPoolExecutor (spawn)": lambda: ProcessPoolExecutor(WORKERS, mp_context=spawn),
-        "ProcessPoolExecutor (fork)": lambda: ProcessPoolExecutor(WORKERS, mp_context=fork),
+        "ProcessPoolExecutor (spawn)": lambda: executor_of_both(spawn),
+        "ProcessPoolExecutor (fork)": lambda: executor_of_both(fork),
     }
     report("start", "s", "local", rounds(seconds_to_start, starters))
 

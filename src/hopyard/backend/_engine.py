@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from hopyard.backend._slot import NEVER, Slot
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
+from hopyard.errors import WorkerLostError
 
 GRACE = 0.5  # seconds that a busy worker has to notice the end of its channel, before it is killed
 
@@ -45,13 +46,15 @@ class Engine:
 
     def submit(self, worker: int, task: Task) -> None:
         """Queue the task for that worker."""
-        self._post(functools.partial(self._slots[worker].add, task))
+        if not self._post(functools.partial(self._slots[worker].add, task)):
+            task.future.set_exception(WorkerLostError(f"Worker {worker} had ended; submit the task again."))
 
     def start_workers(self) -> list[Future[None]]:
         """A future for each worker, done when it answers."""
         answers: list[Future[None]] = [Future() for _ in self._slots]
         for slot, answer in zip(self._slots, answers, strict=True):
-            self._post(functools.partial(slot.start, answer))
+            if not self._post(functools.partial(slot.start, answer)):
+                answer.set_exception(WorkerLostError("The workers had ended; start them again."))
         return answers
 
     def stop(self) -> None:
@@ -67,14 +70,15 @@ class Engine:
         """Whether the thread takes no more commands, or is not this process's."""
         return self._ended or os.getpid() != self._pid
 
-    def _post(self, command: Callable[[], None]) -> None:
-        """Have the thread run ``command``; nothing happens once it has ended."""
+    def _post(self, command: Callable[[], None]) -> bool:
+        """Have the thread run ``command``; False, and nothing happens, once it has ended."""
         with self._lock:
             if self._ended:
-                return
+                return False
             self._commands.append(command)
             if len(self._commands) == 1:  # else the thread is about to take this one with those before it
                 os.write(self._wake, b"\0")
+        return True
 
     def _obey(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -83,6 +83,8 @@ class Slot:
         if self.process is not None:
             self._verdict = self._verdict or verdict
             self.process.popen.kill()
+            if self.process.exit_descriptor is None:
+                self._on_exit(self.process, 0)
 
     def close(self, reason: str) -> None:
         """Take no more work and tell the process to exit; a task under way is abandoned."""
@@ -159,9 +161,7 @@ class Slot:
             message = process.channel.receive() if mask & selectors.EVENT_READ else None
         except (EOFError, OSError):
             self._selector.unregister(process.channel.sock)
-            process.popen.kill()  # without a channel it is of no use; mostly it is ending anyway
-            if process.exit_descriptor is None:
-                self._on_exit(process, 0)
+            self.kill()  # without a channel it is of no use; mostly it is ending anyway
             return
         if message is not None:
             self._on_message(process, *message)

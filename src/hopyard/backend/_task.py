@@ -19,7 +19,7 @@ class Task:
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.name: str = getattr(fn, "__qualname__", None) or repr(fn)
+        self.name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
         self.future: Future[Any] = Future()
         try:
             self.parts = dumps((fn, args), copy=True)
@@ -53,10 +53,11 @@ class Task:
     def fail(self, parts: Sequence[Part], where: str) -> None:
         """Set the exception that ``_worker._failure`` packed."""
         summary, text, pickled = (bytes(part) for part in parts)
-        error: Exception
         try:
             error = pickle.loads(pickled)
         except Exception:  # its class does not pickle, or does not exist here
+            error = None
+        if not isinstance(error, Exception):
             error = RuntimeError(summary.decode(errors="replace"))
         error.add_note(f"Traceback on {where}:\n{text.decode(errors='replace').rstrip()}")
         self.future.set_exception(error)

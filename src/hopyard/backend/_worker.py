@@ -106,7 +106,7 @@ class _Server:
         self._flush()
         self._channel.send(Kind.LINES, [b""])
         _, (text,) = _receive(self._channel)
-        return bytes(text).decode().splitlines()
+        return bytes(text).decode().split("\n") if text else []
 
     def _flush(self) -> None:
         """What the task wrote is in the pipes before the driver hears that it is done."""
@@ -131,7 +131,7 @@ def _failure(error: BaseException) -> list[Part]:
     own_frame = error.__traceback__
     lines = traceback.format_exception(type(error), error, own_frame and own_frame.tb_next)
     error = without_exit(error)
-    summary = f"{type(error).__name__}: {error}"
+    summary = "".join(traceback.format_exception_only(error)).rstrip()  # copes with a broken __str__
     try:
         pickled = cloudpickle.dumps(error.with_traceback(None), protocol=5)
     except Exception:

@@ -50,6 +50,11 @@ class Backend(ABC):
     def num_workers(self) -> int:
         """How many workers there are, also before they are started."""
 
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether ``start`` was called and ``stop`` was not yet, so that workers keep what they have in memory."""
+
     @abstractmethod
     def start(self) -> None:
         """Start the workers that are not running; returns when all answer."""

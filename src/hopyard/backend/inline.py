@@ -29,6 +29,10 @@ class InlineBackend(Backend):
     def num_workers(self) -> int:
         return 1
 
+    @property
+    def running(self) -> bool:
+        return True
+
     def start(self) -> None:
         """Nothing needs starting."""
 

@@ -59,6 +59,10 @@ class LocalBackend(Backend):
     def num_workers(self) -> int:
         return len(self._envs)
 
+    @property
+    def running(self) -> bool:
+        return self._engine is not None and not self._engine.ended
+
     def start(self) -> None:
         """Start the workers that are not running; returns when all answer.
 

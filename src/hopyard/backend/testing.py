@@ -250,6 +250,23 @@ class BackendSuite:
         error = error_of(processes.submit(0, fail))
         assert "DemandingError: no because of rain" in "".join(traceback.format_exception(error))
 
+    def test_an_exception_that_misbehaves_does_not_harm_the_worker(self, processes: Backend) -> None:
+        class NastyError(Exception):
+            def __str__(self) -> str:
+                raise ValueError("no text")
+
+            def __reduce__(self) -> tuple[Any, ...]:
+                return int, (5,)
+
+        def fail() -> None:
+            raise NastyError
+
+        before = result_of(processes.submit(0, os.getpid))
+        error = error_of(processes.submit(0, fail))
+        assert isinstance(error, RuntimeError)
+        assert "NastyError" in str(error)
+        assert result_of(processes.submit(0, os.getpid)) == before
+
     def test_later_changes_of_an_argument_do_not_reach_the_task(
         self, processes: Backend, tmp_path: Path
     ) -> None:
