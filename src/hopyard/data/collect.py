@@ -49,13 +49,13 @@ class Collector:
     Args:
         spool: a directory for unnamed temporary files, for what is more than ``memory`` bytes; None:
             such a source is only digested.
-        memory: bytes kept in memory.
+        memory: bytes kept in memory; None: ``MEMORY``.
     """
 
-    def __init__(self, spool: Path | None = None, memory: int = MEMORY) -> None:
+    def __init__(self, spool: Path | None = None, memory: int | None = None) -> None:
         self._columns: dict[str, _ColumnCollector] = {}
         self._spool = spool
-        self._memory = memory
+        self._memory = MEMORY if memory is None else memory
         self._rows = 0
         self._held = 0
 

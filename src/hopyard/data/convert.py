@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.columns import ColumnData, UnsupportedTypeError, check_names, settle
+from hopyard.data.columns import ColumnData, UnsupportedTypeError, check_names, empty_data, settle
 from hopyard.data.convert_arrow import SUPPORTED, from_arrow
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import TENSOR_DTYPES
@@ -98,6 +98,8 @@ def _from_masked(name: str, values: np.ma.MaskedArray[Any, Any]) -> ColumnData:
 
 def from_rows(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnData:
     """A column from one Python object a row; None is null."""
+    if not len(rows):
+        raise empty_data()
     first = next((row for row in rows if row is not None), None)
     if module_of(first) in ("torch", "PIL", "jax", "jaxlib", "tensorflow") or isinstance(first, np.ndarray):
         return _from_arrays(name, rows)

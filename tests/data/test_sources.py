@@ -1,0 +1,316 @@
+"""Whatever holds rows gives the same columns and the same fingerprint."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from hopyard.data.ragged import Ragged
+from hopyard.data.sources import as_source
+from hopyard.errors import ColumnError, CorruptError, DataError, NotFoundError
+
+ROWS = 700
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "image": rng.random((ROWS, 3, 2), np.float32),
+        "label": rng.integers(0, 10, ROWS),
+        "text": np.array([f"wört {i % 7}" * (i % 3) for i in range(ROWS)], object),
+        "small": rng.integers(0, 200, ROWS).astype(np.uint8),
+        "flag": rng.random(ROWS) > 0.5,
+        "score": rng.random(ROWS),
+    }
+
+
+@pytest.fixture(scope="module")
+def table(arrays):
+    lists = pa.array(arrays["image"].tolist(), pa.list_(pa.list_(pa.float32())))
+    return pa.table({name: lists if name == "image" else pa.array(v) for name, v in arrays.items()})
+
+
+def dict_rows(arrays):
+    return [{name: values[i] for name, values in arrays.items()} for i in range(ROWS)]
+
+
+class MapStyle(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return self.rows[i]
+
+
+class Iterable(torch.utils.data.IterableDataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def in_every_form(arrays, table, folder):
+    pq.write_table(table, folder / "one.parquet", row_group_size=100, compression="zstd")
+    (folder / "many").mkdir()
+    for part in range(2):
+        piece = table.slice(part * 300, 300 if part == 0 else None)
+        pq.write_table(piece, folder / "many" / f"{part}.parquet")
+    frame = pd.DataFrame({name: list(v) if v.ndim > 1 else v for name, v in arrays.items()})
+    batches = table.to_batches(max_chunksize=123)
+    return {
+        "dict of arrays": arrays,
+        "dict of lists": {name: list(v) for name, v in arrays.items()},
+        "fortran order": {name: np.asfortranarray(v) for name, v in arrays.items()},
+        "pandas": frame,
+        "pandas with nullable dtypes": frame.astype(
+            {"label": "Int64", "flag": "boolean", "score": "Float64"}
+        ),
+        "pandas with a categorical": frame.assign(text=frame["text"].astype("category")),
+        "polars": pl.DataFrame(arrays),
+        "polars lazy": pl.DataFrame(arrays).lazy(),
+        "table": table,
+        "batches": batches,
+        "reader": table.to_reader(max_chunksize=99),
+        "parquet": folder / "one.parquet",
+        "parquet directory": str(folder / "many"),
+        "parquet pattern": str(folder / "many" / "*.parquet"),
+        "parquet list": [folder / "many" / "0.parquet", folder / "many" / "1.parquet"],
+        "url": (folder / "one.parquet").as_uri(),
+        "rows": dict_rows(arrays),
+        "generator of rows": iter(dict_rows(arrays)),
+        "torch map-style": MapStyle(dict_rows(arrays)),
+        "torch iterable": Iterable(dict_rows(arrays)),
+    }
+
+
+def test_equal_rows_have_equal_fingerprints_whatever_holds_them(arrays, table, tmp_path):
+    expected = as_source(arrays).fingerprint()
+    for kind, data in in_every_form(arrays, table, tmp_path).items():
+        source = as_source(data)
+        assert source.columns == list(arrays), kind
+        assert source.collect().fingerprint == expected, kind
+        assert source.fingerprint() == expected, kind
+
+
+def test_every_form_gives_the_same_first_rows(arrays, table, tmp_path):
+    for kind, data in in_every_form(arrays, table, tmp_path).items():
+        head = as_source(data).head(5)
+        for name, values in arrays.items():
+            np.testing.assert_array_equal(head[name], values[:5], err_msg=f"{kind}: {name}")
+            assert head[name].dtype == values.dtype, (kind, name)
+
+
+@pytest.mark.parametrize("change", ["value", "name", "dtype", "shape", "order"])
+def test_the_fingerprint_differs_if_the_content_does(arrays, change):
+    other = dict(arrays)
+    if change == "value":
+        other["small"] = arrays["small"].copy()
+        other["small"][-1] ^= 1
+    elif change == "name":
+        other["little"] = other.pop("small")
+    elif change == "dtype":
+        other["small"] = arrays["small"].view(np.int8)
+    elif change == "shape":
+        other["image"] = arrays["image"].reshape(ROWS, 2, 3)
+    else:
+        other["image"] = arrays["image"][::-1]
+    assert as_source(other).fingerprint() != as_source(arrays).fingerprint()
+
+
+def test_strings_that_join_alike_are_told_apart():
+    assert as_source({"t": ["ab", "c"]}).fingerprint() != as_source({"t": ["a", "bc"]}).fingerprint()
+
+
+def test_lists_of_one_length_in_each_batch_but_not_overall_are_ragged():
+    tables = [pa.table({"x": [[1, 2], [3, 4]]}), pa.table({"x": [[5], [6]]})]
+    batches = [batch for table in tables for batch in table.to_batches()]
+    streamed = as_source(pa.RecordBatchReader.from_batches(batches[0].schema, batches)).collect()
+    whole = as_source({"x": [[1, 2], [3, 4], [5], [6]]}).collect()
+    assert streamed.columns["x"].kind == whole.columns["x"].kind == "ragged"
+    assert streamed.fingerprint == whole.fingerprint
+    assert streamed.columns["x"].values == Ragged.from_rows([[1, 2], [3, 4], [5], [6]], np.int64)
+
+
+def test_rows_taken_from_a_one_shot_source_go_on_into_the_pass():
+    source = as_source({"x": i} for i in range(10_000))
+    assert source.fingerprint() is None
+    np.testing.assert_array_equal(source.head(5000)["x"], np.arange(5000))
+    np.testing.assert_array_equal(source.collect().columns["x"].values, np.arange(10_000))
+    assert source.fingerprint() == as_source({"x": np.arange(10_000)}).fingerprint()
+    with pytest.raises(DataError, match="can be read once, and was"):
+        list(source.batches())
+
+
+def test_what_exceeds_the_memory_is_spooled_and_the_same(arrays, table, tmp_path, monkeypatch):
+    in_memory = as_source(table.to_reader(max_chunksize=50)).collect()
+    monkeypatch.setattr("hopyard.data.collect.MEMORY", 4000)
+    source = as_source(table.to_reader(max_chunksize=50))
+    spooled = source.collect(tmp_path)
+    assert spooled.fingerprint == in_memory.fingerprint
+    for name, data in in_memory.columns.items():
+        np.testing.assert_array_equal(spooled.columns[name].as_batch(), data.as_batch())
+    assert not list(tmp_path.iterdir()), "temporary files have no names"
+
+
+def test_a_large_source_is_read_again_rather_than_spooled_for_its_fingerprint(table, tmp_path, monkeypatch):
+    pq.write_table(table, tmp_path / "t.parquet")
+    monkeypatch.setattr("hopyard.data.collect.MEMORY", 4000)
+    source = as_source(tmp_path / "t.parquet")
+    fingerprint = source.fingerprint()
+    assert source._collected.columns is None
+    assert source.collect(tmp_path).columns is not None
+    assert source.fingerprint() == fingerprint
+
+
+def test_times_become_int64_nanoseconds():
+    moment = datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000)
+    nanoseconds = np.datetime64(moment, "ns").astype(np.int64)
+    data = {
+        "numpy": np.array([moment], "datetime64[us]"),
+        "objects": [moment],
+        "arrow": pa.array([moment], pa.timestamp("ms")),
+        "zone": pa.array([moment.replace(tzinfo=datetime.UTC)], pa.timestamp("us", "Europe/Berlin")),
+    }
+    head = as_source(data).head(1)
+    assert {name: int(values[0]) for name, values in head.items()} == dict.fromkeys(data, int(nanoseconds))
+    assert int(as_source({"d": [datetime.timedelta(seconds=2)]}).head(1)["d"][0]) == 2_000_000_000
+    assert int(as_source({"d": [datetime.date(1970, 1, 2)]}).head(1)["d"][0]) == 86_400_000_000_000
+
+
+def test_bfloat16_is_widened_and_decimals_become_floats():
+    head = as_source({"x": torch.tensor([1.5, 2.5], dtype=torch.bfloat16)}).head(2)["x"]
+    assert head.dtype == np.float32
+    assert head.tolist() == [1.5, 2.5]
+    decimals = pa.array([1, 2]).cast(pa.decimal128(30, 2))
+    assert as_source({"x": decimals}).head(2)["x"].dtype == np.float64
+
+
+def test_big_endian_arrays_become_native():
+    head = as_source({"x": np.array([1, 2], ">i4")}).head(2)["x"]
+    assert head.dtype == np.dtype("int32")
+    assert head.dtype.isnative
+    assert head.tolist() == [1, 2]
+
+
+def test_fixed_shape_tensors_of_arrow_keep_their_shape():
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.int16).reshape(4, 3, 2))
+    np.testing.assert_array_equal(
+        as_source(pa.table({"x": tensors})).head(4)["x"], np.arange(24).reshape(4, 3, 2)
+    )
+    np.testing.assert_array_equal(
+        as_source(pa.table({"x": tensors}).slice(1, 2)).head(4)["x"], np.arange(24).reshape(4, 3, 2)[1:3]
+    )
+
+
+def test_slices_of_arrow_columns_of_every_kind(table, arrays):
+    head = as_source(table.slice(13, 20)).head(20)
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(head[name], values[13:33])
+
+
+def test_items_of_torch_datasets_that_are_tuples_are_named():
+    x, y, z = torch.arange(6).reshape(3, 2), torch.arange(3), torch.ones(3)
+    assert as_source(torch.utils.data.TensorDataset(x, y)).columns == ["features", "label"]
+    assert as_source(torch.utils.data.TensorDataset(x, y, z)).columns == ["features", "label", "column_2"]
+    assert as_source(torch.utils.data.TensorDataset(x, y), ["image", "class"]).columns == ["image", "class"]
+    mapped = as_source(MapStyle([(x[i], int(y[i])) for i in range(3)]))
+    assert mapped.columns == ["features", "label"]
+    np.testing.assert_array_equal(mapped.head(3)["features"], x.numpy())
+
+
+def test_only_selected_columns_are_converted_and_fingerprinted(arrays):
+    source = as_source({**arrays, "bad": [{"a": 1}] * ROWS})
+    wanted = source.select(["label", "image"])
+    assert wanted.columns == ["image", "label"], "in the order of the data"
+    alone = {"image": arrays["image"], "label": arrays["label"]}
+    assert wanted.fingerprint() == as_source(alone).fingerprint()
+    with pytest.raises(ColumnError, match=r"Unknown columns: 'lable'; did you mean 'label'\?, 'zzz'"):
+        source.select(["lable", "zzz"])
+
+
+def test_csv_is_read_with_its_types(tmp_path):
+    table = pa.table({"a": [1, 2, 3], "b": [0.5, 1.5, 2.0], "s": ["x", "", "z"]})
+    pa.csv.write_csv(table, tmp_path / "t.csv")
+    assert as_source(tmp_path / "t.csv").fingerprint() == as_source(table).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({}, "The data is empty"),
+        ({"x": []}, "The data is empty"),
+        ({"x": np.zeros((0, 3))}, "The data is empty"),
+        ([], "The data is empty"),
+        (iter([]), "The data is empty"),
+        ({"x": np.zeros(3), "y": np.zeros(4)}, "same number of rows, but they have: x 3, y 4"),
+        ({"x": np.float32(3)}, "a single value"),
+        ({1: np.zeros(3)}, "must be non-empty strings, but there are: 1"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "must be unique, but these occur more than once: a"),
+        (
+            {"x": np.zeros(3, complex), "ok": np.zeros(3), "y": [{"a": 1}] * 3},
+            r"x \(complex128\); y \(struct<a: int64>\). Supported are numbers",
+        ),
+        ({"x": [[[1], [2, 3]], [[4]]]}, "ragged in more than one dimension"),
+        ({"x": [["a"], ["b"]]}, "lists of strings"),
+        ({"x": [[1, None], [2, 3]]}, "1 nulls inside its lists"),
+        (object(), "builtins.object cannot be read. Give a dict of arrays"),
+        (iter([1, 2]), "row 0 is a int"),
+        ([{"a": 1}, {"b": 1}], "Row 1 has the columns b, but row 0 has a"),
+        ("s3://bucket/data", "is not a path of this machine"),
+    ],
+)
+def test_what_is_wrong_is_said(data, text):
+    with pytest.raises(DataError, match=text):
+        as_source(data).collect()
+
+
+def test_a_dtype_that_changes_in_the_stream_is_an_error():
+    rows = [{"x": 1}] * 4096 + [{"x": 0.5}]
+    with pytest.raises(DataError, match="'x' is x: int64 up to row 4096 and x: float64 from there"):
+        as_source(iter(rows)).collect()
+
+
+def test_a_missing_path_is_said(tmp_path):
+    with pytest.raises(NotFoundError, match="There is no .parquet or .pq"):
+        as_source(tmp_path / "nothing.parquet")
+
+
+def test_files_of_two_kinds_or_other_columns_are_refused(tmp_path, table):
+    pq.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("x\n1\n")
+    with pytest.raises(DataError, match=r"files of one kind, .* but there is .*b.csv"):
+        as_source(tmp_path)
+    pq.write_table(table.select(["label"]), tmp_path / "c.parquet")
+    with pytest.raises(DataError, match=r"c.parquet has the columns label, but .*a.parquet has image"):
+        as_source([tmp_path / "a.parquet", tmp_path / "c.parquet"])
+
+
+def test_truncated_parquet_is_named(tmp_path, table):
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CorruptError, match=r"t.parquet is not a whole Parquet file"):
+        as_source(path)
+
+
+def test_changed_parquet_names_row_group_and_column(tmp_path, table):
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, row_group_size=100, compression="zstd")
+    chunk = pq.read_metadata(path).row_group(3).column(table.column_names.index("score"))
+    content = bytearray(path.read_bytes())
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    path.write_bytes(content)
+    with pytest.raises(CorruptError, match=r"t.parquet: row group 3, column 'score', cannot be decoded"):
+        as_source(path).collect()
