@@ -7,7 +7,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_ELSEWHERE = {"make_torch_dataset": "hopyard.data.torch_output"}
+_ELSEWHERE = {
+    "load_model": "hopyard.tune",
+    "make_torch_dataset": "hopyard.data.torch_output",
+    "open_run": "hopyard.tune",
+}
 
 
 def __getattr__(name: str) -> Any:

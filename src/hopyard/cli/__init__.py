@@ -1,0 +1,37 @@
+"""The command line: thin; every number it shows comes from a function that users can call."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from hopyard import __version__
+from hopyard.cli import data, demo, run
+from hopyard.errors import HopyardError
+
+app = typer.Typer(
+    name="hopyard",
+    help="Train many deep-learning models over one dataset, pick the best, keep every version.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(run.app, name="run")
+app.add_typer(data.app, name="data")
+app.command("demo")(demo.demo)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """The ``hopyard`` command. An error that a user can mend ends it with its message and status 1."""
+    try:
+        app()
+    except HopyardError as error:
+        Console(stderr=True).print(f"{type(error).__name__}: {error}", markup=False, highlight=False)
+        sys.exit(1)

@@ -7,6 +7,7 @@ scheduler; here they meet the backend.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -259,7 +260,7 @@ class Hopper:
         }
         resident = unit.phase == "train" and outcome.states[0] is None
         if unit.phase == "train" and not resident:
-            self._saved_at[unit.pack] = record["z"]
+            self._saved_at[unit.pack] = self._now()
         self._space_again()
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
         # starts nothing more.
@@ -311,9 +312,10 @@ class Hopper:
             fn, args = self._work(unit, (trial,), self._must_be_saved(unit))
             began = self._now()
             future = self._backend.submit(start.worker, fn, *args)
-            future.add_done_callback(
-                lambda future, start=start, began=began: self._events.put(_Ended(start, future, began))
-            )
+            future.add_done_callback(functools.partial(self._ended, start, began))
+
+    def _ended(self, start: Start, began: float, future: Future[Outcome]) -> None:
+        self._events.put(_Ended(start, future, began))
 
     def _must_be_saved(self, unit: Unit) -> bool:
         if unit.last or not self._may_stay_resident or unit.pack in self._must_save:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.backend import Backend
@@ -13,7 +13,7 @@ from hopyard.errors import MetricError, UsageError
 from hopyard.hopper.hopper import Options
 from hopyard.hopper.state import Metric
 from hopyard.storage import Store
-from hopyard.training.metrics import canonical_metric, metric_mode
+from hopyard.training.metrics import canonical, metric_mode
 
 DEFAULT_PARTITIONS = 8
 _LATER_PACKING = ("graph", "streams", "fused")
@@ -40,7 +40,7 @@ class Arguments:
     run_id: str | None = None
     fresh: bool = False
     reproducible: bool = True
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     patience: int | None = None
     initial_params: tuple[Mapping[str, Any], ...] = ()
     init_from: Any = None
@@ -95,9 +95,9 @@ def find_metric(metric: Metric, measured: Sequence[str], has_validation: bool) -
         MetricError: the estimator does not measure it.
     """
     prefix = "val_" if has_validation else "train_"
-    wanted = canonical_metric(metric.key.removeprefix(prefix))
+    wanted = canonical(metric.key.removeprefix(prefix))
     for name in measured:
-        if canonical_metric(name) == wanted:
+        if canonical(name) == wanted:
             return Metric(prefix + name, metric.mode)
     raise MetricError(
         f"evaluation_metric is {metric.key.removeprefix(prefix)!r}, but the estimator measures {sorted(measured)}. "
@@ -138,7 +138,9 @@ def _check_kinds(fields: dict[str, Any]) -> None:
     if fields["mode"] not in (None, "min", "max"):
         raise UsageError(f"mode is {fields['mode']!r}; it must be 'min', 'max' or None.")
     run_id = fields["run_id"]
-    if run_id is not None and not (isinstance(run_id, str) and run_id.replace("-", "").replace("_", "").isalnum()):
+    if run_id is not None and not (
+        isinstance(run_id, str) and run_id.replace("-", "").replace("_", "").isalnum()
+    ):
         raise UsageError(f"run_id is {run_id!r}; it must be letters, digits, '-' and '_'.")
 
 
@@ -146,7 +148,9 @@ def _check_count(name: str, value: Any, *, optional: bool) -> None:
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} is {value!r}; it must be an int of at least 1{' or None' if optional else ''}.")
+        raise UsageError(
+            f"{name} is {value!r}; it must be an int of at least 1{' or None' if optional else ''}."
+        )
 
 
 def _options(fields: dict[str, Any]) -> Options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,9 @@ def environment_changes(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> 
     before, after = recorded["versions"], now["versions"]
     for package in sorted(before.keys() | after.keys()):
         if before.get(package) != after.get(package):
-            changes.append(f"{package}: {before.get(package, 'none')} (run) -> {after.get(package, 'none')} (now)")
+            changes.append(
+                f"{package}: {before.get(package, 'none')} (run) -> {after.get(package, 'none')} (now)"
+            )
     return changes
 
 
@@ -48,4 +49,4 @@ def command() -> dict[str, Any]:
     script = sys.argv[0] if sys.argv else ""
     if not script or script == "-c" or not Path(script).exists() or "ipykernel" in script:
         argv = None
-    return {"argv": None if argv is None else [sys.executable, *argv[1:]], "cwd": os.getcwd()}
+    return {"argv": None if argv is None else [sys.executable, *argv[1:]], "cwd": str(Path.cwd())}

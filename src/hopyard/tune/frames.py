@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data import as_source
+from hopyard.data import Ragged, as_source
 from hopyard.errors import ColumnError, DataError, nearest
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, npt.NDArray[Any] | Ragged]
 
 
 def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Iterator[Arrays]:
@@ -21,13 +21,13 @@ def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Itera
     Bare arrays stand for the columns in order; frames must have them, and may have more.
     """
     if not _is_frame(data):
-        arrays = data if isinstance(data, tuple | list) and len(columns) > 1 else (data,)
-        if len(arrays) != len(columns):
+        given = data if isinstance(data, tuple | list) and len(columns) > 1 else (data,)
+        if len(given) != len(columns):
             raise DataError(
-                f"{len(arrays)} arrays were given for the columns {list(columns)}; give one array per column, in "
+                f"{len(given)} arrays were given for the columns {list(columns)}; give one array per column, in "
                 "this order, or a dict of arrays."
             )
-        data = {name: _array(array) for name, array in zip(columns, arrays, strict=True)}
+        data = {name: _array(array) for name, array in zip(columns, given, strict=True)}
     source = as_source(data)
     missing = [name for name in columns if name not in source.columns]
     if missing:
@@ -37,10 +37,11 @@ def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Itera
         )
     rows = 0
     for batch in source.select(columns).batches():
-        count = len(next(iter(batch.values())))
+        arrays = {name: batch[name].as_batch() for name in columns}
+        count = len(arrays[columns[0]])
         rows += count
         for start in range(0, count, batch_size):
-            yield {name: batch[name][start : start + batch_size] for name in columns}
+            yield {name: values[start : start + batch_size] for name, values in arrays.items()}
     if not rows:
         raise DataError("the data has no rows; a model needs at least one.")
 
@@ -68,7 +69,11 @@ def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
 
 def _is_frame(data: Any) -> bool:
     kind = type(data).__module__.partition(".")[0]
-    return kind in ("pandas", "polars", "pyarrow", "hopyard") or isinstance(data, Mapping | str) or hasattr(data, "__fspath__")
+    return (
+        kind in ("pandas", "polars", "pyarrow", "hopyard")
+        or isinstance(data, Mapping | str)
+        or hasattr(data, "__fspath__")
+    )
 
 
 def _array(value: Any) -> npt.NDArray[Any]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from hopyard.data import Dataset, Source, prepare
+from hopyard.data import Dataset, Ragged, Source, prepare
+from hopyard.data.prepare import peek
 from hopyard.errors import ColumnError, nearest
 from hopyard.objects import digest_json
 from hopyard.tune.arguments import Arguments
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, npt.NDArray[Any] | Ragged]
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Inputs(ABC):
         """The first rows, which are not lost to preparation."""
 
     @abstractmethod
-    def prepare(self, progress: Callable[..., None] | None) -> Splits:
-        """Data ready for training."""
+    def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
+        """Data ready for training; waits, and says so, while the store is full."""
 
 
 @dataclass
@@ -66,12 +67,12 @@ class Raw(Inputs):
         return digest_json({"sources": found} | how | policies, "inputs")
 
     def head(self, rows: int) -> Arrays:
-        wanted = (*self.arguments.feature_columns, *self.arguments.label_columns)
-        check_columns(wanted, self.source.columns)
-        head = self.source.head(rows)
-        return {name: head[name] for name in dict.fromkeys(wanted)}
+        arguments = self.arguments
+        columns = (list(arguments.feature_columns), list(arguments.label_columns))
+        validation = None if self.val is not None else arguments.validation
+        return peek(self.source, rows, validation, *columns, arguments.nulls, arguments.ragged)
 
-    def prepare(self, progress: Callable[..., None] | None) -> Splits:
+    def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
         arguments = self.arguments
         prepared = prepare(
             self.source,
@@ -84,6 +85,8 @@ class Raw(Inputs):
             ragged=arguments.ragged,
             val=self.val,
             progress=progress,
+            wait=threading.Event().wait,
+            announce=announce,
         )
         return Splits(prepared.train, prepared.val)
 
@@ -102,9 +105,9 @@ class Ready(Inputs):
         wanted = (*self.arguments.feature_columns, *self.arguments.label_columns)
         check_columns(wanted, self.splits.train.schema.names)
         head = self.splits.train[0:rows]
-        return {name: np.asarray(head[name]) for name in dict.fromkeys(wanted)}
+        return {name: head[name] for name in dict.fromkeys(wanted)}
 
-    def prepare(self, progress: Callable[..., None] | None) -> Splits:
+    def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
         return self.splits
 
 

@@ -75,10 +75,11 @@ class Launch:
             if finished is not None:
                 return finished.best
         with _running(arguments.backend), self._progress:
+            facts = preflight(arguments.backend, arguments.store)
             metric = self._check_on_one_batch()
-            splits = self._inputs.prepare(self._progress.prepared)
-            known = fingerprint if fingerprint is not None else self._inputs.fingerprint()
-            return self._hop(splits, metric, known if known is not None else splits.fingerprint)
+            splits = self._inputs.prepare(self._progress.preparing, self._progress.say)
+            identified = fingerprint or self._inputs.fingerprint() or splits.fingerprint
+            return self._hop(splits, metric, identified, facts[0].instructions)
 
     # Identity -------------------------------------------------------------------------------
 
@@ -198,15 +199,14 @@ class Launch:
         partitions = min(asked or DEFAULT_PARTITIONS, groups)
         return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
 
-    def _hop(self, splits: Splits, metric: Metric, fingerprint: str) -> Model:
+    def _hop(self, splits: Splits, metric: Metric, fingerprint: str, instructions: str) -> Model:
         """Make the run, or continue it, and drive it to its end."""
         arguments = self._arguments
         settings = self._settings(fingerprint)
         layout = self._layout(splits)
         run_id = self._run_id(settings)
         folder = arguments.store.runs.at(run_id)
-        facts = preflight(arguments.backend, arguments.store)
-        surroundings = environment(arguments.backend.threads_per_worker, facts[0].instruction_set)
+        surroundings = environment(arguments.backend.threads_per_worker, instructions)
         journal = Journal(folder, announce=self._progress.say)
         try:
             program = save_program(folder, self._program(splits))

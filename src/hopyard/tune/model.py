@@ -14,7 +14,7 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import check_format, format_header
-from hopyard.training import Program, load_program, save_program
+from hopyard.training import Program, build_replica, load_program, save_program
 from hopyard.tune.frames import feature_batches, with_columns
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class Model:
 
     def __repr__(self) -> str:
         info = self.info
-        return f"<Model of trial {info.trial}, run {info.run_id}: {info.metric} {info.value:.6g}, {info.params}>"
+        return (
+            f"<Model of trial {info.trial}, run {info.run_id}: {info.metric} {info.value:.6g}, {info.params}>"
+        )
 
     # What it is -----------------------------------------------------------------------------
 
@@ -146,7 +148,9 @@ class Model:
     def set_output_columns(self, names: Sequence[str]) -> Model:
         """Names of the columns that ``transform`` adds, one per output. Returns the model."""
         if isinstance(names, str) or not names or not all(isinstance(name, str) for name in names):
-            raise UsageError(f"output columns are {names!r}; give a list of names, one per output of the model.")
+            raise UsageError(
+                f"output columns are {names!r}; give a list of names, one per output of the model."
+            )
         self._output_columns = list(names)
         return self
 
@@ -157,7 +161,10 @@ class Model:
         Returns: array of shape (n, ...), or a tuple of them for a model of several outputs.
         """
         replica = self._loaded()
-        parts = [replica.predict(batch) for batch in feature_batches(x, self.info.feature_columns, PREDICTION_BATCH)]
+        parts = [
+            replica.predict(batch)
+            for batch in feature_batches(x, self.info.feature_columns, PREDICTION_BATCH)
+        ]
         if isinstance(parts[0], tuple):
             return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         return np.concatenate(parts)
@@ -190,7 +197,12 @@ class Model:
         program = replace(self._weights.load_program(), train=None, val=None, init_from=None)
         name = save_program(store, program)
         state = save_state(store.at("weights"), self._load_weights())
-        content = {"format": format_header(_KIND), "info": asdict(self.info), "program": name, "state": state.to_json()}
+        content = {
+            "format": format_header(_KIND),
+            "info": asdict(self.info),
+            "program": name,
+            "state": state.to_json(),
+        }
         store.put(_INFO, json.dumps(content, indent=1).encode())
         return Path(path)
 
@@ -213,8 +225,8 @@ class Model:
 
     def _loaded(self) -> Any:
         if self._replica is None:
-            replica = self._weights.load_program().replica(self.info.params, self.trial)
-            replica.load(self._load_weights())
+            replica = build_replica(self._weights.load_program(), self.info.params, self.trial, device="cpu")
+            replica.load({"model": self._load_weights()})
             self._replica = replica
         return self._replica
 
@@ -229,7 +241,9 @@ def load_model(path: str | Path) -> Model:
     """
     store = LocalStore(path)
     if not store.exists(_INFO):
-        raise NotFoundError(f"{path} holds no model (no {_INFO}); give the directory that model.save(...) wrote.")
+        raise NotFoundError(
+            f"{path} holds no model (no {_INFO}); give the directory that model.save(...) wrote."
+        )
     content = json.loads(store.get(_INFO))
     check_format(content["format"], _KIND)
     info = content["info"]

@@ -55,12 +55,12 @@ class Progress:
 
     def say(self, message: str) -> None:
         """A message that the user should see, also without progress."""
-        self._console.print(message, markup=False, highlight=False)
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
-    def preparing(self, rows: int, total: int | None) -> None:
+    def preparing(self, rows: int, total: int) -> None:
         """So many rows of the data are prepared."""
-        if self._enabled and total and rows >= total:
-            self.say(f"prepared {rows:,} rows.")
+        if self._enabled:
+            self.say(f"prepared {rows:,} of {total:,} rows")
 
     def __call__(self, state: RunState, record: Record) -> None:
         if not self._enabled:
@@ -81,7 +81,9 @@ class Progress:
             if trial.error is not None:
                 self.say(f"trial {trial.number} {trial.params} failed: {trial.error.describe()}")
         elif kind == "lost":
-            self.say(f"worker {record['w']} was lost in trial {record['t'][0]}; the unit is done again. {record['why']}")
+            self.say(
+                f"worker {record['w']} was lost in trial {record['t'][0]}; the unit is done again. {record['why']}"
+            )
 
     def _begin(self, state: RunState, record: Record) -> None:
         header = state.header
@@ -105,7 +107,9 @@ class Progress:
             trial.status,
             trial.epochs,
             trial.progress.visits,
-            worker if worker is not None or trial.number not in self._rows else self._rows[trial.number].worker,
+            worker
+            if worker is not None or trial.number not in self._rows
+            else self._rows[trial.number].worker,
             losses[-1] if losses else None,
             values[-1] if values else None,
             trial.best.value if trial.best else None,
@@ -116,20 +120,31 @@ class Progress:
         for number in record["t"]:
             trial = state.trials[number]
             metrics = "  ".join(f"{name} {values[-1]:.4g}" for name, values in trial.history.items())
-            self.say(f"trial {number} {describe_params(trial.params)}  epoch {trial.epochs}/{state.num_epochs}  {metrics}")
+            self.say(
+                f"trial {number} {describe_params(trial.params)}  epoch {trial.epochs}/{state.num_epochs}  {metrics}"
+            )
 
     # The table ------------------------------------------------------------------------------
 
     def __rich__(self) -> RenderableType:
         rows = sorted(self._rows.values(), key=self._order)
-        table = Table(title=self._headline(), title_justify="left", box=None, pad_edge=False, header_style="bold")
+        table = Table(
+            title=self._headline(), title_justify="left", box=None, pad_edge=False, header_style="bold"
+        )
         for name in ("trial", "hyperparameters", "epoch", "train_loss", self._metric, "best", "worker"):
             table.add_column(name, justify="left" if name == "hyperparameters" else "right", no_wrap=True)
         for row in rows[:MOST_ROWS]:
             worker = "" if row.worker is None else str(row.worker)
             colour = _COLOURS[row.status]
-            cells = (str(row.trial), row.params, str(row.epochs), *map(_number, (row.loss, row.value, row.best)))
-            table.add_row(*(Text(cell, style=colour) for cell in cells), Text(worker or row.status, style=colour))
+            cells = (
+                str(row.trial),
+                row.params,
+                str(row.epochs),
+                *map(_number, (row.loss, row.value, row.best)),
+            )
+            table.add_row(
+                *(Text(cell, style=colour) for cell in cells), Text(worker or row.status, style=colour)
+            )
         if len(rows) > MOST_ROWS:
             table.caption = f"and {len(rows) - MOST_ROWS} more trials"
         return table
@@ -156,7 +171,9 @@ def _pairs(params: Any, prefix: str) -> list[str]:
         if isinstance(value, dict):
             pairs += _pairs(value, f"{prefix}{name}.")
         else:
-            pairs.append(f"{prefix}{name}={value:.4g}" if isinstance(value, float) else f"{prefix}{name}={value}")
+            pairs.append(
+                f"{prefix}{name}={value:.4g}" if isinstance(value, float) else f"{prefix}{name}={value}"
+            )
     return pairs
 
 

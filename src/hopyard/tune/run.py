@@ -45,7 +45,9 @@ class Run:
         """
         if self.state.best is None:
             failed = [trial for trial in self.state.trials.values() if trial.error is not None]
-            shown = failed[0].error.describe() if failed and failed[0].error else "no trial has ended an epoch"
+            shown = (
+                failed[0].error.describe() if failed and failed[0].error else "no trial has ended an epoch"
+            )
             raise TrialError(
                 f"run {self.run_id} has no model: {len(failed)} of {len(self.state.trials)} trials failed. "
                 f"See run.trials() for all of them; the first says:\n{shown}",
@@ -62,7 +64,9 @@ class Run:
         """The model of one trial."""
         if trial not in self.state.trials or self.state.trials[trial].best is None:
             known = [model.trial for model in self.models]
-            raise NotFoundError(f"run {self.run_id} has no model of trial {trial}; the trials with a result are {known}.")
+            raise NotFoundError(
+                f"run {self.run_id} has no model of trial {trial}; the trials with a result are {known}."
+            )
         return self._model(self.state.trials[trial])
 
     def trials(self) -> pd.DataFrame:
@@ -105,7 +109,9 @@ class Run:
             feature_columns=tuple(self.settings["feature_columns"]),
             label_columns=tuple(self.settings["label_columns"]),
         )
-        weights = Weights(self._store, self.state.header["program"], trial_folder(trial.number), trial.best.state)
+        weights = Weights(
+            self._store, self.state.header["program"], trial_folder(trial.number), trial.best.state
+        )
         return Model(info, weights, self)
 
 
@@ -128,4 +134,6 @@ def open_run(store: Store, run_id: str) -> Run:
 
 def list_runs(store: Store) -> list[str]:
     """The ids of all runs in ``store``, sorted."""
-    return sorted({entry.name.partition("/")[0] for entry in store.runs.list() if "/journal/" in f"/{entry.name}"})
+    return sorted(
+        {entry.name.partition("/")[0] for entry in store.runs.list() if "/journal/" in f"/{entry.name}"}
+    )

@@ -201,7 +201,11 @@ class Search(ABC):
         return self._launch(Ready(Splits(train_set, val_set), arguments)).fit()
 
     def _inputs(self, data: Any, val: Any) -> Inputs:
-        val = val if val is not None or isinstance(self.arguments.validation, str | float | int | None) else self.arguments.validation
+        val = (
+            val
+            if val is not None or isinstance(self.arguments.validation, str | float | int | None)
+            else self.arguments.validation
+        )
         if isinstance(data, Dataset) and isinstance(val, Dataset):
             return Ready(Splits(data, val), self.arguments)
         return Raw(as_source(data), None if val is None else as_source(val), self.arguments)
@@ -255,4 +259,7 @@ class RandomSearch(Search):
         )
 
     def _searcher_settings(self) -> dict[str, Any]:
-        return {"num_models": self.num_models, "initial_params": [dict(p) for p in self.arguments.initial_params]}
+        return {
+            "num_models": self.num_models,
+            "initial_params": [dict(p) for p in self.arguments.initial_params],
+        }

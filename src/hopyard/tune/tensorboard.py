@@ -52,14 +52,19 @@ class TensorBoard:
                 self._append(state, trial, self._scalars(state, trial, trial.epochs))
         elif kind == "end":
             trial = state.trials[record["t"]]
-            info = plugin_data_pb2.SessionEndInfo(status=_STATUS[trial.status], end_time_secs=self._time(state))
+            info = plugin_data_pb2.SessionEndInfo(
+                status=_STATUS[trial.status], end_time_secs=self._time(state)
+            )
             data = plugin_data_pb2.HParamsPluginData(session_end_info=info)
             self._append(state, trial, [self._event(state, _hparams_value(SESSION_END_INFO_TAG, data), 0)])
 
     def _begin(self, state: RunState, trial: TrialState) -> None:
         path = self._path(state, trial)
         path.parent.mkdir(parents=True, exist_ok=True)
-        events = [Event(wall_time=self._time(state), file_version="brain.Event:2"), *self._settings(state, trial)]
+        events = [
+            Event(wall_time=self._time(state), file_version="brain.Event:2"),
+            *self._settings(state, trial),
+        ]
         for epoch in range(1, trial.epochs + 1):
             events += self._scalars(state, trial, epoch)
         path.write_bytes(_encode(events))
@@ -69,8 +74,10 @@ class TensorBoard:
             file.write(_encode(events))
 
     def _path(self, state: RunState, trial: TrialState) -> Path:
-        run_id = state.header["run_id"]
-        return self._logs / run_id / f"{trial.number:05d}" / f"events.out.tfevents.{int(self._started)}.{run_id}"
+        run_id: str = state.header["run_id"]
+        return (
+            self._logs / run_id / f"{trial.number:05d}" / f"events.out.tfevents.{int(self._started)}.{run_id}"
+        )
 
     def _time(self, state: RunState) -> float:
         return self._started + state.clock
@@ -88,14 +95,26 @@ class TensorBoard:
         metric = api_pb2.MetricInfo(name=api_pb2.MetricName(tag=state.metric.key))
         params = _flat(trial.params)
         infos = [api_pb2.HParamInfo(name=name) for name in params]
-        experiment = api_pb2.Experiment(name=state.header["run_id"], hparam_infos=infos, metric_infos=[metric])
-        start = plugin_data_pb2.SessionStartInfo(group_name=f"{trial.number:05d}", start_time_secs=self._time(state))
+        experiment = api_pb2.Experiment(
+            name=state.header["run_id"], hparam_infos=infos, metric_infos=[metric]
+        )
+        start = plugin_data_pb2.SessionStartInfo(
+            group_name=f"{trial.number:05d}", start_time_secs=self._time(state)
+        )
         for name, value in params.items():
             _set(start.hparams[name], value)
         return [
-            self._event(state, _hparams_value(EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment)), 0),
             self._event(
-                state, _hparams_value(SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start)), 0
+                state,
+                _hparams_value(EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment)),
+                0,
+            ),
+            self._event(
+                state,
+                _hparams_value(
+                    SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start)
+                ),
+                0,
             ),
         ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hopyard.backend.output import set_tag
 from hopyard.hopper.scheduler import Unit

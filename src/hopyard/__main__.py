@@ -1,0 +1,5 @@
+"""``python -m hopyard`` is the ``hopyard`` command."""
+
+from hopyard.cli import main
+
+main()
