@@ -75,12 +75,13 @@ class Heartbeat:
 
     def beat(self) -> bool:
         """Show that the holder lives; False if another one has the lease now."""
-        if not self._put(self._number + 1, released=False):
-            latest = self._latest()
-            # A put whose answer was lost is ours all the same.
-            if latest is None or latest.token != self._token:
-                return False
-            self._number = latest.number
+        self._put(self._number + 1, released=False)
+        # The put alone decides nothing: its answer may have been lost though it was done, and after
+        # a long sleep the number may be free again because a successor has deleted it.
+        latest = self._latest()
+        if latest is None or latest.token != self._token:
+            return False
+        self._number = latest.number
         self._delete_below(self._number)
         return True
 

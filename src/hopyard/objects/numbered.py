@@ -52,7 +52,10 @@ class NumberedLog:
         return number
 
     def read(self, start: int = 1) -> Iterator[tuple[int, bytes]]:
-        """Number and content of every object from ``start`` on; appends after the last one read may follow.
+        """Number and content of every object from ``start`` on.
+
+        When all are read, the next append follows the last of them: what others append in between
+        makes it fail.
 
         Raises:
             CorruptError: a number is missing before a later one.
@@ -67,7 +70,8 @@ class NumberedLog:
                 expected += 1
             yield self._read(number, number)
             expected += 1
-        self._last = expected - 1 if expected > start else self._last
+        if start == 1 or expected > start:
+            self._last = expected - 1
 
     def _read(self, number: int, later: int) -> tuple[int, bytes]:
         if number != later and not self._store.exists(_segment(number)):
