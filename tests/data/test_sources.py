@@ -282,7 +282,7 @@ def test_a_dtype_that_changes_in_the_stream_is_an_error():
 
 
 def test_a_missing_path_is_said(tmp_path):
-    with pytest.raises(NotFoundError, match="There is no .parquet or .pq"):
+    with pytest.raises(NotFoundError, match=r"There is no \.parquet or \.pq"):
         as_source(tmp_path / "nothing.parquet")
 
 

@@ -7,6 +7,7 @@ dict of arrays and the same rows in a frame or in files, in batches of any size,
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import tempfile
@@ -84,6 +85,11 @@ class Collector:
             self._rows, digest_json(digests, "hopyard.source"), kept if len(kept) == len(values) else None
         )
 
+    def close(self) -> None:
+        """Let go of temporary files; what ``finish`` returned stays readable."""
+        for column in self._columns.values():
+            column.close()
+
     def _refuse_columns(self, batch: Mapping[str, ColumnData]) -> None:
         missing = sorted(set(self._columns) - set(batch)) or sorted(set(batch) - set(self._columns))
         raise DataError(
@@ -118,6 +124,10 @@ class _ColumnCollector:
     def leave_memory(self, spool: Path | None) -> None:
         if isinstance(self._store, _Memory):
             self._store = None if spool is None else _File(spool, self._store)
+
+    def close(self) -> None:
+        if isinstance(self._store, _File):
+            self._store.close()
 
     def add(self, data: ColumnData, rows_before: int) -> None:
         if data.column != self._column or self._lengths is not None:
@@ -239,6 +249,10 @@ class _File:
         if not self._file.tell():
             return np.empty(0, np.uint8)
         return np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk was said at the write
+            self._file.close()
 
     def _full(self, error: OSError) -> Exception:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

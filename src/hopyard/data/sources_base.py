@@ -13,6 +13,8 @@ pandas, polars and PyTorch are recognised by the modules of their types, never i
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +62,7 @@ class Source(ABC):
 
     def head_columns(self, n: int) -> Batch:
         """The first ``n`` rows, with which of them are null."""
-        collector = Collector()
+        collector = Collector(memory=sys.maxsize)
         taken = 0
         for batch in self.head_batches():
             rows = min(n - taken, check_lengths(batch))
@@ -83,8 +85,8 @@ class Source(ABC):
     def _collect(self, spool: Path | None) -> Collected:
         known = self._collected
         if known is None or (known.columns is None and spool is not None):
-            collector = Collector(spool)
-            for batch in self.batches():
-                collector.add(batch)
-            self._collected = known = collector.finish()
+            with contextlib.closing(Collector(spool)) as collector:
+                for batch in self.batches():
+                    collector.add(batch)
+                self._collected = known = collector.finish()
         return known
