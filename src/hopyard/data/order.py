@@ -3,9 +3,8 @@
 The stream of an epoch depends on (rows of each row group, seed, epoch, window) and on nothing
 else. The permutation is ours and pinned by tests, so that no release of a library changes a
 result: every index is hashed with a key by SplitMix64 (Steele, Lea, Flood: *Fast splittable
-pseudorandom number generators*, OOPSLA 2014), the low bits of the hash are replaced by the index
-itself, and the numbers are sorted. There are no ties, so any sorting algorithm gives the same
-order, and the masked result is the permutation.
+pseudorandom number generators*, OOPSLA 2014), and indices are sorted by the high 32 bits of their
+hash, equal ones by index. Nothing is left to the sorting algorithm.
 """
 
 from __future__ import annotations
@@ -24,26 +23,37 @@ Rows = npt.NDArray[np.int64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 0xFFFFFFFFFFFFFFFF
+_LOW = np.uint64(0xFFFFFFFF)
 _HASHED_AT_ONCE = 1 << 16  # rows; temporaries stay in the cache of the core
+_TWO_PASSES = 1 << 20  # rows
 
 
 def permutation(n: int, seed: int) -> Rows:
-    """A permutation of ``range(n)`` as an int64 array; 8 bytes a row while it is made.
+    """A permutation of ``range(n)`` as an int64 array. ``n`` is at most 2**32.
 
-    ``seed`` is any int; only its low 64 bits count. Seeds that differ give unrelated
-    permutations. ``n`` is below 2**40.
+    ``seed`` is any int; only its low 64 bits count. Seeds that differ give unrelated permutations.
     """
-    bits = max(n - 1, 0).bit_length()
-    low = np.uint64((1 << bits) - 1)
-    keys = np.arange(n, dtype=np.uint64)
     key = np.uint64(_mix_int((seed & _WORD) ^ _GOLDEN))
+    keys = np.arange(n, dtype=np.uint64)
     for start in range(0, n, _HASHED_AT_ONCE):
         index = keys[start : start + _HASHED_AT_ONCE]
         hashed = _mix(index * np.uint64(_GOLDEN) + key)
-        hashed &= ~low
+        hashed &= ~_LOW
         index |= hashed
+    return _in_two_passes(keys) if n <= _TWO_PASSES else _sorted_in_place(keys)
+
+
+def _in_two_passes(keys: npt.NDArray[np.uint64]) -> Rows:
+    """Radix sort of the hashes, 16 bits at a time: twice as fast, but 32 bytes a row."""
+    quarters = keys.view(np.uint16).reshape(-1, 4)
+    order = np.argsort(quarters[:, 2].copy(), kind="stable")
+    return order.take(np.argsort(quarters[:, 3].take(order), kind="stable"))
+
+
+def _sorted_in_place(keys: npt.NDArray[np.uint64]) -> Rows:
+    """The same order in 8 bytes a row: hash and index are one number, and no two are equal."""
     keys.sort()
-    keys &= low
+    keys &= _LOW
     return keys.view(np.int64)
 
 

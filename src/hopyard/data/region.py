@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,9 @@ import pyarrow.parquet as pq
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.storage.base import Store
 
-_MAP_FIXED = 0x10  # the same on Linux, macOS and the BSDs; Python's mmap does not name it
+_MAP_FIXED = 0x10  # the same on Linux and macOS; Python's mmap names neither
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
+_HUGE_PAGE = 2 << 20  # files that begin at such an address are mapped with huge pages where the kernel can
 _WIDEST_ALIGNMENT = 1 << 30
 _REMEMBERED_FOOTERS = 4096
 _REMEMBERED_REGIONS = 64
@@ -120,8 +123,9 @@ class Region:
         for file in files:
             self.starts.append(total)
             total += -(-file.size // alignment) * alignment
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        reserved = np.frombuffer(mmap.mmap(-1, max(total, 1), flags=flags), np.uint8)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        reserved = np.frombuffer(mmap.mmap(-1, total + _HUGE_PAGE, flags=flags), np.uint8)
+        reserved = reserved[-reserved.ctypes.data % _HUGE_PAGE :][:total]
         for file, start in zip(files, self.starts, strict=True):
             _place(file, reserved, start)
         reserved.flags.writeable = False
@@ -151,10 +155,10 @@ def _place(file: StoredFile, reserved: npt.NDArray[np.uint8], start: int) -> Non
 def region_of(files: Sequence[StoredFile], widths: Sequence[int]) -> Region:
     """The region of these files, mapped once per process as long as nobody replaces a file.
 
-    Files begin at multiples of the page size and, if it is not too large, of all ``widths``, so
+    Files begin at multiples of a huge page and, if it is not too large, of all ``widths``, so
     that rows of equal width that lie alike in all files lie alike in the region.
     """
-    alignment = mmap.ALLOCATIONGRANULARITY
+    alignment = _HUGE_PAGE
     for width in sorted(set(widths)):
         wider = int(np.lcm(alignment, width))
         alignment = wider if 0 < wider <= _WIDEST_ALIGNMENT else alignment
