@@ -18,6 +18,7 @@ class TorchSession:
     def __init__(self, threads: int) -> None:
         # cuBLAS reads this when it is first used, and is deterministic only with it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        self._has_cuda = torch.cuda.is_available()
         self._random = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         self._threads = torch.get_num_threads()
@@ -35,7 +36,10 @@ class TorchSession:
         torch.backends.cudnn.benchmark = False
 
     def seed(self, value: int) -> None:
-        torch.manual_seed(value)
+        # Not torch.manual_seed: it queues a call, with the text of the stack, for every kind of device.
+        torch.default_generator.manual_seed(value)
+        if self._has_cuda:
+            torch.cuda.manual_seed_all(value)
 
     def close(self) -> None:
         torch.backends.cudnn.benchmark = self._benchmark
@@ -47,6 +51,9 @@ class TorchSession:
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
         torch.set_rng_state(self._random)
+        if self._has_cuda and self._cuda is None:
+            # CUDA was not in use: its generators will start, as they would have, from the seed of the CPU's.
+            torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def open_session(threads: int) -> TorchSession:
