@@ -498,7 +498,7 @@ def test_open_files_and_sparse_tensors_cannot_be_digested(tmp_path: Path) -> Non
     with (tmp_path / "log").open("w") as file:
         assert identity(file, "log").undigestible == ["log is a _io.TextIOWrapper"]
     (reason,) = identity({"mask": torch.eye(2).to_sparse()}, "init_from").undigestible
-    assert reason.startswith("init_from -> ['mask'] is a torch:Tensor without plain content")
+    assert reason.startswith("init_from -> ['mask'] is a torch.Tensor without plain content")
 
 
 def test_an_import_that_fails_is_a_reason_not_an_error(identity_of: Callable[..., Identity]) -> None:

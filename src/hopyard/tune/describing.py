@@ -119,16 +119,16 @@ class Describer:
         if array.dtype.hasobject:
             return {kind: [list(array.shape), self._sequence(array.ravel().tolist(), way)]}
         dtype = array.dtype.descr if array.dtype.names else array.dtype.str
-        return {kind: [repr(dtype), list(array.shape), digest(array.tobytes(), DOMAIN)]}
+        return {kind: [repr(dtype), list(array.shape), digest(_bytes_of(array), DOMAIN)]}
 
     def _tensor(self, tensor: Any, way: Way) -> Any:
         try:
             plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             content = plain.view(sys.modules["torch"].uint8).numpy()
         except Exception as error:  # sparse, quantised or without data
-            return self.give_up(way, f"is a {_name(type(tensor))} without plain content ({error})")
+            return self.give_up(way, f"is a {_dotted(type(tensor))} without plain content ({error})")
         facts = [type(tensor).__name__, str(tensor.dtype), list(tensor.shape), tensor.requires_grad]
-        return {"tensor": [*facts, digest(content.tobytes(), DOMAIN)]}
+        return {"tensor": [*facts, digest(content, DOMAIN)]}
 
     # Code
 
@@ -311,7 +311,7 @@ class Describer:
         except RecursionError:
             raise
         except Exception:  # each type has its own way to refuse
-            return dict(self.give_up(way, f"is a {_name(type(value)).replace(':', '.')}"))
+            return dict(self.give_up(way, f"is a {_dotted(type(value))}"))
         if isinstance(reduced, str):
             return {"name": f"{getattr(value, '__module__', None) or type(value).__module__}:{reduced}"}
         make, arguments, state, items, pairs = (*reduced, *(None,) * 5)[:5]
@@ -347,6 +347,14 @@ def _home(value: types.FunctionType | type) -> str | None:
 
 def _name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _bytes_of(array: Any) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _cells(function: types.FunctionType) -> dict[str, Any]:

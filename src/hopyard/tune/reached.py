@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dis
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import Any, NamedTuple
 
 Chain = tuple[str, ...]
 """The attributes read right after a name: ``nn.init.zeros_`` uses ``nn`` with ``("init", "zeros_")``."""
@@ -19,6 +21,7 @@ LOCAL_LOADS = {
     "LOAD_FAST_CHECK",
     "LOAD_FROM_DICT_OR_DEREF",
 }
+ATTRIBUTE_LOADS = {"LOAD_ATTR", "LOAD_METHOD"}
 STORES = {"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"}
 
 
@@ -40,6 +43,13 @@ class Uses:
     imports: dict[str, set[Import]] = field(default_factory=lambda: defaultdict(set))
 
 
+class Step(NamedTuple):
+    """One bytecode instruction: its name and what it is about."""
+
+    name: str
+    value: Any
+
+
 def names_used(code: CodeType) -> Uses:
     """What ``code`` loads from its surroundings, found in its bytecode."""
     uses = Uses()
@@ -48,43 +58,46 @@ def names_used(code: CodeType) -> Uses:
 
 
 def _scan(code: CodeType, uses: Uses) -> None:
-    instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
-    for index, instruction in enumerate(instructions):
-        if instruction.opname in GLOBAL_LOADS:
-            uses.globals[instruction.argval].add(_chain(instructions, index))
-        elif instruction.opname in LOCAL_LOADS:
-            uses.locals[instruction.argval].add(_chain(instructions, index))
-        elif instruction.opname.startswith("LOAD_FAST_") and isinstance(instruction.argval, tuple):
-            for name in instruction.argval:  # two loads in one instruction; attributes follow the last
-                uses.locals[name].add(_chain(instructions, index) if name == instruction.argval[-1] else ())
-        elif instruction.opname == "IMPORT_NAME":
-            _note_import(instructions, index, uses)
+    steps = [step for instruction in dis.get_instructions(code) for step in _steps(instruction)]
+    for index, step in enumerate(steps):
+        if step.name in GLOBAL_LOADS:
+            uses.globals[step.value].add(_chain(steps, index))
+        elif step.name in LOCAL_LOADS:
+            uses.locals[step.value].add(_chain(steps, index))
+        elif step.name == "IMPORT_NAME":
+            _note_import(steps, index, uses)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _scan(constant, uses)
 
 
-def _chain(instructions: list[dis.Instruction], index: int) -> Chain:
-    chain = []
-    for instruction in instructions[index + 1 :]:
-        if instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-            break
-        chain.append(instruction.argval)
-    return tuple(chain)
+def _steps(instruction: dis.Instruction) -> list[Step]:
+    """An instruction, or the two that newer Python versions join in one, as ``STORE_FAST_LOAD_FAST``."""
+    name, value = instruction.opname, instruction.argval
+    if "_FAST_" in name and isinstance(value, tuple):
+        first = "STORE_FAST" if name.startswith("STORE_FAST_") else "LOAD_FAST"
+        second = "STORE_FAST" if name.endswith("_STORE_FAST") else "LOAD_FAST"
+        return [Step(first, value[0]), Step(second, value[1])]
+    return [] if name == "EXTENDED_ARG" else [Step(name, value)]
 
 
-def _note_import(instructions: list[dis.Instruction], index: int, uses: Uses) -> None:
+def _chain(steps: list[Step], index: int) -> Chain:
+    following = itertools.takewhile(
+        lambda step: step.name in ATTRIBUTE_LOADS, itertools.islice(steps, index + 1, None)
+    )
+    return tuple(step.value for step in following)
+
+
+def _note_import(steps: list[Step], index: int, uses: Uses) -> None:
     """``import a.b`` binds a; ``import a.b as c`` binds a.b; ``from a import x, y`` binds attributes of a."""
-    module: str = instructions[index].argval
-    level, names = instructions[index - 2].argval, instructions[index - 1].argval
-    following = instructions[index + 1 :]
+    module: str = steps[index].value
+    level, names = steps[index - 2].value, steps[index - 1].value
+    following = steps[index + 1 :]
     if not names:
-        renamed = following[0].opname == "IMPORT_FROM"
-        store = next(each for each in following if each.opname in STORES)
-        uses.imports[store.argval].add(Import(module if renamed else module.partition(".")[0], level, None))
+        renamed = following[0].name == "IMPORT_FROM"
+        store = next(step for step in following if step.name in STORES)
+        uses.imports[store.value].add(Import(module if renamed else module.partition(".")[0], level, None))
         return
     for name in names:
-        position = next(
-            i for i, each in enumerate(following) if each.opname == "IMPORT_FROM" and each.argval == name
-        )
-        uses.imports[following[position + 1].argval].add(Import(module, level, name))
+        position = following.index(Step("IMPORT_FROM", name))
+        uses.imports[following[position + 1].value].add(Import(module, level, name))
