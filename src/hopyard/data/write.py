@@ -91,8 +91,8 @@ class SplitWriter:
         """All files, and the statistics of all rows."""
         entries = []
         total = Statistics(self._policies.schema)
-        staging = self._store.staging()
-        directory = Path(tempfile.mkdtemp(prefix="hopyard-")) if staging is None else staging
+        # A folder of its own: other preparations of this process may stage their files at the same time.
+        directory = Path(tempfile.mkdtemp(prefix="hopyard-", dir=self._store.staging()))
         try:
             for first in range(0, self._groups, self._groups_per_file):
                 groups = range(first, min(first + self._groups_per_file, self._groups))
@@ -101,8 +101,7 @@ class SplitWriter:
                 for part in statistics:
                     total.merge(part)
         finally:
-            if staging is None:
-                shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
         return tuple(entries), total.result()
 
     def _write_file(
