@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopyard.errors import SpaceError, UsageError
@@ -68,6 +69,14 @@ def test_initial_points_come_first_and_are_not_tried_again() -> None:
         tried = params_of(searcher)
         assert tried[0] == first
         assert len({key_of(point) for point in tried}) == len(tried) == 9
+
+
+def test_initial_points_are_copied_with_numpy_values_as_python_ones() -> None:
+    first = {"width": np.int64(64), "depth": 3}
+    searcher = RandomSearcher(SPACE, 1, 1, initial_params=[first])
+    first["depth"] = 1
+    assert params_of(searcher) == [{"width": 64, "depth": 3}]
+    assert type(params_of(searcher)[0]["width"]) is int
 
 
 def test_the_same_seed_gives_the_same_trials_and_another_seed_others() -> None:

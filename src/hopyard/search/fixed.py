@@ -8,6 +8,7 @@ from typing import Any
 from hopyard.errors import SpaceError, UsageError
 from hopyard.search.base import Create, Operation, Searcher, Train
 from hopyard.search.points import check_point
+from hopyard.search.spaces import check_space
 
 
 class FixedLength(Searcher):
@@ -49,9 +50,12 @@ def checked_points(
             f"initial_params is {initial_params!r}, but must be a list of points. "
             "Write initial_params=[{...}] with a dictionary for each."
         )
-    for index, point in enumerate(initial_params):
+    copies: list[dict[str, Any]] = []
+    for index, given in enumerate(initial_params):
+        point = check_space(given, f"initial_params[{index}]")
         try:
             check_point(space, point)
         except SpaceError as error:
             raise SpaceError(f"initial_params[{index}]: {error}") from None
-    return [dict(point) for point in initial_params]
+        copies.append(point)
+    return copies

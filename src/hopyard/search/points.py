@@ -33,8 +33,9 @@ def grid(space: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         SpaceError: a continuous dimension, or more than 100,000 points.
     """
-    count = num_points(checked_space(space), grid_only=True)
-    if count is not None and count > LARGEST_GRID:
+    space = checked_space(space)
+    count = num_points(space)
+    if count > LARGEST_GRID:
         raise SpaceError(
             f"the search space has {count:,} points, but a grid of more than {LARGEST_GRID:,} is not tried "
             "out. "
@@ -62,24 +63,19 @@ def points(space: Any) -> Iterator[Any]:
             yield space
 
 
-def num_points(space: Any, path: tuple[Step, ...] = (), *, grid_only: bool = False) -> int | None:
-    """How many points ``points`` gives; None with a continuous dimension, an error with ``grid_only``."""
+def num_points(space: Any, path: tuple[Step, ...] = ()) -> int:
+    """How many points ``points`` gives. Raises SpaceError, naming the place, if a dimension is continuous."""
     match space:
         case Continuous():
-            if grid_only:
-                raise _not_a_grid(space, path)
-            return None
+            raise _not_a_grid(space, path)
         case Quantized():
             return space.last - space.first + 1
         case Choice(options):
-            parts = [
-                num_points(each, (*path, f"<{i}>"), grid_only=grid_only) for i, each in enumerate(options)
-            ]
-            return None if None in parts else sum(part for part in parts if part)
-        case dict() | list() | tuple():
-            items = space.items() if isinstance(space, dict) else enumerate(space)
-            parts = [num_points(each, (*path, step), grid_only=grid_only) for step, each in items]
-            return None if None in parts else math.prod(part for part in parts if part)
+            return sum(num_points(option, (*path, f"<{index}>")) for index, option in enumerate(options))
+        case dict():
+            return math.prod(num_points(value, (*path, key)) for key, value in space.items())
+        case list() | tuple():
+            return math.prod(num_points(value, (*path, index)) for index, value in enumerate(space))
     return 1
 
 

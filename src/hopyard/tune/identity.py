@@ -79,6 +79,8 @@ def _parts(definitions: dict[str, Any], code: set[str]) -> dict[str, str]:
         own = {key: part for key, part in definitions[name].items() if key != "reached"}
         parts[name] = digest_json(resolved(own), DOMAIN)
         for reached, value in definitions[name].get("reached", {}).items():
-            if not (isinstance(value, dict) and ("module" in value or value.get("see") in code)):
+            if not (
+                isinstance(value, dict) and ("module" in value or "name" in value or value.get("see") in code)
+            ):
                 parts[f"{reached} in {name}"] = digest_json(resolved(value), DOMAIN)
     return parts
