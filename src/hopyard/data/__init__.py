@@ -8,6 +8,7 @@ from hopyard.data.prepared import Prepared
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources import Source, as_source
+from hopyard.data.summary import inspect
 
 __all__ = [
     "Column",
@@ -18,6 +19,7 @@ __all__ = [
     "Schema",
     "Source",
     "as_source",
+    "inspect",
     "open_dataset",
     "prepare",
 ]

@@ -33,8 +33,8 @@ class Prepared:
 
 def split_stores(store: Store, fingerprint: str) -> tuple[Store, Store]:
     """Where the training and the validation set of that fingerprint are, or would be."""
-    train = store.train_data if getattr(store, "single_train", False) else store.train_data.at(fingerprint)
-    val = store.val_data if getattr(store, "single_val", False) else store.val_data.at(fingerprint)
+    train = store.train_data if store.single_train else store.train_data.at(fingerprint)
+    val = store.val_data if store.single_val else store.val_data.at(fingerprint)
     return train, val
 
 

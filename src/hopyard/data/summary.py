@@ -1,0 +1,145 @@
+"""What a dataset is, at a glance: for ``hopyard data inspect`` and for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hopyard.data.dataset import Dataset
+from hopyard.data.manifest import ColumnStatistics
+from hopyard.data.opening import open_dataset
+from hopyard.data.schema import Schema
+from hopyard.errors import NotFoundError
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_NAMED_VALUES = 5
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """A dataset, described.
+
+    Attributes:
+        split: ``"train"`` or ``"val"``.
+        rows, row_groups, files: how many; nbytes: of all files.
+        schema: the columns.
+        mapped: of each column, whether batches are gathered straight from the files.
+        statistics: by column; empty if ``prepare`` did not write the dataset.
+        prepared: whether it did.
+        fingerprint: of the dataset.
+        created: when it was prepared, ISO 8601 in UTC; empty if it was not.
+        settings: the arguments of ``prepare``.
+    """
+
+    split: str
+    rows: int
+    row_groups: int
+    files: int
+    nbytes: int
+    schema: Schema
+    mapped: Mapping[str, bool]
+    statistics: Mapping[str, ColumnStatistics]
+    prepared: bool
+    fingerprint: str
+    created: str
+    settings: Mapping[str, Any]
+
+    def __rich__(self) -> RenderableType:
+        origin = (
+            f"prepared {self.created}" if self.prepared else "Parquet files as they are, without a manifest"
+        )
+        lines = [
+            f"{self.split}: {self.rows:,} rows in {self.row_groups} row groups, "
+            f"{self.files} file{'' if self.files == 1 else 's'}, {size(self.nbytes)}",
+            f"{origin}; fingerprint {self.fingerprint[:12]}",
+        ]
+        if self.settings:
+            lines.append(", ".join(f"{key}={value!r}" for key, value in self.settings.items()))
+        return Group(*map(Text, lines), self._columns())
+
+    def _columns(self) -> Table:
+        table = Table()
+        for title in ("column", "type", "min", "max", "mean", "std", "missing", "distinct", "read"):
+            table.add_column(
+                title, justify="left" if title in ("column", "type", "distinct", "read") else "right"
+            )
+        for column in self.schema:
+            kind = str(column).removeprefix(f"{column.name}: ")
+            known = self.statistics.get(column.name, ColumnStatistics())
+            numbers = [_number(value) for value in (known.min, known.max, known.mean, known.std)]
+            missing = str(known.missing) if self.statistics else ""
+            read = "mapped" if self.mapped[column.name] else "decoded"
+            table.add_row(*map(Text, (column.name, kind, *numbers, missing, _distinct(known), read)))
+        return table
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The splits of what was inspected."""
+
+    splits: tuple[DatasetSummary, ...]
+
+    def __rich__(self) -> RenderableType:
+        return Group(*self.splits)
+
+
+def inspect(data: Any) -> Summary:
+    """What ``data`` is: a ``Dataset``, or anything that ``open_dataset`` takes, with both splits of a store.
+
+    Raises:
+        NotFoundError: there is no dataset.
+    """
+    if isinstance(data, Dataset):
+        return Summary((summarize(data),))
+    train = open_dataset(data)
+    try:
+        val = open_dataset(data, "val")
+    except NotFoundError:
+        return Summary((summarize(train),))
+    splits = (train, val) if train.manifest.split != val.manifest.split else (train,)
+    return Summary(tuple(map(summarize, splits)))
+
+
+def summarize(dataset: Dataset) -> DatasetSummary:
+    """The summary of one dataset. Reads the footers of its files."""
+    manifest, reader = dataset.manifest, dataset.reader()
+    return DatasetSummary(
+        split=manifest.split,
+        rows=len(dataset),
+        row_groups=dataset.num_row_groups,
+        files=len(manifest.files),
+        nbytes=manifest.nbytes,
+        schema=manifest.schema,
+        mapped={column.name: reader.is_mapped(column) for column in manifest.schema},
+        statistics=manifest.statistics,
+        prepared=dataset.prepared,
+        fingerprint=dataset.fingerprint,
+        created=manifest.created,
+        settings=manifest.settings,
+    )
+
+
+def size(nbytes: float) -> str:
+    """A number of bytes as people read it, in powers of 1000."""
+    unit = 0
+    while nbytes >= 1000 and unit < len(_UNITS) - 1:
+        nbytes /= 1000
+        unit += 1
+    return f"{nbytes:.3g} {_UNITS[unit]}"
+
+
+def _number(value: float | int | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _distinct(known: ColumnStatistics) -> str:
+    values = known.distinct
+    if values is None:
+        return ""
+    shown = ", ".join(map(str, values[:_NAMED_VALUES]))
+    return f"{len(values)}: {shown}{', ...' if len(values) > _NAMED_VALUES else ''}"
