@@ -11,10 +11,10 @@ from hopyard.tune.reached import Import, _steps, names_used
 
 def test_attribute_chains_end_where_something_else_is_done_with_the_value() -> None:
     def function(x: Any) -> Any:
-        return os.path.commonprefix([json.dumps(x), str(os).upper(), (lambda: os.sep)()])
+        return os.path.supports_unicode_filenames, json.dumps(x), str(os).upper(), (lambda: os.sep)()
 
     uses = names_used(function.__code__)
-    assert uses.globals["os"] == {("path", "commonprefix"), (), ("sep",)}
+    assert uses.globals["os"] == {("path", "supports_unicode_filenames"), (), ("sep",)}
     assert uses.globals["json"] == {("dumps",)}
     assert uses.globals["str"] == {()}
 
