@@ -2,6 +2,7 @@
 
 import copy
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -235,12 +236,29 @@ def test_a_state_whose_older_files_are_gone_is_written_in_full(store: Store) -> 
 
 def test_nothing_is_half_written(store: Store, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'optimizer' is a builtins\.object"):
-        save_state(store, {"model": tensor(0), "optimizer": object()}, parts=["model"])
+        save_state(store, {"model": tensor(0), "optimizer": object()}, parts=["model", "optimizer"])
     for tree in (example(), {"large": tensor(0, 1_000_000)}):
         with pytest.raises(StorageFullError):
             save_state(FaultyStore(store, Fault("full")), tree)
     assert names(store) == []
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_disk_that_fills_up_while_a_large_state_is_staged_keeps_what_it_had(tmp_path: Path) -> None:
+    if (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", tmp_path], check=False).returncode
+        != 0
+    ):
+        pytest.skip("mounting a small file system needs root")
+    try:
+        store = LocalStore(tmp_path)
+        ref = save_state(store, {"a": tensor(0)})
+        with pytest.raises(StorageFullError, match=r"no space is left.* MB of 0\.0 GB are free"):
+            save_state(store, {"a": tensor(1, 1_000_000)}, previous=ref)
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == list(ref.files)
+        assert load_state(store, ref, verify=True) == {"a": tensor(0)}
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def damage(store: Store, name: str, kind: str) -> None:

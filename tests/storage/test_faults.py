@@ -41,13 +41,15 @@ def test_a_disk_is_full_until_there_is_space(tmp_path: Path) -> None:
 
 
 def test_moved_parts_are_faulty_too(tmp_path: Path) -> None:
-    inner = LocalStore(tmp_path / "p", train_path=tmp_path / "t")
+    inner = LocalStore(tmp_path / "p", train_path=tmp_path / "t", runs_path=tmp_path / "r")
     store = FaultyStore(inner, Fault("full", at=2))
     assert store.single_train
     store.train_data.put("x", b"")
     with pytest.raises(StorageFullError):
-        store.put("y", b"")
-    assert (tmp_path / "t/x").exists()
+        store.runs.at("one").put("y", b"")
+    store.runs.put("z", b"")
+    assert store.writes == ["train_data/x", "runs/one/y", "runs/z"]
+    assert sorted(p.name for p in tmp_path.rglob("?") if p.is_file()) == ["x", "z"]
 
 
 KILLED = """

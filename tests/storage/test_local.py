@@ -70,6 +70,18 @@ def test_only_what_is_provably_abandoned_is_swept(tmp_path: Path) -> None:
     assert {path.name for path in temporaries(tmp_path)} == {alive, foreign}
 
 
+def test_staging_sweeps_what_killed_processes_staged(tmp_path: Path) -> None:
+    code = "import os, sys\nfrom hopyard.storage import LocalStore\n"
+    code += "(LocalStore(sys.argv[1]).staging() / 'half').write_bytes(b'x')\nos.kill(os.getpid(), 9)"
+    assert run(code, tmp_path).returncode == -9
+    (left,) = tmp_path.iterdir()
+    staging = LocalStore(tmp_path).staging()
+    assert staging is not None
+    assert not left.exists()
+    assert list(tmp_path.iterdir()) == [staging]
+    assert list(LocalStore(tmp_path).list()) == []
+
+
 def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(tmp_path)
     store.put("a", b"old")

@@ -25,6 +25,10 @@ def test_memory_stores_are_found_by_name_and_apart_without() -> None:
     assert open_store("memory://shared-one/runs").get("a") == b"x"
     assert open_store(MemoryStore("shared-one").url).exists("runs/a")
     assert list(open_store("memory://").list()) == []
+    unnamed = MemoryStore()
+    unnamed.put("a", b"x")
+    assert open_store(unnamed.url).get("a") == b"x"
+    assert list(MemoryStore().list()) == []
     with pytest.raises(
         NotFoundError, match=r"'runs/b' in the store memory://shared-one; did you mean 'runs/a'"
     ):

@@ -3,8 +3,8 @@
 A state is a tree of tensors and plain values. Its digest is that of its logical content: of the
 skeleton and of every tensor's digest, whatever file they are in. Its file is
 ``<digest>.safetensors``; the manifest in the file's metadata says for every tensor its digest and
-the file that holds it. A file is found wanting by content, never by position, so a state that
-is saved again in full may replace its file while others refer to it.
+the file that holds it. Tensors are looked up in a file by content, never by
+position, so a state that is saved again in full may replace its file while others refer to it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def save_state(
         keys = list(tree) if isinstance(tree, dict) else []
         raise UsageError(f"parts={tuple(parts)!r} must be keys at the top of the tree, which are {keys}.")
     rest = {key: value for key, value in tree.items() if key not in parts}
-    flatten(rest)  # what cannot be stored is said before anything is written
+    flatten(tree)  # what cannot be stored is said before anything is written
     saved = tuple((key, _save(store, tree[key], None, (), [])) for key in parts)
     return _save(store, rest, previous, saved, list(tree))
 

@@ -13,7 +13,7 @@ checks them):
 * **Reads** see the last completed write of the name. An object that a reader has begun to
   read is not changed under it; replacing makes a new object.
 * **Threads and processes** may use one store at once. A store is picklable, and the copy sees
-  the same objects, unless ``shared`` is False: then it lives in this process alone.
+  the same objects; if ``shared`` is False, only in this process, and in another one unpickling fails.
 * **Errors** are those of ``hopyard.errors``: ``NotFoundError``, ``NotWritableError``,
   ``StorageFullError``, ``InvalidNameError``; each names the store and the object.
 * **Ownership.** A store never deletes what it was not told to delete, one name at a time.
@@ -108,7 +108,7 @@ class Store(ABC):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes see the same objects (and the store can be pickled to them)."""
+        """Whether other processes see the same objects (and a pickled copy works in them)."""
         return True
 
     # Where a search keeps what it makes. Stores that let users move one of these override it.

@@ -83,28 +83,24 @@ class FaultyStore(Store):
     Files that are moved in by ``put_file`` count when they are moved. Deletes and reads never fail.
 
     Args:
-        inner: keeps the objects. Parts that it keeps elsewhere (``train_path`` and the like) are faulty
-            too, and counted together, with their own names.
+        inner: keeps the objects. Its ``train_data``, ``val_data``, ``runs`` and ``logs`` are faulty too;
+            their writes are counted together and named ``runs/...`` and so on, wherever they are.
         faults: what goes wrong; none, to count.
     """
 
     def __init__(self, inner: Store, *faults: Fault) -> None:
         self._inner = inner
         self._counts = _Counts(faults)
+        self._label = ""
 
     @property
     def writes(self) -> list[str]:
         """Names of all writes that were begun in this process, in order."""
         return list(self._counts.names)
 
-    def _share(self, inner: Store) -> FaultyStore:
-        store = FaultyStore(inner)
-        store._counts = self._counts
-        return store
-
     def _before(self, name: str) -> bool:
         """Fail if it is time to; True if the process is to end after the write."""
-        actions = self._counts.next(name)
+        actions = self._counts.next(self._label + name)
         if "kill_before" in actions:
             os.kill(os.getpid(), signal.SIGKILL)
         if "full" in actions:
@@ -163,14 +159,21 @@ class FaultyStore(Store):
     def staging(self) -> Path | None:
         return self._inner.staging()
 
-    # Parts below the store are counted with their prefix; only those that are elsewhere are wrapped anew.
     @property
     def train_data(self) -> Store:
-        return self._share(self._inner.train_data) if self.single_train else super().train_data
+        return self._part(self._inner.train_data, "train_data")
 
     @property
     def val_data(self) -> Store:
-        return self._share(self._inner.val_data) if self.single_val else super().val_data
+        return self._part(self._inner.val_data, "val_data")
+
+    @property
+    def runs(self) -> Store:
+        return self._part(self._inner.runs, "runs")
+
+    @property
+    def logs(self) -> Store:
+        return self._part(self._inner.logs, "logs")
 
     @property
     def single_train(self) -> bool:
@@ -179,6 +182,12 @@ class FaultyStore(Store):
     @property
     def single_val(self) -> bool:
         return self._inner.single_val
+
+    def _part(self, inner: Store, name: str) -> FaultyStore:
+        """A part of the inner store, wherever that keeps it, counted together with the rest."""
+        store = FaultyStore(inner)
+        store._counts, store._label = self._counts, f"{self._label}{name}/"
+        return store
 
     def __repr__(self) -> str:
         return f"FaultyStore({self._inner!r}, {', '.join(map(repr, self._counts.faults))})"

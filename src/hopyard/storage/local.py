@@ -213,6 +213,7 @@ class LocalStore(Store):
             files.make_directory(staging)
         except OSError as error:
             raise write_error(staging, error) from error
+        self._sweep_once(root)
         return Path(staging)
 
     def _create(self, directory: str, temporary: str) -> int:
@@ -222,10 +223,13 @@ class LocalStore(Store):
         except FileNotFoundError:
             files.make_directory(directory)
             fd = os.open(temporary, flags, 0o666)
+        self._sweep_once(directory)
+        return fd
+
+    def _sweep_once(self, directory: str) -> None:
         if directory not in self._swept:
             self._swept.add(directory)
             sweep(directory)
-        return fd
 
     def delete(self, name: str) -> None:
         file = self._file(name)

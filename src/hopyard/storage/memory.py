@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import itertools
+import os
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 from typing import NoReturn
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UsageError, nearest
@@ -23,6 +27,8 @@ class _Space:
 
 
 _named: dict[str, _Space] = {}
+_unnamed: weakref.WeakValueDictionary[str, _Space] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
 
 
 class MemoryStore(Store):
@@ -30,16 +36,20 @@ class MemoryStore(Store):
 
     Args:
         name: what ``open_store("memory://name")`` finds again in this process; None for
-            objects that only this store object (and what is made ``at`` it) sees.
+            objects that only this store object (and what is made of it, ``at`` it or by pickling) sees.
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self._name = name
-        self._space = _Space() if name is None else _named.setdefault(validate_name(name), _Space())
+        if name is None:
+            self._name = f"unnamed-{next(_numbers)}"
+            self._space = _unnamed[self._name] = _Space()
+        else:
+            self._name = validate_name(name)
+            self._space = _unnamed.get(name) or _named.setdefault(name, _Space())
 
     @property
     def url(self) -> str:
-        return f"memory://{self._name or ''}"
+        return f"memory://{self._name}"
 
     @property
     def shared(self) -> bool:
@@ -121,10 +131,20 @@ class MemoryStore(Store):
                 del self._space.names[bisect.bisect_left(self._space.names, name)]
 
     def __repr__(self) -> str:
-        return f"MemoryStore({self._name!r})" if self._name else "MemoryStore()"
+        return f"MemoryStore({self._name!r})"
 
-    def __reduce__(self) -> NoReturn:
+    def __reduce__(self) -> tuple[Callable[[str, int], MemoryStore], tuple[str, int]]:
+        return _found_again, (self._name, os.getpid())
+
+
+def _found_again(name: str, pid: int) -> MemoryStore:
+    """The store that was pickled in this process; a copy in another one would see nothing of it."""
+    space = _unnamed.get(name) or _named.get(name)
+    if pid != os.getpid() or space is None:
         raise UsageError(
-            f"{self!r} lives in one process's memory and cannot be sent to another. "
+            f"MemoryStore({name!r}) lives in the memory of process {pid} and cannot be used in another. "
             "Use InlineBackend with it, or a LocalStore that other processes can see."
         )
+    store = MemoryStore.__new__(MemoryStore)
+    store._name, store._space = name, space
+    return store

@@ -1,6 +1,6 @@
 """Names of unfinished files, which say who writes them, and removal of what the dead left.
 
-``.tmp-<machine>-<pid>-<count>``: a file of a process that is gone from this machine, or that
+``.tmp-<machine>-<pid>-<random>``: a file of a process that is gone from this machine, or that
 nobody touched for a day, belongs to nobody and is swept by the next writer in its directory.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import os
 import shutil
 import socket
@@ -19,8 +18,6 @@ from pathlib import Path
 from hopyard.storage.names import TEMPORARY_PREFIX
 
 _OLD_SECONDS = 24 * 3600.0
-
-_count = itertools.count()
 
 
 @functools.cache
@@ -46,7 +43,8 @@ def is_alive(pid: int) -> bool:
 
 def temporary_name() -> str:
     """A name that no other writer uses, now or later."""
-    return f"{TEMPORARY_PREFIX}{machine()}-{os.getpid()}-{next(_count)}"
+    # Random, since a dead process that had the same id may have left files here.
+    return f"{TEMPORARY_PREFIX}{machine()}-{os.getpid()}-{os.urandom(6).hex()}"
 
 
 def staging_name() -> str:
@@ -64,8 +62,8 @@ def sweep(directory: str) -> None:
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     fields = entry.name.removeprefix(TEMPORARY_PREFIX).split("-")
-    if len(fields) == 3 and fields[0] == machine() and fields[1].isdigit():
-        return not is_alive(int(fields[1]))
+    if len(fields) == 3 and fields[0] == machine() and fields[1].isdigit() and not is_alive(int(fields[1])):
+        return True
     with contextlib.suppress(FileNotFoundError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS
     return False
