@@ -115,9 +115,10 @@ def _schedule_in_numbers(run: Run) -> str:
     workers = len({unit["w"] for unit in units})
     span = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
     busy = sum(unit["z"] - unit["a"] for unit in units) / (workers * span)
+    written = sum(unit["written"] for unit in units)
     return (
         f"{len(units):,} units on {workers} workers in {span:.1f} s, busy {busy:.0%} of the time; "
-        f"{_hops(units):,} hops between workers, {sum(unit['written'] for unit in units) / 1e6:.1f} MB of states written"
+        f"{_hops(units):,} hops between workers, {written / 1e6:.1f} MB of states written"
     )
 
 

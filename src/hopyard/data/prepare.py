@@ -120,6 +120,20 @@ def prepare(
     )
 
 
+def dataset_fingerprint(
+    data: Any,
+    validation: Any = 0.25,
+    feature_columns: str | Sequence[str] | None = None,
+    label_columns: str | Sequence[str] | None = None,
+    seed: int = 0,
+    nulls: str = "error",
+    ragged: str = "error",
+    val: Any = None,
+) -> str | None:
+    """The fingerprint of the dataset that ``prepare`` would make, without making it; None for one-shot sources."""
+    return _request(data, validation, feature_columns, label_columns, seed, nulls, ragged, val).fingerprint()
+
+
 def peek(
     data: Any,
     rows: int,
@@ -171,7 +185,7 @@ def _request(
         val_source = as_source(val, named)
         if unknown := [name for name in source.columns if name not in val_source.columns]:
             raise unknown_columns(unknown, val_source.columns, "validation column")
-        val_source = val_source.select(source.columns)
+        val_source = _only(val_source, source.columns)
     return _Request(source, val_source, share, (features, labels), seed, nulls, ragged)
 
 
@@ -192,7 +206,12 @@ def _select(source: Source, named: list[str], split: str | None) -> Source:
         raise DataError(
             f"Column {split!r} splits the data and cannot be a feature or label as well. Remove it there."
         )
-    return source.select(named if split is None else [*named, split])
+    return _only(source, named if split is None else [*named, split])
+
+
+def _only(source: Source, names: Sequence[str]) -> Source:
+    """``source`` with these columns; itself, and with what it knows of its rows, if it has no others."""
+    return source if set(names) == set(source.columns) else source.select(names)
 
 
 def _repeat(wait: Callable[[float], bool] | None, announce: Callable[[str], None]) -> Repeat:

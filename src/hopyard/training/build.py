@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hopyard.errors import EstimatorError
-from hopyard.objects import load_part
+from hopyard.objects import load_state
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.program import Program
 from hopyard.training.session import Session
@@ -39,7 +39,7 @@ def build_in_session(
     )
     if program.init_from is not None:
         store, ref = program.init_from
-        replica.load({"model": load_part(store, ref, "model")})
+        replica.load({"model": load_state(store, ref)})
     return replica
 
 

@@ -41,7 +41,7 @@ class Program:
         seed: all randomness of the run derives from it.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:n"``.
         threads: CPU threads of a unit.
-        init_from: store and state whose model every trial starts from, or None.
+        init_from: store and state of the weights that every trial starts from, or None.
     """
 
     estimator_gen_fn: Callable[[dict[str, Any]], Any]

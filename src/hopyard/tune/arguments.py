@@ -135,6 +135,11 @@ def _check_kinds(fields: dict[str, Any]) -> None:
             f"estimator_gen_fn is {fields['estimator_gen_fn']!r}; it must be a function that takes a dict of "
             "parameters and returns an estimator."
         )
+    init_from = fields["init_from"]
+    if init_from is not None and not hasattr(init_from, "weights"):
+        raise UsageError(
+            f"init_from is {init_from!r}; it must be a model of a search, as fit(...) or hopyard.load_model(...) return it."
+        )
     if fields["mode"] not in (None, "min", "max"):
         raise UsageError(f"mode is {fields['mode']!r}; it must be 'min', 'max' or None.")
     run_id = fields["run_id"]

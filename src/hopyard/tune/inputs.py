@@ -11,25 +11,33 @@ from typing import Any
 import numpy.typing as npt
 
 from hopyard.data import Dataset, Ragged, Source, prepare
-from hopyard.data.prepare import peek
+from hopyard.data.prepare import dataset_fingerprint, peek
 from hopyard.errors import ColumnError, nearest
 from hopyard.objects import digest_json
 from hopyard.tune.arguments import Arguments
 
+_PEEKED = ("feature_columns", "label_columns", "nulls", "ragged")
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Prepared data: what a run trains on and, if any, is validated on."""
+    """Prepared data: what a run trains on and, if any, is validated on.
+
+    Attributes:
+        train, val: the datasets.
+        fingerprint: identifies their rows and the order of these.
+    """
 
     train: Dataset
     val: Dataset | None
+    fingerprint: str
 
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the rows and their order."""
-        return digest_json([self.train.fingerprint, self.val.fingerprint if self.val else None], "splits")
+    @classmethod
+    def of(cls, train: Dataset, val: Dataset | None) -> Splits:
+        """Datasets that exist already."""
+        found = [train.fingerprint, val.fingerprint if val is not None else None]
+        return cls(train, val, digest_json(found, "splits"))
 
 
 class Inputs(ABC):
@@ -57,38 +65,31 @@ class Raw(Inputs):
     arguments: Arguments
 
     def fingerprint(self) -> str | None:
-        sources = [self.source] + ([self.val] if self.val is not None else [])
-        found = [source.fingerprint() for source in sources]
-        if None in found:
-            return None
-        arguments = self.arguments
-        how = {"validation": arguments.validation if self.val is None else None, "seed": arguments.seed}
-        policies = {"nulls": arguments.nulls, "ragged": arguments.ragged}
-        return digest_json({"sources": found} | how | policies, "inputs")
+        return dataset_fingerprint(self.source, **self._how())
 
     def head(self, rows: int) -> Arrays:
-        arguments = self.arguments
-        columns = (list(arguments.feature_columns), list(arguments.label_columns))
-        validation = None if self.val is not None else arguments.validation
-        return peek(self.source, rows, validation, *columns, arguments.nulls, arguments.ragged)
+        how = self._how()
+        validation = None if how.pop("val") is not None else how.pop("validation")
+        return peek(self.source, rows, validation, **{name: how[name] for name in _PEEKED})
 
     def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
+        wait = threading.Event().wait
+        store = self.arguments.store
+        prepared = prepare(self.source, store, **self._how(), progress=progress, wait=wait, announce=announce)
+        return Splits(prepared.train, prepared.val, prepared.fingerprint)
+
+    def _how(self) -> dict[str, Any]:
+        """How the data is prepared."""
         arguments = self.arguments
-        prepared = prepare(
-            self.source,
-            arguments.store,
-            arguments.validation,
-            list(arguments.feature_columns),
-            list(arguments.label_columns),
-            seed=arguments.seed,
-            nulls=arguments.nulls,
-            ragged=arguments.ragged,
-            val=self.val,
-            progress=progress,
-            wait=threading.Event().wait,
-            announce=announce,
-        )
-        return Splits(prepared.train, prepared.val)
+        return {
+            "validation": arguments.validation,
+            "feature_columns": list(arguments.feature_columns),
+            "label_columns": list(arguments.label_columns),
+            "seed": arguments.seed,
+            "nulls": arguments.nulls,
+            "ragged": arguments.ragged,
+            "val": self.val,
+        }
 
 
 @dataclass

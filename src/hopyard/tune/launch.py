@@ -39,6 +39,7 @@ from hopyard.tune.run import Run
 from hopyard.tune.work import TrainingWork
 
 _EXTENDABLE = ("num_models", "num_epochs")
+_SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged")
 RUN_FORMAT = "run"
 CHECKED_ROWS = 256
 
@@ -78,8 +79,7 @@ class Launch:
             facts = preflight(arguments.backend, arguments.store)
             metric = self._check_on_one_batch()
             splits = self._inputs.prepare(self._progress.preparing, self._progress.say)
-            identified = fingerprint or self._inputs.fingerprint() or splits.fingerprint
-            return self._hop(splits, metric, identified, facts[0].instructions)
+            return self._hop(splits, metric, facts[0].instructions)
 
     # Identity -------------------------------------------------------------------------------
 
@@ -100,7 +100,9 @@ class Launch:
             "mode": arguments.mode,
             "feature_columns": list(arguments.feature_columns),
             "label_columns": list(arguments.label_columns),
-            "init_from": _described(arguments.init_from),
+            "init_from": None if arguments.init_from is None else arguments.init_from.weights()[1].digest,
+            "nulls": arguments.nulls,
+            "ragged": arguments.ragged,
             "estimator_gen_fn": {"digest": self._estimator.digest, "parts": self._estimator.parts},
             **self._searcher_settings,
         }
@@ -199,10 +201,10 @@ class Launch:
         partitions = min(asked or DEFAULT_PARTITIONS, groups)
         return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
 
-    def _hop(self, splits: Splits, metric: Metric, fingerprint: str, instructions: str) -> Model:
+    def _hop(self, splits: Splits, metric: Metric, instructions: str) -> Model:
         """Make the run, or continue it, and drive it to its end."""
         arguments = self._arguments
-        settings = self._settings(fingerprint)
+        settings = self._settings(splits.fingerprint)
         layout = self._layout(splits)
         run_id = self._run_id(settings)
         folder = arguments.store.runs.at(run_id)
@@ -348,6 +350,8 @@ def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]
         SettingsError: other settings have changed.
     """
     grown = {name: new[name] for name in _EXTENDABLE if name in old and new[name] > old[name]}
+    if any(old[name] != new[name] for name in _SHAPE_THE_DATA):
+        old = {**old, "data": new["data"]}  # it differs because of them: they are what to name
     differences = what_differs({**old, **grown}, new)
     if differences:
         raise SettingsError(

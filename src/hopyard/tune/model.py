@@ -214,6 +214,10 @@ class Model:
         self._loaded().export_onnx(path)
         return path
 
+    def weights(self) -> tuple[Store, StateRef]:
+        """Where the weights are: what ``init_from=`` starts other trials from."""
+        return self._weights.store.at(self._weights.folder), self._weights.state
+
     def _load_weights(self) -> Any:
         try:
             return self._weights.load()

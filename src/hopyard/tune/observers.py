@@ -9,7 +9,6 @@ from hopyard.hopper.state import RunState
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.callbacks import observer_of
 from hopyard.tune.progress import Progress
-from hopyard.tune.tensorboard import TensorBoard
 
 
 def observers_of(arguments: Arguments, progress: Progress, state: RunState) -> list[Observer]:
@@ -17,6 +16,8 @@ def observers_of(arguments: Arguments, progress: Progress, state: RunState) -> l
     observers: list[Observer] = [progress]
     logs = logs_directory(arguments)
     if logs is not None:
+        from hopyard.tune.tensorboard import TensorBoard  # takes long to import
+
         observers.append(TensorBoard(logs, state.header["created"]))
     return observers + observer_of(arguments.callbacks)
 

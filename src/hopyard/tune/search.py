@@ -198,7 +198,7 @@ class Search(ABC):
             val_set = open_dataset(val, "val")
         elif train is None and arguments.validation is not None:
             val_set = open_dataset(store, "val")
-        return self._launch(Ready(Splits(train_set, val_set), arguments)).fit()
+        return self._launch(Ready(Splits.of(train_set, val_set), arguments)).fit()
 
     def _inputs(self, data: Any, val: Any) -> Inputs:
         val = (
@@ -207,7 +207,7 @@ class Search(ABC):
             else self.arguments.validation
         )
         if isinstance(data, Dataset) and isinstance(val, Dataset):
-            return Ready(Splits(data, val), self.arguments)
+            return Ready(Splits.of(data, val), self.arguments)
         return Raw(as_source(data), None if val is None else as_source(val), self.arguments)
 
     def _launch(self, inputs: Inputs) -> Launch:
