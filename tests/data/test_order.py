@@ -5,13 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.data.order import permutation
+from hopyard.data.order import batch_bounds, epoch_windows, num_batches, permutation, rows_per_rank
+from hopyard.errors import UsageError
 
 PINNED = {
     (10, 0): [6, 8, 0, 9, 3, 1, 4, 2, 7, 5],
     (10, 1): [9, 6, 0, 1, 3, 5, 8, 2, 7, 4],
     (3, -1): [0, 2, 1],
 }
+PINNED_STREAM = [0, 4, 5, 10, 1, 2, 3, 9, 7, 8, 11, 6]
+PINNED_WINDOWS = [10, 7, 11, 4, 6, 9, 8, 5, 0, 3, 1, 2]
 
 
 @pytest.mark.parametrize(("n", "seed"), PINNED)
@@ -52,3 +55,76 @@ def test_long_permutation_crosses_its_blocks_without_a_seam():
     assert np.array_equal(np.sort(order), np.arange(n))
     assert order[:50].tolist() == permutation_in_plain_python(n, 7)[:50]
     assert abs(np.corrcoef(order, np.arange(n))[0, 1]) < 0.01
+
+
+GROUP_ROWS = st.lists(st.integers(0, 40), min_size=1, max_size=8)
+
+
+def stream(group_rows, *arguments):
+    """Numbers of all rows in the order of an epoch."""
+    first = np.cumsum([0, *group_rows])
+    rows = [np.arange(first[group], first[group + 1]) for group in range(len(group_rows))]
+    windows = epoch_windows(group_rows, *arguments)
+    return [int(i) for w in windows for i in np.concatenate([rows[group] for group in w.groups])[w.order()]]
+
+
+@settings(max_examples=50)
+@given(GROUP_ROWS, st.integers(0, 2**62), st.integers(0, 5), st.none() | st.integers(1, 200), st.booleans())
+def test_every_row_comes_once_an_epoch(group_rows, seed, epoch, window, shuffle):
+    rows = stream(group_rows, seed, epoch, window, shuffle)
+    assert sorted(rows) == list(range(sum(group_rows)))
+    assert rows == stream(group_rows, seed, epoch, window, shuffle)
+    if not shuffle:
+        assert rows == sorted(rows)
+
+
+@settings(max_examples=50)
+@given(GROUP_ROWS, st.integers(1, 200))
+def test_a_window_holds_no_more_rows_than_stated_unless_one_row_group_does(group_rows, window):
+    windows = epoch_windows(group_rows, 0, 0, window)
+    assert all(w.rows <= window or len([g for g in w.groups if group_rows[g]]) == 1 for w in windows)
+
+
+def test_a_window_that_all_rows_fit_is_the_permutation_of_all_rows():
+    assert stream([30, 20, 10], 3, 1, 60) == stream([30, 20, 10], 3, 1, None)
+    assert stream([60], 3, 1, None) == stream([30, 20, 10], 3, 1, None)
+
+
+def test_seeds_and_epochs_differ():
+    streams = {
+        tuple(stream([25, 25], seed, epoch, window))
+        for seed in (0, 1)
+        for epoch in (0, 1)
+        for window in (None, 25)
+    }
+    assert len(streams) == 8
+
+
+def test_the_stream_of_an_epoch_is_fixed_forever():
+    assert stream([4, 4, 4], 0, 0, None) == PINNED_STREAM
+    assert stream([4, 4, 4], 0, 0, 8) == PINNED_WINDOWS
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 500), st.integers(1, 60), st.sampled_from(["short", "join"]))
+def test_batches_follow_one_another_and_only_the_last_differs_in_size(rows, size, tail):
+    bounds = list(batch_bounds(rows, size, tail))
+    assert len(bounds) == num_batches(rows, size, tail)
+    assert [start for start, _ in bounds] == [0, *[stop for _, stop in bounds[:-1]]][: len(bounds)]
+    assert sum(stop - start for start, stop in bounds) == rows
+    assert all(stop - start == size for start, stop in bounds[:-1])
+
+
+def test_a_tail_below_half_a_batch_joins_the_batch_before_it():
+    assert list(batch_bounds(19, 10, "join")) == [(0, 10), (10, 19)]
+    assert list(batch_bounds(15, 10, "join")) == [(0, 10), (10, 15)]
+    assert list(batch_bounds(14, 10, "join")) == [(0, 14)]
+    assert list(batch_bounds(4, 10, "join")) == [(0, 4)]
+
+
+def test_what_ranks_cannot_share_follows_the_policy():
+    assert rows_per_rank(11, 4, "drop") == 2
+    assert rows_per_rank(11, 4, "repeat") == 3
+    assert rows_per_rank(12, 4, "error") == 3
+    with pytest.raises(UsageError, match=r"11 rows do not divide into 4 ranks \(3 left\).*remainder='drop'"):
+        rows_per_rank(11, 4, "error")

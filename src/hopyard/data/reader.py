@@ -120,22 +120,21 @@ class Reader:
 
     def gather(self, rows: Rows, names: Sequence[str]) -> Batch:
         """Any rows, in any order. What must be decoded is, a row group at a time."""
-        columns = [self.manifest.schema[name] for name in names]
-        if all(self.is_mapped(column) for column in columns):
-            return self.view(names).gather(rows, Buffers())
         buffers = Buffers()
+        if all(self.is_mapped(self.manifest.schema[name]) for name in names):
+            return self.view(names).gather(rows, buffers)
+        if not len(rows):
+            return self.view(names, [0]).gather(rows, buffers)
         groups = np.searchsorted(self.first_rows, rows, side="right") - 1
         by_group = np.argsort(groups, kind="stable")
+        present, starts = np.unique(groups[by_group], return_index=True)
         parts = [
             self.view(names, [group]).gather(rows[where] - self.first_rows[group], buffers)
-            for group, where in _runs(groups, by_group)
-        ] or [self.view(names, [0]).gather(rows, buffers)]
-        joined = join(parts, buffers)
-        if len(parts) == 1 and np.array_equal(by_group, np.arange(len(rows))):
-            return joined
+            for group, where in zip(present.tolist(), np.split(by_group, starts[1:]), strict=True)
+        ]
         back = np.empty_like(by_group)
         back[by_group] = np.arange(len(rows))
-        return {name: _take(values, back, buffers) for name, values in joined.items()}
+        return {name: _take(values, back, buffers) for name, values in join(parts, buffers).items()}
 
     def _mapped(self, column: Column, groups: tuple[int, ...]) -> Source:
         found = self._find_bodies(column)
@@ -248,12 +247,6 @@ class Reader:
             ) from error
         for column in columns:
             yield column, read_as(column, table[column.name], f"{file.name}, row group {within}")
-
-
-def _runs(groups: Rows, by_group: npt.NDArray[np.intp]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """(row group, where its rows are) for each row group that occurs."""
-    present, starts = np.unique(groups[by_group], return_index=True)
-    yield from zip(present.tolist(), np.split(by_group, starts[1:]), strict=True)
 
 
 def _take(values: Any, rows: npt.NDArray[np.intp], buffers: Buffers) -> Any:

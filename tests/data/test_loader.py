@@ -1,0 +1,262 @@
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hopyard.data import reader
+from hopyard.errors import ColumnError, UsageError
+
+LAYOUTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=3)
+EQUAL_LAYOUTS = st.builds(
+    lambda groups, rows, last: [[rows] * groups, [rows] * groups + [min(last, rows)]],
+    st.integers(1, 4), st.integers(1, 30), st.integers(1, 30),
+)  # fmt: skip
+SETTINGS = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def ids(batches):
+    return [row for batch in batches for row in batch["id"].tolist()]
+
+
+@SETTINGS
+@given(
+    LAYOUTS | EQUAL_LAYOUTS, st.integers(1, 40), st.integers(0, 2**40), st.booleans(),
+    st.sampled_from(["short", "join"]), st.none() | st.integers(1, 60),
+)  # fmt: skip
+def test_each_row_comes_exactly_once_an_epoch(
+    make_dataset, expect_rows, layout, size, seed, shuffle, tail, window
+):
+    dataset = make_dataset(layout, ("id", "image", "small"))
+    loader = dataset.loader(size, shuffle, seed, tail=tail)
+    loader.load_state_dict({**loader.state_dict(), "window": window})
+    for _ in range(2):
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        assert sorted(ids(batches)) == list(range(len(dataset)))
+        for batch in batches:
+            expect_rows(batch, batch["id"])
+
+
+def test_every_kind_of_column_is_read_as_it_was_written(make_dataset, expect_rows):
+    columns = ("id", "image", "small", "half", "flag", "flags", "unsigned", "text", "blob", "list")
+    dataset = make_dataset([[30, 30, 7], [30, 11]], columns)
+    for window in (None, 40):
+        loader = dataset.loader(16, shuffle=True, seed=3)
+        loader.load_state_dict({**loader.state_dict(), "window": window})
+        for batch in loader:
+            assert list(batch) == list(columns)
+            expect_rows(batch, batch["id"])
+
+
+def test_without_shuffle_rows_come_in_their_order(make_dataset):
+    dataset = make_dataset([[5, 5], [5, 2]])
+    assert ids(dataset.loader(4)) == list(range(17))
+
+
+def test_each_iteration_is_the_next_epoch(make_dataset):
+    dataset = make_dataset([[20, 20]])
+    loader = dataset.loader(7, shuffle=True, seed=1)
+    epochs = [ids(loader) for _ in range(3)]
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert ids(dataset.loader(7, shuffle=True, seed=1, epoch=2)) == epochs[2]
+    loader = dataset.loader(7, shuffle=True, seed=1)
+    next(iter(loader))
+    assert ids(loader) == epochs[1]
+
+
+def test_the_stream_does_not_depend_on_batch_size_columns_or_layout_of_files(make_dataset):
+    one = make_dataset([[10, 10, 10]], ("id", "image"))
+    other = make_dataset([[10], [10, 10]], ("id", "text"))
+    assert (
+        ids(one.loader(4, True, 9))
+        == ids(other.loader(7, True, 9))
+        == ids(one.loader(30, True, 9, columns=["id"]))
+    )
+
+
+@SETTINGS
+@given(LAYOUTS, st.integers(1, 20), st.integers(1, 5), st.sampled_from(["short", "join"]), st.booleans())
+def test_ranks_together_take_the_steps_of_one_stream(make_dataset, layout, size, ranks, tail, repeat):
+    dataset = make_dataset(layout)
+    if len(dataset) < ranks:
+        return
+    whole = ids(dataset.loader(len(dataset), True, 5))
+    policy = "repeat" if repeat else "drop"
+    shares = [
+        list(dataset.loader(size, True, 5, rank, ranks, remainder=policy, tail=tail)) for rank in range(ranks)
+    ]
+    assert len({len(share) for share in shares}) == 1
+    together = []
+    for step in zip(*shares, strict=True):
+        assert len({len(batch["id"]) for batch in step}) == 1
+        together += ids(step)
+    left = len(dataset) % ranks
+    expected = whole + whole[: (ranks - left) % ranks] if repeat else whole[: len(whole) - left]
+    assert together == expected
+
+
+def test_a_remainder_is_an_error_if_asked_for(make_dataset):
+    dataset = make_dataset([[11]])
+    with pytest.raises(UsageError, match="11 rows do not divide into 4 ranks"):
+        dataset.loader(2, world_size=4, remainder="error")
+    assert len(dataset.loader(2, remainder="error")) == 6
+
+
+@SETTINGS
+@given(LAYOUTS, st.data())
+def test_a_restored_loader_yields_the_same_tail(make_dataset, layout, data):
+    dataset = make_dataset(layout)
+    size, other_size = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 20))
+    window = data.draw(st.none() | st.integers(1, 60))
+    loader = dataset.loader(size, True, 3, epoch=1)
+    loader.load_state_dict({**loader.state_dict(), "window": window})
+    taken = data.draw(st.integers(0, len(loader)))
+    batches = iter(loader)
+    before = ids(next(batches) for _ in range(taken))
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest, following = ids(batches), ids(loader)
+    assert len(before) + len(rest) == len(dataset)
+
+    restored = dataset.loader(other_size, False, 0)
+    restored.load_state_dict(state)
+    assert ids(restored) == rest
+    assert ids(restored) == following
+
+    ranks = data.draw(st.integers(1, 3))
+    shares = []
+    for rank in range(ranks):
+        share = dataset.loader(other_size, True, 3, rank, ranks) if len(dataset) >= ranks else None
+        if share is None:
+            return
+        share.load_state_dict(state)
+        shares.append(list(share))
+    together = [row for step in zip(*shares, strict=True) for row in ids(step)]
+    assert together == rest[: len(rest) - len(rest) % ranks]
+
+
+def test_the_same_batches_come_after_a_restore_at_any_step(make_dataset):
+    dataset = make_dataset([[25, 25, 25, 3]])
+    whole = [batch["id"].tolist() for batch in dataset.loader(8, True, 2, tail="join")]
+    for step in range(len(whole) + 1):
+        loader = dataset.loader(8, True, 2, tail="join")
+        batches = iter(loader)
+        for _ in range(step):
+            next(batches)
+        restored = dataset.loader(8, tail="join")
+        restored.load_state_dict(loader.state_dict())
+        assert [batch["id"].tolist() for batch in restored] == whole[step:]
+
+
+def test_state_counts_rows_yielded_by_the_latest_iteration(make_dataset):
+    loader = make_dataset([[10]]).loader(4, True)
+    first, second = iter(loader), iter(loader)
+    next(second)
+    next(first)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["rows"]) == (1, 4)
+
+
+def test_a_state_of_another_dataset_is_refused(make_dataset):
+    one, other = make_dataset([[10, 10]], fingerprint="one"), make_dataset([[10, 10]], fingerprint="two")
+    with pytest.raises(UsageError, match="The state is of the dataset one, but this loader reads two"):
+        other.loader(4).load_state_dict(one.loader(4).state_dict())
+    part = one.partitions(2)[1]
+    with pytest.raises(UsageError, match="Open the dataset \\(or the partition\\)"):
+        part.loader(4).load_state_dict(one.loader(4).state_dict())
+    with pytest.raises(UsageError, match="without epoch, rows"):
+        one.loader(4).load_state_dict({"seed": 0, "shuffle": True, "window": None, "dataset": "one"})
+
+
+def test_batches_are_owned_writable_and_aligned(make_dataset, expect_rows):
+    dataset = make_dataset([[50, 50], [50, 50]], ("id", "image", "small"))
+    for batch in dataset.loader(32, True):
+        rows = batch["id"].copy()
+        for values in batch.values():
+            assert values.ctypes.data % 64 == 0
+            values[...] = 0
+        expect_rows(dataset[rows], rows)
+
+
+@SETTINGS
+@given(st.integers(0, 1000), st.sampled_from(["numpy", "torch"]))
+def test_memory_is_never_used_again_while_somebody_holds_it(make_dataset, expect_rows, seed, output):
+    if output == "torch":
+        pytest.importorskip("torch")
+    dataset = make_dataset([[40, 40, 40]], ("id", "image"))
+    draw = random.Random(seed)
+    held = []
+    for _ in range(3):
+        for batch in dataset.loader(11, True, seed, output=output):
+            what = draw.choice(["nothing", "batch", "column", "view of a view"])
+            rows = np.array(batch["id"].tolist())
+            if what == "batch":
+                held.append((rows, batch["image"]))
+            elif what == "column":
+                held.append((rows, batch["image"][:]))
+            elif what == "view of a view":
+                held.append((rows[1:2], batch["image"][1:][:1]))
+            while len(held) > 6:
+                held.pop(draw.randrange(len(held)))
+            for numbers, image in held:
+                expect_rows({"image": image if output == "numpy" else image.numpy()}, numbers)
+
+
+def test_memory_is_used_again_once_nobody_holds_it(make_dataset):
+    loader = make_dataset([[64] * 4], ("image",)).loader(16)
+    addresses = {batch["image"].ctypes.data for batch in loader}
+    assert len(addresses) == 2
+
+
+def test_torch_output_shares_memory_and_keeps_kinds(make_dataset):
+    torch = pytest.importorskip("torch")
+    dataset = make_dataset([[10]], ("id", "image", "flag", "text", "list"))
+    batch = next(iter(dataset.loader(4, output="torch")))
+    assert batch["image"].dtype == torch.float32
+    assert batch["image"].shape == (4, 3, 5)
+    assert batch["image"].data_ptr() % 64 == 0
+    assert batch["flag"].dtype == torch.bool
+    assert batch["text"].tolist() == ["row 0 é", "row 1 é", "row 2 é", "row 3 é"]
+    assert batch["list"].values.tolist() == [1, 2, 3, 3, 4, 5]
+    batch["id"][0] = 7
+    assert batch["id"].numpy()[0] == 7
+
+
+def test_decoded_rows_are_permuted_in_windows_of_stated_bytes(make_dataset, expect_rows, monkeypatch):
+    dataset = make_dataset([[20, 20], [20, 20]], ("id", "text"))
+    assert dataset.loader(8).state_dict()["window"] is None
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 1000)
+    loader = dataset.partitions(1)[0].loader(8, True)
+    assert 20 <= loader.state_dict()["window"] < 80
+    batches = list(loader)
+    assert sorted(ids(batches)) == list(range(80))
+    for batch in batches:
+        expect_rows(batch, batch["id"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0, but it must be an integer of at least 1"),
+        ({"batch_size": 2.5}, "batch_size=2.5, but it must be an integer"),
+        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2 of world_size=2: ranks are 0 to 1"),
+        (
+            {"batch_size": 4, "remainder": "dorp"},
+            "must be one of 'drop', 'repeat', 'error'; did you mean 'drop'",
+        ),
+        ({"batch_size": 4, "output": "tensorflow"}, "output='tensorflow', but it must be one of"),
+        ({"batch_size": 4, "output": "jax"}, "output='jax' comes with a later version"),
+        ({"batch_size": 4, "tail": "long"}, "tail='long', but it must be one of 'short', 'join'"),
+        ({"batch_size": 4, "world_size": 11}, "10 rows are not enough for one on each of 11 ranks"),
+        ({"batch_size": 4, "seed": "a"}, "seed='a', but it must be an integer"),
+    ],
+)
+def test_impossible_arguments_are_refused(make_dataset, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        make_dataset([[10]]).loader(**arguments)
+
+
+def test_unknown_columns_are_named(make_dataset):
+    with pytest.raises(ColumnError, match="Unknown column: 'imgae'; did you mean 'image'"):
+        make_dataset([[10]], ("id", "image")).loader(4, columns=["imgae"])
