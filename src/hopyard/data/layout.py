@@ -18,14 +18,14 @@ ragged                                LIST                           not: decode
 
 Dtypes and shapes are JSON under the key ``hopyard`` of the file's metadata.
 
-Row groups of a file are padded to one stride, a multiple of the widths of all its mapped columns,
-where that costs little: then row r of row group g of a column is row ``g * stride / width + r`` of
-one virtual (N, width) array that begins at the column's first body, and one ``take`` gathers from
-the whole file.
+The file has its columns of fixed width first. Row groups begin where each column's bodies differ by
+multiples of its width, if that costs little: then they are rows of one virtual (N, width) array that
+begins at the column's first body, and one ``take`` gathers from the whole file. See ``placement.py``.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -33,11 +33,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 
 METADATA_KEY = b"hopyard"
+_ONE_PAGE = 1 << 30
 
 Values: TypeAlias = npt.NDArray[Any] | Ragged
 """Rows of a column: an array (n, *shape), or, for ragged columns, strings and bytes, a Ragged (of
@@ -61,10 +63,38 @@ def stored_dtype(column: Column) -> np.dtype[Any] | None:
     return np.dtype(_WIDENED.get(column.dtype, column.dtype))
 
 
+def is_fixed(column: Column) -> bool:
+    """Whether chunks of equal rows are equally long."""
+    return column.width is not None
+
+
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """How a dataset's columns are stored, with the schema itself in the metadata."""
-    fields = [pa.field(column.name, _arrow_type(column), nullable=False) for column in schema]
+    """How a dataset's columns are stored, in the order in which they are, with the schema itself in
+    the metadata."""
+    stored = sorted(schema, key=is_fixed, reverse=True)
+    fields = [pa.field(column.name, _arrow_type(column), nullable=False) for column in stored]
     return pa.schema(fields, {METADATA_KEY: json.dumps({"columns": schema.to_json()})})
+
+
+def arrow_table(schema: Schema, values: Mapping[str, Values]) -> pa.Table:
+    """Rows as they are stored."""
+    stored = arrow_schema(schema)
+    return pa.Table.from_arrays(
+        [arrow_array(schema[name], values[name]) for name in stored.names], schema=stored
+    )
+
+
+def writer_options() -> dict[str, Any]:
+    """For ``pyarrow.parquet.ParquetWriter``: one plain page a chunk, nothing else."""
+    options: dict[str, Any] = {
+        "compression": "none",
+        "use_dictionary": False,
+        "write_statistics": False,
+        "data_page_size": _ONE_PAGE,
+    }
+    if "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters:
+        options["max_rows_per_page"] = _ONE_PAGE  # newer releases of pyarrow begin a page every 20,000 rows
+    return options
 
 
 def stored_schema(metadata: Mapping[bytes, bytes] | None) -> Schema | None:

@@ -117,9 +117,12 @@ class ParquetSource(Source):
     def __init__(self, files: Sequence[Path], columns: Sequence[str] | None = None) -> None:
         self._files = list(files)
         opened = [open_parquet(file) for file in self._files]
-        names = [file.schema_arrow.names for file in opened]
-        _check_same_columns(self._files, names)
         self._schemas = [stored_schema(file.schema_arrow.metadata) for file in opened]
+        names = [
+            file.schema_arrow.names if schema is None else schema.names
+            for file, schema in zip(opened, self._schemas, strict=True)
+        ]
+        _check_same_columns(self._files, names)
         self.rows = sum(file.metadata.num_rows for file in opened)
         self.columns = list(columns) if columns is not None else check_names(names[0])
 
