@@ -111,7 +111,9 @@ def seed_all(*parts: int | str) -> None:
     torch.manual_seed(value)
 
 
-def plain_loop(case: Case, partitions: list[Any], visits: list[tuple[int, int, bool]]) -> dict[str, torch.Tensor]:
+def plain_loop(
+    case: Case, partitions: list[Any], visits: list[tuple[int, int, bool]]
+) -> dict[str, torch.Tensor]:
     """Serial training, written without any of the room: partitions in visit order, documented seeds."""
     seed_all(SEED, TRIAL, "init")
     model = case.model()
@@ -192,4 +194,6 @@ def test_units_train_what_a_plain_loop_trains(
 
 def test_the_training_changes_the_weights_in_every_case(reference: Any) -> None:
     results = [reference(case)["0.weight"] for case in CASES.values() if case.model is not Attention]
-    assert all(not torch.equal(first, second) for first in results for second in results if first is not second)
+    assert all(
+        not torch.equal(first, second) for first in results for second in results if first is not second
+    )

@@ -47,8 +47,12 @@ BINARY: dict[str, Expected] = {
 }
 MULTI: dict[str, Expected] = {
     "acc": lambda o, y, w: sk.accuracy_score(y, o.argmax(1), sample_weight=w),
-    "precision": lambda o, y, w: sk.precision_score(y, o.argmax(1), average="macro", sample_weight=w, zero_division=0),
-    "recall": lambda o, y, w: sk.recall_score(y, o.argmax(1), average="macro", sample_weight=w, zero_division=0),
+    "precision": lambda o, y, w: sk.precision_score(
+        y, o.argmax(1), average="macro", sample_weight=w, zero_division=0
+    ),
+    "recall": lambda o, y, w: sk.recall_score(
+        y, o.argmax(1), average="macro", sample_weight=w, zero_division=0
+    ),
     "f1": lambda o, y, w: sk.f1_score(y, o.argmax(1), average="macro", sample_weight=w, zero_division=0),
     "top_2_accuracy": lambda o, y, w: sk.top_k_accuracy_score(y, o, k=2, labels=range(4), sample_weight=w),
 }
@@ -93,7 +97,9 @@ def test_any_split_gives_scikit_learns_value(seed: int, cuts: list[int], weighte
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # scikit-learn warns of one class only
                 value = expected(outputs, labels, weights)
-            found = measured(lambda name=name: metric_named(name, logits=True), outputs, labels, weights, cuts)  # type: ignore[misc]
+            found = measured(
+                lambda name=name: metric_named(name, logits=True), outputs, labels, weights, cuts
+            )  # type: ignore[misc]
             assert found == pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True), name
 
 
@@ -110,7 +116,9 @@ def test_auc_of_several_outputs(average: str) -> None:
     else:
         labels = rng.integers(0, 2, (200, 4)).astype(np.float32)
         expected = sk.roc_auc_score(labels, outputs, average="macro")
-    assert measured(lambda: metric_named("auc"), outputs, labels, None, [30, 90]) == pytest.approx(expected, rel=1e-12)
+    assert measured(lambda: metric_named("auc"), outputs, labels, None, [30, 90]) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_auc_of_one_class_is_undefined() -> None:
@@ -119,7 +127,11 @@ def test_auc_of_one_class_is_undefined() -> None:
 
 def test_f1_of_two_outputs_is_that_of_class_one() -> None:
     outputs, labels = classes(np.random.default_rng(2), 99, 2)
-    for name, function in (("f1", sk.f1_score), ("precision", sk.precision_score), ("recall", sk.recall_score)):
+    for name, function in (
+        ("f1", sk.f1_score),
+        ("precision", sk.precision_score),
+        ("recall", sk.recall_score),
+    ):
         found = measured(lambda name=name: metric_named(name), outputs, labels, None, [40])  # type: ignore[misc]
         assert found == pytest.approx(function(labels, outputs.argmax(1)))
 
@@ -145,7 +157,11 @@ def test_the_range_of_all_outputs_tells_probabilities_from_logits() -> None:
 
 def test_segmentation_counts_every_pixel_with_its_rows_weight() -> None:
     rng = np.random.default_rng(4)
-    outputs, labels, weights = rng.normal(size=(6, 3, 4, 4)), rng.integers(0, 3, (6, 4, 4)), rng.uniform(size=6)
+    outputs, labels, weights = (
+        rng.normal(size=(6, 3, 4, 4)),
+        rng.integers(0, 3, (6, 4, 4)),
+        rng.uniform(size=6),
+    )
     right = (outputs.argmax(1) == labels).mean(axis=(1, 2))
     found = measured(lambda: metric_named("accuracy"), outputs, labels, weights, [3])
     assert found == pytest.approx(np.average(right, weights=weights))
@@ -158,7 +174,10 @@ def test_a_nan_output_is_never_among_the_top() -> None:
 
 def test_r2_of_constant_labels_is_scikit_learns() -> None:
     for outputs, expected in (([2.0, 2.0], 1.0), ([2.0, 3.0], 0.0)):
-        assert measured(lambda: metric_named("r2"), np.array(outputs), np.array([2.0, 2.0]), None, [1]) == expected
+        assert (
+            measured(lambda: metric_named("r2"), np.array(outputs), np.array([2.0, 2.0]), None, [1])
+            == expected
+        )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +195,9 @@ def test_an_unknown_metric_names_the_nearest() -> None:
 
 
 def test_labels_of_another_size_are_refused() -> None:
-    with pytest.raises(MetricError, match=r"outputs \(4, 2\) and labels float64 \(4,\), but needs integer labels"):
+    with pytest.raises(
+        MetricError, match=r"outputs \(4, 2\) and labels float64 \(4,\), but needs integer labels"
+    ):
         metric_named("mse").update(np.zeros((4, 2)), np.zeros(4))
 
 
@@ -226,7 +247,9 @@ def test_states_of_every_kind_survive_as_arrays() -> None:
         for name in template:
             found.metrics[name].update(outputs[rows], labels[rows], None)
         parts.append(found.states())
-    assert all(type(array) is np.ndarray for part in parts for state in part.values() for array in state.values())
+    assert all(
+        type(array) is np.ndarray for part in parts for state in part.values() for array in state.values()
+    )
     values = MetricSet(template).merged(parts)
     assert values["loss"] == 2.0
     assert values["largest"] == outputs.max()

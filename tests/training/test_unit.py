@@ -1,0 +1,338 @@
+"""Units: what comes back, what stays in memory, how trials fail, and that nothing else notices."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import platform
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hopyard.errors import NotFoundError, StorageFullError, WorkerLostError
+from hopyard.objects import StateRef, load_part
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+from hopyard.training import unit
+from hopyard.training.program import save_program
+from hopyard.training.request import UnitRequest, UnitResult
+from hopyard.training.resident import Resident, Residents
+from hopyard.training.torch.state import from_tree
+from hopyard.training.unit import residents, run_unit
+
+
+def linear(params: dict[str, Any]) -> TorchEstimator:
+    return TorchEstimator(
+        nn.Linear(12, 3),
+        torch.optim.SGD,
+        nn.CrossEntropyLoss(),
+        ["accuracy", "auc"],
+        32,
+        {"lr": params.get("lr", 0.1)},
+    )
+
+
+class Counting(nn.Module):
+    """Keeps a number outside its state dict that changes what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 3)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        return self.layer(x) / (1 + self.calls)
+
+
+class Caching(nn.Module):
+    """The same in a buffer that is not part of the state dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 3)
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += 1
+        return self.layer(x) / (1 + self.seen)
+
+
+def test_results_and_requests_travel(chain: Any) -> None:
+    units = chain(linear)
+    result = units.train(0, 1)
+    assert pickle.loads(pickle.dumps(result)) == result
+    request = units.request("train", 0, 2)
+    copy: UnitRequest = cloudpickle.loads(cloudpickle.dumps(request))
+    assert copy.trials == (0,)
+    assert json.loads(json.dumps(result.metrics)) == list(result.metrics)
+    loss, weight = result.metrics[0]["loss"]
+    assert result.rows == weight == len(units.program.train_partitions[1])
+    assert 0.8 < loss / weight < 2
+    assert result.bytes_written > 0
+    assert result.seconds > 0
+
+
+def test_the_last_unit_of_an_epoch_keeps_the_model_in_a_file_of_its_own(chain: Any) -> None:
+    units = chain(linear)
+    ref = units.train(0, 0, last=True).states[0]
+    part = load_part(units.store.at("00000"), ref, "model")
+    assert from_tree(part)["weight"].shape == (3, 12)
+
+
+def test_validation_merges_partitions_in_their_order_whatever_order_they_came_in(chain: Any) -> None:
+    units = chain(linear)
+    units.train(0, 0)
+    forward = units.validate(0)
+    carried: tuple[dict[str, Any], ...] = ()
+    for partition in (2, 0, 1):
+        residents.clear()
+        request = units.request("validate", 0, partition, last=partition == 1, carried=(carried,))
+        result = run_unit(request)
+        assert result.states == request.states
+        carried = (*carried, json.loads(json.dumps(result.metrics[0])))
+    assert result.metrics[0]["values"] == forward
+    assert list(forward) == ["loss", "accuracy", "auc"]
+
+
+def test_validation_equals_the_metrics_of_the_whole(chain: Any, data: Any) -> None:
+    units = chain(linear)
+    units.train(0, 0)
+    model = nn.Linear(12, 3)
+    model.load_state_dict(from_tree(units.state()["model"]))
+    columns = data.val[:]
+    with torch.no_grad():
+        outputs = model(torch.from_numpy(columns["features"]))
+    labels = torch.from_numpy(columns["label"])
+    values = units.validate(0)
+    assert values["accuracy"] == (outputs.argmax(1) == labels).double().mean()
+    assert values["loss"] == pytest.approx(nn.functional.cross_entropy(outputs, labels).item(), rel=1e-5)
+
+
+def test_large_metric_states_are_objects_of_the_trial(chain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = chain(linear)
+    units.train(0, 0)
+    inline = units.validate(0)
+    monkeypatch.setattr("hopyard.training.metric_store._INLINE_BYTES", 8)
+    result = run_unit(units.request("validate", 0, 0))
+    ref = StateRef.from_json(result.metrics[0]["states"]["ref"])
+    assert all(units.store.at("00000").exists(name) for name in ref.files)
+    assert result.bytes_written > 0
+    assert units.validate(0) == inline
+
+
+def test_a_state_that_is_not_in_memory_any_more_is_said_to_be_lost(chain: Any) -> None:
+    units = chain(linear)
+    units.train(0, 0, save=False)
+    residents.clear()
+    with pytest.raises(
+        WorkerLostError, match="The state of trial 0 after 1 training units is no longer in this"
+    ):
+        units.train(0, 1)
+
+
+def test_a_repeated_unit_starts_from_the_state_it_names(chain: Any) -> None:
+    units = chain(linear)
+    units.train(0, 0)
+    request = units.request("train", 0, 1)
+    first = run_unit(request)
+    again = run_unit(request)  # the resident is ahead now
+    assert again.states[0].digest == first.states[0].digest
+    assert again.metrics == first.metrics
+
+
+def test_an_unsaved_unit_cannot_be_repeated_in_place(chain: Any) -> None:
+    units = chain(linear)
+    units.train(0, 0, save=False)
+    request = units.request("train", 0, 1, save=False)
+    run_unit(request)
+    with pytest.raises(WorkerLostError):
+        run_unit(request)
+
+
+@pytest.mark.parametrize("module", [Counting, Caching])
+@pytest.mark.parametrize("save", [True, False])
+def test_state_outside_the_state_dict_never_survives_a_unit(
+    module: type[nn.Module], save: bool, chain: Any, visits: Any
+) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(module(), torch.optim.Adam, nn.CrossEntropyLoss(), batch_size=32)
+
+    digests = []
+    for folder in ("kept", "cleared"):
+        units = chain(gen, folder=folder)
+        for epoch, partition, last in visits:
+            if folder == "cleared":
+                residents.clear()
+            units.train(epoch, partition, last=last, save=save or last or folder == "cleared")
+        digests.append(units.ref.digest)
+    assert digests[0] == digests[1]
+
+
+def test_changed_parameters_build_the_model_anew(chain: Any) -> None:
+    units = chain(linear, lr=0.1)
+    units.train(0, 0)
+    kept = residents.take((units.store.url, units.name, 0))
+    assert kept is not None
+    residents.put((units.store.url, units.name, 0), kept)
+    units.params = {"lr": 5.0}
+    units.train(0, 1)
+    now = residents.take((units.store.url, units.name, 0))
+    assert now is not None
+    assert now.replica is not kept.replica
+
+
+def test_a_loss_that_is_not_finite_is_evidence(chain: Any) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(nn.Linear(12, 1), torch.optim.SGD, nn.MSELoss(), optimizer_params={"lr": 1e12})
+
+    units = chain(gen, labels=("target",))
+    error = run_unit(units.request("train", 0, 1)).errors[0]
+    assert error is not None
+    assert re.match(
+        r"The loss became (nan|inf) in epoch 1, partition 1, batch [2-9]; lower the learning rate",
+        error.message,
+    )
+    assert (error.kind, error.phase, error.partition, error.worker) == ("DivergedError", "train", 1, None)
+    assert residents.take((units.store.url, units.name, 0)) is None
+
+
+def failing(params: dict[str, Any]) -> TorchEstimator:
+    raise KeyError("no such layer")
+
+
+def test_a_failing_estimator_function_is_evidence_with_the_users_frames(chain: Any) -> None:
+    units = chain(failing)
+    request = units.request("train", 0, 0, log_tail="platform:python_version")
+    error = run_unit(request).errors[0]
+    assert error is not None
+    assert (error.kind, error.message, error.phase) == ("KeyError", "'no such layer'", "build")
+    assert "in failing" in error.traceback
+    assert error.log == platform.python_version()
+
+
+def test_tracebacks_leave_out_the_frames_of_libraries(chain: Any) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        model = nn.Sequential(nn.Linear(12, 5), nn.Sequential(nn.Linear(4, 3)))
+        return TorchEstimator(model, torch.optim.SGD, nn.CrossEntropyLoss(), batch_size=32)
+
+    error = run_unit(chain(gen).request("train", 0, 0)).errors[0]
+    assert error is not None
+    assert "mat1 and mat2 shapes" in error.message
+    frames = [line for line in error.traceback.splitlines() if line.startswith("  File")]
+    assert sum("site-packages" in frame for frame in frames) == 1  # the innermost, which raised
+    assert any("forward.py" in frame for frame in frames)
+
+
+def test_one_failing_trial_of_a_pack_leaves_the_others(chain: Any) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        if params["bad"]:
+            raise MemoryError("out of memory")
+        return linear(params)
+
+    units = chain(gen)
+    params = ({"bad": False}, {"bad": True}, {"bad": False})
+    request = UnitRequest(units.store, units.name, (0, 1, 2), params, "train", 0, 0, 0, (None, None, None))
+    result = run_unit(request)
+    assert [error and error.kind for error in result.errors] == [None, "MemoryError", None]
+    assert [state is None for state in result.states] == [False, True, False]
+    assert result.states[0] != result.states[2]  # another initialisation
+
+
+def test_a_full_store_is_raised_and_the_unit_can_be_repeated(
+    chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = chain(linear)
+    units.train(0, 0)
+    request = units.request("train", 0, 1)
+    expected = run_unit(request)
+
+    def full(*args: Any, **options: Any) -> StateRef:
+        raise StorageFullError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unit, "save_state", full)
+        with pytest.raises(StorageFullError):
+            run_unit(request)
+    assert run_unit(request).states == expected.states
+
+
+def test_a_missing_program_is_said(chain: Any, tmp_path: Path) -> None:
+    units = chain(linear)
+    units.name = "program/none"
+    with pytest.raises(NotFoundError):
+        run_unit(units.request("train", 0, 0))
+
+
+def test_the_callers_generators_threads_and_flags_stay_as_they_are(chain: Any) -> None:
+    threads = torch.get_num_threads()
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    torch.set_num_threads(2)
+    try:
+        expected = random.random(), float(np.random.rand()), float(torch.rand(()))
+        random.seed(1)
+        np.random.seed(2)
+        torch.manual_seed(3)
+        units = chain(linear)
+        units.train(0, 0)
+        units.validate(0)
+        assert (random.random(), float(np.random.rand()), float(torch.rand(()))) == expected
+        assert torch.get_num_threads() == 2
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.utils.deterministic.fill_uninitialized_memory
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_what_a_process_did_before_does_not_matter(chain: Any) -> None:
+    first: UnitResult = chain(linear, folder="a").train(0, 0)
+    torch.rand(17)
+    random.random()
+    other = chain(linear, folder="b")
+    second = other.train(0, 0)
+    assert first.states == second.states
+
+
+def test_a_program_is_stored_once_under_its_digest(chain: Any) -> None:
+    units = chain(linear)
+    assert save_program(units.store, units.program) == units.name
+    assert [entry.name for entry in units.store.list("program")] == [units.name]
+
+
+def resident(nbytes: int, saved: bool) -> Resident:
+    return Resident({}, 1, None, saved, None, None, nbytes)
+
+
+def test_residents_drop_other_runs_first_then_stored_states_and_never_the_only_copy() -> None:
+    kept = Residents(limit_bytes=100, limit_count=10)
+    kept.put(("old", "p", 0), resident(40, saved=False))
+    kept.put(("run", "p", 0), resident(30, saved=False))
+    kept.put(("run", "p", 1), resident(30, saved=True))
+    kept.put(("run", "p", 2), resident(30, saved=True))  # 130: the other run goes
+    assert kept.take(("old", "p", 0)) is None
+    kept.put(("run", "p", 3), resident(30, saved=True))  # 120: the stored one used longest ago goes
+    assert kept.take(("run", "p", 1)) is None
+    assert kept.has_room(("run", "p", 4), 70)
+    assert not kept.has_room(("run", "p", 4), 71)
+    assert kept.take(("run", "p", 0)) is not None
+
+
+def test_a_state_without_room_in_memory_is_saved_instead(chain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit, "residents", Residents(limit_bytes=0))
+    assert chain(linear).train(0, 0, save=False).states[0] is not None
+
+
+def test_units_run_over_a_store_that_travelled(chain: Any, tmp_path: Path) -> None:
+    units = chain(linear)
+    units.store = pickle.loads(pickle.dumps(LocalStore(tmp_path / "run")))
+    assert units.train(0, 0).states[0] is not None
