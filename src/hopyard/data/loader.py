@@ -35,7 +35,8 @@ class Loader:
 
     A batch is a dict of the columns asked for: arrays (n, *shape), owned by whoever holds them,
     writable, beginning at a multiple of 64 bytes; strings and bytes as object arrays; ragged
-    columns as ``Ragged``. Memory is used again once nothing refers to it.
+    columns as ``Ragged``. Memory is used again once nothing refers to it. One thread at a time may
+    use a loader; its batches may go anywhere.
 
     Step s of an epoch is rows [s*B*W, (s+1)*B*W) of its stream, for batch size B and W ranks, and
     rank r gets the r-th slice: all ranks take equally many steps of equally many rows. The last

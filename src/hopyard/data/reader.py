@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -59,6 +60,8 @@ class Reader:
         self._prepared = prepared
         self._region: Region | None = None
         self._bodies: dict[str, tuple[np.dtype[Any], Rows] | None] = {}
+        self._mapped_views: dict[tuple[str, ...], View] = {}
+        self._lock = threading.Lock()  # threads may share a dataset; guards what is held
         self._held: OrderedDict[tuple[str, tuple[int, ...]], tuple[Source, int]] = OrderedDict()
 
     def _open(self, store: Store | None, number: int) -> StoredFile:
@@ -111,7 +114,8 @@ class Reader:
         chosen = tuple(range(len(self.group_rows))) if groups is None else tuple(groups)
         columns = [self.manifest.schema[name] for name in names]
         missing = [column for column in columns if not self.is_mapped(column)]
-        held = self._hold(missing, chosen)
+        with self._lock:
+            held = self._hold(missing, chosen)
         sources = {
             column.name: held[column.name] if column.name in held else self._mapped(column, chosen)
             for column in columns
@@ -122,7 +126,10 @@ class Reader:
         """Any rows, in any order. What must be decoded is, a row group at a time."""
         buffers = Buffers()
         if all(self.is_mapped(self.manifest.schema[name]) for name in names):
-            return self.view(names).gather(rows, buffers)
+            key = tuple(names)
+            if key not in self._mapped_views:
+                self._mapped_views[key] = self.view(names)
+            return self._mapped_views[key].gather(rows, buffers)
         if not len(rows):
             return self.view(names, [0]).gather(rows, buffers)
         groups = np.searchsorted(self.first_rows, rows, side="right") - 1

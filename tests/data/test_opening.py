@@ -1,0 +1,189 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hopyard.data import open_dataset, prepare, reader
+from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
+from hopyard.storage import LocalStore, MemoryStore
+
+ROWS = 100
+
+
+def table(rows=ROWS, start=0):
+    numbers = np.arange(start, start + rows)
+    return pa.table(
+        {
+            "id": numbers,
+            "features": pa.array([[i, i + 0.5, i + 1.0] for i in numbers.tolist()], pa.list_(pa.float32())),
+            "fixed": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(numbers, 2)), 2),
+            "name": [f"n{i}" for i in numbers.tolist()],
+            "kind": pa.array([f"k{i % 3}" for i in numbers.tolist()]).dictionary_encode(),
+            "flag": numbers % 2 == 0,
+            "list": pa.array([list(range(i % 3)) for i in numbers.tolist()], pa.list_(pa.int16())),
+            "when": pa.array(numbers, pa.timestamp("s")),
+        }
+    )
+
+
+def write(path, rows=ROWS, start=0, **options):
+    pq.write_table(table(rows, start), path, **{"row_group_size": 30, **options})
+    return path
+
+
+def check(batch):
+    ids = batch["id"]
+    assert np.array_equal(batch["features"], np.stack([ids, ids + 0.5, ids + 1], axis=1).astype(np.float32))
+    assert batch["features"].dtype == np.float32
+    assert np.array_equal(batch["fixed"], np.stack([ids, ids], axis=1))
+    assert batch["name"].tolist() == [f"n{i}" for i in ids]
+    assert batch["kind"].tolist() == [f"k{i % 3}" for i in ids]
+    assert np.array_equal(batch["flag"], ids % 2 == 0)
+    assert [row.tolist() for row in batch["list"]] == [list(range(i % 3)) for i in ids]
+    assert np.array_equal(batch["when"], ids * 10**9)
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zstd"}, {"data_page_size": 64}, {"version": "1.0"}])
+def test_foreign_parquet_is_read_without_preparation(tmp_path, options, monkeypatch):
+    dataset = open_dataset(write(tmp_path / "a.parquet", **options))
+    assert len(dataset) == ROWS
+    assert dataset.num_row_groups == 4
+    assert dataset.schema["features"].shape == (3,)
+    assert dataset.schema["list"].kind == "ragged"
+    check(dataset[:])
+    check(dataset[[99, 3, 3, 50]])
+    for budget in (reader.WINDOW_BYTES, 1500):
+        monkeypatch.setattr(reader, "WINDOW_BYTES", budget)
+        loader = dataset.loader(16, True, seed=4)
+        assert (loader.state_dict()["window"] is None) == (budget > 1500)
+        batches = list(loader)
+        for batch in batches:
+            check(batch)
+        assert sorted(np.concatenate([batch["id"] for batch in batches])) == list(range(ROWS))
+
+
+def test_plain_foreign_columns_are_mapped_and_nothing_is_decoded(tmp_path, monkeypatch):
+    required = pa.schema([pa.field("id", pa.int64(), False), pa.field("y", pa.float64(), False)])
+    path = tmp_path / "plain.parquet"
+    plain = pa.table({"id": np.arange(ROWS), "y": np.arange(ROWS) / 2}, schema=required)
+    pq.write_table(plain, path, row_group_size=33, compression="none", use_dictionary=False)
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 1)
+    loader = open_dataset(path).loader(16, True)
+    assert loader.state_dict()["window"] is None
+    assert all(np.array_equal(batch["y"], batch["id"] / 2) for batch in loader)
+
+
+def test_the_stream_of_foreign_files_is_that_of_prepared_ones(tmp_path, make_dataset):
+    foreign = open_dataset(write(tmp_path / "a.parquet"))
+    prepared = make_dataset([[60], [40]])
+    for one, other in zip(foreign.loader(16, True, 7), prepared.loader(16, True, 7), strict=True):
+        assert one["id"].tolist() == other["id"].tolist()
+
+
+def test_lists_of_files_directories_patterns_and_urls_are_opened(tmp_path):
+    one, two = write(tmp_path / "1.parquet"), write(tmp_path / "2.parquet", 50, start=ROWS)
+    (tmp_path / "_SUCCESS").touch()
+    for named in ([one, str(two)], tmp_path, f"{tmp_path}/*.parquet", tmp_path.as_uri(), [one.as_uri(), two]):
+        dataset = open_dataset(named)
+        assert dataset[:]["id"].tolist() == list(range(150))
+    parts = dataset.partitions(3)
+    assert sum(map(len, parts)) == 150
+
+
+def test_the_fingerprint_of_foreign_files_is_of_their_content_not_their_place(tmp_path):
+    one = open_dataset(write(tmp_path / "1.parquet"))
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes((tmp_path / "1.parquet").read_bytes())
+    assert open_dataset(copy).fingerprint == one.fingerprint
+    assert open_dataset(write(tmp_path / "2.parquet", 99)).fingerprint != one.fingerprint
+
+
+def test_files_with_other_columns_are_named(tmp_path):
+    one = write(tmp_path / "1.parquet")
+    other = tmp_path / "2.parquet"
+    pq.write_table(table().drop_columns(["name"]), other)
+    with pytest.raises(
+        DataError, match=f"{other}: column 'name' is missing, but in {one} it is name: string"
+    ):
+        open_dataset([one, other])
+    changed = table().set_column(0, "id", pa.array(np.arange(ROWS, dtype=np.int32)))
+    pq.write_table(changed, other)
+    with pytest.raises(DataError, match=f"{other}: column 'id' is id: int32, but in {one} it is id: int64"):
+        open_dataset([one, other])
+
+
+def test_nulls_need_a_policy(tmp_path):
+    path = tmp_path / "nulls.parquet"
+    nulls = pa.table({"id": [1, None, 3], "x": [[1.0], None, [2.0]]})
+    pq.write_table(nulls, path)
+    with pytest.raises(DataError, match=f"{path}: column 'id' has 1 nulls.*nulls='fill'"):
+        open_dataset(path)
+    pq.write_table(nulls, path, write_statistics=False)
+    with pytest.raises(DataError, match=f"{path}, row group 0: column 'id' has 1 nulls"):
+        open_dataset(path)[:]
+
+
+def test_lists_that_change_their_length_later_are_named(tmp_path):
+    path = tmp_path / "lists.parquet"
+    rows = [[1, 2]] * 10 + [[1], [1, 2, 3]] * 5
+    pq.write_table(pa.table({"x": rows}), path, row_group_size=10)
+    with pytest.raises(DataError, match=r"lists.parquet, row group 1: column 'x' .*ragged='keep'"):
+        open_dataset(path)[:]
+
+
+def test_what_cannot_be_opened_is_said(tmp_path):
+    with pytest.raises(NotFoundError, match="Check the path"):
+        open_dataset(tmp_path / "nothing.parquet")
+    with pytest.raises(NotFoundError, match=r"holds no train dataset.*Prepare one with prepare"):
+        open_dataset(tmp_path)
+    with pytest.raises(
+        UsageError, match="split='trian', but it must be 'train' or 'val'; did you mean 'train'"
+    ):
+        open_dataset(tmp_path, "trian")
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"a.csv is not a Parquet file.*prepare"):
+        open_dataset(tmp_path / "a.csv")
+    with pytest.raises(DataError, match="empty list of files"):
+        open_dataset([])
+    path = write(tmp_path / "cut.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CorruptError, match=r"cut.parquet .* is not a complete Parquet file"):
+        open_dataset(path)
+
+
+def test_unsupported_types_are_named_together(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"ok": [1], "s": [{"a": 1}], "m": pa.array([[("k", 1)]], pa.map_("string", "int8"))}), path
+    )
+    with pytest.raises(DataError, match=r"s \(struct.*m \(map"):
+        open_dataset(path)
+
+
+@pytest.mark.parametrize("make_store", [lambda path: LocalStore(path / "store"), lambda path: MemoryStore()])
+def test_the_newest_prepared_dataset_of_a_store_is_opened(tmp_path, make_store):
+    store = make_store(tmp_path)
+    prepare({"id": np.arange(40)}, store, validation=0.25)
+    newest = prepare({"id": np.arange(60), "x": np.ones((60, 2))}, store, validation=0.5)
+    train, val = open_dataset(store), open_dataset(store, "val")
+    assert train.fingerprint == newest.train.fingerprint
+    assert sorted([*train[:]["id"], *val[:]["id"]]) == list(range(60))
+    assert len(val) == 30
+
+
+def test_a_store_is_opened_by_its_path_its_url_and_the_directory_of_one_dataset(tmp_path):
+    made = prepare({"id": np.arange(40)}, LocalStore(tmp_path), validation=0.25)
+    [directory] = (tmp_path / "train_data").iterdir()
+    for named in (tmp_path, str(tmp_path), tmp_path.as_uri(), directory, tmp_path / "train_data"):
+        assert open_dataset(named).fingerprint == made.train.fingerprint
+        assert sorted(open_dataset(named)[:]["id"]) == sorted(made.train[:]["id"])
+
+
+def test_the_files_of_a_prepared_dataset_are_flat_arrays_without_its_manifest(tmp_path):
+    made = prepare(
+        {"id": np.arange(40), "x": np.ones((40, 2, 2), np.float32)}, LocalStore(tmp_path), validation=0.25
+    )
+    [directory] = (tmp_path / "train_data").iterdir()
+    dataset = open_dataset(sorted(directory.glob("*.parquet")))
+    assert dataset.schema == made.train.schema
+    assert np.array_equal(dataset[:]["id"], made.train[:]["id"])
