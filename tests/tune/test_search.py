@@ -19,7 +19,9 @@ from hopyard.torch import TorchEstimator
 from hopyard.tune import Callback, GridSearch, hp_choice
 
 
-def test_the_best_model_is_the_one_with_the_highest_accuracy_at_its_best_epoch(search: Any, make_rows: Any) -> None:
+def test_the_best_model_is_the_one_with_the_highest_accuracy_at_its_best_epoch(
+    search: Any, make_rows: Any
+) -> None:
     model = search(MemoryStore(), num_models=5, num_epochs=3).fit(make_rows())
     histories = model.get_all_model_history()
     best = max(max(history["val_accuracy"]) for history in histories.values())
@@ -64,7 +66,9 @@ def test_inline_and_local_backends_give_the_same_bits(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_the_same_call_again_returns_the_finished_run_at_once(search: Any, make_rows: Any, capsys: Any) -> None:
+def test_the_same_call_again_returns_the_finished_run_at_once(
+    search: Any, make_rows: Any, capsys: Any
+) -> None:
     store = MemoryStore()
     first = search(store).fit(make_rows())
     again = search(store).fit(make_rows())
@@ -99,7 +103,9 @@ def test_a_run_grows_in_models_and_epochs_and_equals_one_that_was_larger_from_th
 def test_a_run_id_with_other_settings_is_an_error_that_names_them(search: Any, make_rows: Any) -> None:
     store = MemoryStore()
     search(store, run_id="mine").fit(make_rows())
-    with pytest.raises(SettingsError, match=r"run mine exists with other settings: seed: 0 \(run\) -> 5 \(now\)"):
+    with pytest.raises(
+        SettingsError, match=r"run mine exists with other settings: seed: 0 \(run\) -> 5 \(now\)"
+    ):
         search(store, run_id="mine", seed=5).fit(make_rows())
     with pytest.raises(SettingsError, match="num_epochs: 2 .* -> 1"):
         search(store, run_id="mine", num_epochs=1).fit(make_rows())
@@ -156,7 +162,9 @@ def test_a_trial_that_raises_is_shown_with_its_traceback_and_stops_no_other(make
     def sometimes(params: dict[str, Any]) -> TorchEstimator:
         if params["width"] == 3:
             raise ValueError("three is not enough")
-        return TorchEstimator(torch.nn.Linear(4, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params={"lr": 0.1})
+        return TorchEstimator(
+            torch.nn.Linear(4, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params={"lr": 0.1}
+        )
 
     model = GridSearch(
         InlineBackend(), MemoryStore(), sometimes, {"width": hp_choice([2, 3, 4])}, 1, progress=False
@@ -170,22 +178,34 @@ def test_a_trial_that_raises_is_shown_with_its_traceback_and_stops_no_other(make
 
 def test_a_diverging_trial_fails_and_the_others_go_on(make_rows: Any) -> None:
     def linear(params: dict[str, Any]) -> TorchEstimator:
-        return TorchEstimator(torch.nn.Linear(4, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params=params)
+        return TorchEstimator(
+            torch.nn.Linear(4, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params=params
+        )
 
     space = {"lr": hp_choice([0.1, 1e38, 0.2])}
     data = make_rows() | {"features": make_rows()["features"] * 1e30}
-    model = GridSearch(InlineBackend(), MemoryStore(), linear, space, 2, progress=False, num_partitions=2).fit(make_rows())
+    model = GridSearch(
+        InlineBackend(), MemoryStore(), linear, space, 2, progress=False, num_partitions=2
+    ).fit(make_rows())
     assert model.run.status == "completed"
     with pytest.raises(TrialError, match="DivergedError"):
         GridSearch(InlineBackend(), MemoryStore(), linear, space, 2, progress=False).fit(data)
 
 
-def test_what_is_wrong_for_all_trials_is_said_before_anything_is_prepared(make_rows: Any, tmp_path: Path) -> None:
+def test_what_is_wrong_for_all_trials_is_said_before_anything_is_prepared(
+    make_rows: Any, tmp_path: Path
+) -> None:
     def wrong(params: dict[str, Any]) -> TorchEstimator:
-        return TorchEstimator(torch.nn.Linear(5, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params={"lr": 0.1})
+        return TorchEstimator(
+            torch.nn.Linear(5, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params={"lr": 0.1}
+        )
 
-    search = GridSearch(InlineBackend(), LocalStore(tmp_path), wrong, {"x": hp_choice([1, 2, 3])}, 1, progress=False)
-    with pytest.raises(TrialError, match="the first 3 trials fail alike on one batch, so nothing was prepared"):
+    search = GridSearch(
+        InlineBackend(), LocalStore(tmp_path), wrong, {"x": hp_choice([1, 2, 3])}, 1, progress=False
+    )
+    with pytest.raises(
+        TrialError, match="the first 3 trials fail alike on one batch, so nothing was prepared"
+    ):
         search.fit(make_rows())
     assert not (tmp_path / "train_data").exists()
     with pytest.raises(TrialError, match="mat1 and mat2 shapes cannot be multiplied"):
@@ -201,7 +221,9 @@ def test_patience_stops_a_trial_that_does_not_improve(search: Any, make_rows: An
         assert len(values) - 1 - values.index(max(values)) >= 2
 
 
-def test_data_prepared_before_is_used_without_preparing_again(search: Any, make_rows: Any, tmp_path: Path) -> None:
+def test_data_prepared_before_is_used_without_preparing_again(
+    search: Any, make_rows: Any, tmp_path: Path
+) -> None:
     store = LocalStore(tmp_path)
     prepare(make_rows(), store, feature_columns=["features"], label_columns=["label"])
     model = search(store).fit_on_prepared_data()
@@ -257,7 +279,9 @@ def test_without_validation_trials_are_ranked_by_training(search: Any, make_rows
 
 def test_models_start_from_another_ones_weights(search: Any, make_rows: Any) -> None:
     wide = {"search_space": {"width": 8, "lr": hp_choice([1e-9, 2e-9])}, "num_models": 2, "num_epochs": 1}
-    first = search(MemoryStore(), search_space={"width": 8, "lr": hp_choice([0.1, 0.05])}, num_models=2).fit(make_rows())
+    first = search(MemoryStore(), search_space={"width": 8, "lr": hp_choice([0.1, 0.05])}, num_models=2).fit(
+        make_rows()
+    )
     second = search(MemoryStore(), init_from=first, **wide).fit(make_rows())
     ours, theirs = second.torch()[0].weight, first.torch()[0].weight
     assert torch.allclose(ours, theirs, atol=1e-5)
@@ -277,8 +301,25 @@ def test_an_open_run_tells_what_its_journal_says(search: Any, make_rows: Any, tm
     model = search(store).fit(make_rows())
     run = open_run(store, model.run_id)
     assert run.status == "completed"
-    assert list(run.trials().columns) == ["number", "params", "state", "epochs", "metrics", "seconds", "error"]
+    assert list(run.trials().columns) == [
+        "number",
+        "params",
+        "state",
+        "epochs",
+        "metrics",
+        "seconds",
+        "error",
+    ]
     schedule = run.schedule()
-    assert list(schedule.columns) == ["unit", "trial", "partition", "worker", "epoch", "phase", "start", "end"]
+    assert list(schedule.columns) == [
+        "unit",
+        "trial",
+        "partition",
+        "worker",
+        "epoch",
+        "phase",
+        "start",
+        "end",
+    ]
     assert len(schedule) == 3 * 2 * (2 + 2)
     assert (schedule["end"] >= schedule["start"]).all()

@@ -37,6 +37,8 @@ class TensorBoard:
     def __init__(self, logs: Path, started: float) -> None:
         """``started``: wall-clock seconds at which the run's clock was 0."""
         self._logs, self._started = logs, started
+        self._torn: set[int] = set()
+        """Trials whose file may end in the middle of a record, because the disk was full."""
 
     def __call__(self, state: RunState, record: Record) -> None:
         kind = record["r"]
@@ -68,10 +70,18 @@ class TensorBoard:
         for epoch in range(1, trial.epochs + 1):
             events += self._scalars(state, trial, epoch)
         path.write_bytes(_encode(events))
+        self._torn.discard(trial.number)
 
     def _append(self, state: RunState, trial: TrialState, events: list[Event]) -> None:
-        with self._path(state, trial).open("ab") as file:
-            file.write(_encode(events))
+        if trial.number in self._torn:
+            self._begin(state, trial)
+            return
+        try:
+            with self._path(state, trial).open("ab") as file:
+                file.write(_encode(events))
+        except OSError:
+            self._torn.add(trial.number)
+            raise
 
     def _path(self, state: RunState, trial: TrialState) -> Path:
         run_id: str = state.header["run_id"]

@@ -1,0 +1,195 @@
+"""SIGKILL at any moment, the same script again: the same result, nothing done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hopyard.hopper.journal import read_records
+from hopyard.storage import LocalStore
+from hopyard.storage.faults import Fault, FaultyStore
+from hopyard.torch import TorchEstimator
+from hopyard.tune import Callback, GridSearch, hp_choice
+
+WALK = """
+import os, pickle, sys
+import numpy as np, torch
+from hopyard.backend import InlineBackend
+from hopyard.hopper.journal import read_records
+from hopyard.storage import LocalStore
+from hopyard.storage.faults import Fault, FaultyStore
+from hopyard.torch import TorchEstimator
+from hopyard.tune import RandomSearch, hp_choice, hp_log
+
+root = sys.argv[1]
+random = np.random.default_rng(0)
+features = random.standard_normal((64, 4)).astype(np.float32)
+data = {"features": features, "label": (features.sum(axis=1) > 0).astype(np.int64)}
+
+def estimator(params):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 2))
+    return TorchEstimator(model, torch.optim.Adam, torch.nn.CrossEntropyLoss(), ["accuracy"], params["batch"],
+                          {"lr": params["lr"]})
+
+def fit(store):
+    return RandomSearch(InlineBackend(), store, estimator, {"lr": hp_log(1e-3, 1e-1), "batch": hp_choice([4, 8])},
+                        num_models=2, num_epochs=2, num_partitions=2, progress=False).fit(data).run
+
+def contents(run):
+    return {n: (t.params, t.history, t.best.value, t.best.state.digest) for n, t in run.state.trials.items()}
+
+def in_child(task, *args):
+    # Forked before torch has computed anything, so that torch is imported once for all moments.
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        task(*args)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+def undisturbed():
+    with open(f"{root}/expected", "wb") as file:
+        pickle.dump(contents(fit(LocalStore(f"{root}/undisturbed"))), file)
+
+def again(folder):
+    run = fit(LocalStore(folder))
+    with open(f"{root}/expected", "rb") as file:
+        assert contents(run) == pickle.load(file), folder
+    assert run.broken_rules() == [], folder
+    records = read_records(LocalStore(folder).runs.at(run.run_id))
+    units = [(record["t"][0], record["v"]) for record in records if record["r"] == "unit"]
+    assert len(units) == len(set(units)) == run.state.units, f"{folder}: a finished unit was done twice"
+
+assert in_child(undisturbed) == 0
+for moment in range(1, 1000):
+    action = ("kill_before", "kill_after")[moment % 2]
+    folder = f"{root}/{action}-{moment}"
+    status = in_child(fit, FaultyStore(LocalStore(folder), Fault(action, at=moment)))
+    if status == 0:
+        break
+    assert os.WTERMSIG(status) == 9, status
+    assert in_child(again, folder) == 0, folder
+print(moment - 1)
+"""
+
+
+def test_a_driver_killed_at_any_write_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    """Walks through every write of a run: data files, manifests, states, journal segments."""
+    walk = subprocess.run(
+        [sys.executable, "-c", WALK, str(tmp_path)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert walk.returncode == 0, walk.stderr
+    assert int(walk.stdout) > 25, "a run should have that many writes to be killed at"
+
+
+@pytest.mark.parametrize(("action", "trial"), [("kill_before", 0), ("kill_after", 1), ("kill_after", 2)])
+def test_a_worker_killed_while_it_saves_a_state_costs_no_result(
+    action: Any, trial: int, search: Any, make_rows: Any, contents_of: Any, local: Any, tmp_path: Path
+) -> None:
+    undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
+    fault = Fault(action, match=f"runs/*/{trial:05d}/*", once=tmp_path / "killed")
+    store = FaultyStore(LocalStore(tmp_path / "store"), fault)
+    model = search(store, local).fit(make_rows())
+    assert (tmp_path / "killed").exists()
+    assert contents_of(model.run) == contents_of(undisturbed.run)
+    assert model.run.broken_rules() == []
+    lost = [record for record in read_records(store.runs.at(model.run_id)) if record["r"] == "lost"]
+    assert [record["t"] for record in lost] == [[trial]]
+
+
+def test_a_trial_that_kills_its_worker_twice_fails_with_its_last_words_and_the_others_go_on(
+    make_rows: Any, local: Any, tmp_path: Path
+) -> None:
+    def deadly(params: dict[str, Any]) -> TorchEstimator:
+        def transform(batch: Any, rng: Any) -> Any:
+            if params["deadly"] and (tmp_path / "runs").exists():  # not yet while one batch is checked
+                print("these are my last words", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return batch
+
+        optimizer, loss = torch.optim.SGD, torch.nn.CrossEntropyLoss()
+        model = torch.nn.Linear(4, 2)
+        return TorchEstimator(model, optimizer, loss, optimizer_params={"lr": 0.1}, transform=transform)
+
+    space = {"deadly": hp_choice([False, True]), "other": hp_choice([1, 2])}
+    model = GridSearch(local, LocalStore(tmp_path), deadly, space, 1, progress=False, num_partitions=2).fit(
+        make_rows()
+    )
+    assert sorted(model.trials()["state"]) == ["completed", "completed", "failed", "failed"]
+    for trial in model.run.failures():
+        assert "SIGKILL" in trial.error.message
+        assert "these are my last words" in trial.error.describe()
+
+
+@pytest.mark.parametrize("match", ["runs/*/journal/*", "runs/*/0*/*", "train_data/*", "val_data/*"])
+def test_a_disk_that_is_full_for_a_while_pauses_the_run_and_changes_no_result(
+    match: str, search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    """Full while it prepares, in the middle of a unit, or of a journal segment."""
+    undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
+    space_made = tmp_path / "space"
+    monkeypatch.setattr("hopyard.storage.full._FIRST_WAIT", 0.02)
+    monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
+    store = FaultyStore(
+        LocalStore(tmp_path / "store"), Fault("full", at=2, times=10**6, match=match, until=space_made)
+    )
+    maker = threading.Timer(0.3, space_made.touch)
+    maker.start()
+    model = search(store).fit(make_rows())
+    maker.join()
+    assert contents_of(model.run) == contents_of(undisturbed.run)
+    assert capsys.readouterr().out.count("paused: ") == 1
+
+
+def test_a_real_file_system_that_is_full_pauses_the_run(
+    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, capsys: Any
+) -> None:
+    with small_file_system(tmp_path / "small", "2m") as folder:
+        undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
+        ballast = folder / "ballast"
+        model = None
+
+        class Fill(Callback):
+            """Fills the disk after the first epoch, and empties it a little later."""
+
+            def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
+                if not ballast.exists():
+                    fill(ballast)
+                    threading.Timer(0.3, ballast.write_bytes, (b"",)).start()
+
+        model = search(LocalStore(folder), callbacks=[Fill()]).fit(make_rows())
+        assert contents_of(model.run) == contents_of(undisturbed.run)
+    said = capsys.readouterr().out
+    assert "paused: no space is left for" in said
+    assert "there is space again: the run goes on." in said
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096) == 4096:
+            pass
+
+
+@contextlib.contextmanager
+def small_file_system(folder: Path, size: str) -> Iterator[Path]:
+    """A tmpfs of that size; needs the right to mount."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
