@@ -43,8 +43,27 @@ def files_of(store):
     return {e.name: store.get(e.name) for e in store.list() if e.name.endswith(".parquet")}
 
 
-@settings(max_examples=30)
+def as_rows(arrays):
+    return ({name: values[i] for name, values in arrays.items()} for i in range(len(arrays["id"])))
+
+
+def as_table(arrays):
+    return pa.table({name: nested(values) for name, values in arrays.items()})
+
+
+def nested(values):
+    """An Arrow array of fixed-size lists of lists."""
+    array = pa.array(values.reshape(-1))
+    for size in reversed(values.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array
+
+
+@settings(max_examples=40)
 @given(
+    form=st.sampled_from(
+        [dict, as_table, lambda arrays: as_table(arrays).to_reader(max_chunksize=7), as_rows]
+    ),
     rows=st.integers(2, 60),
     columns=st.lists(
         st.tuples(st.sampled_from(TENSOR_DTYPES), st.lists(st.integers(1, 3), max_size=3)), max_size=4
@@ -52,12 +71,12 @@ def files_of(store):
     share=st.floats(0.3, 0.7),
     seed=st.integers(0, 2**70),
 )
-def test_every_row_is_in_one_split_once_and_whole(rows, columns, share, seed, tmp_path_factory):
+def test_every_row_is_in_one_split_once_and_whole(form, rows, columns, share, seed, tmp_path_factory):
     rng = np.random.default_rng(0)
     arrays = {"id": np.arange(rows)}
     for i, (dtype, shape) in enumerate(columns):
         arrays[f"c{i}"] = rng.integers(0, 2, (rows, *shape)).astype(dtype)
-    prepared = prepare(arrays, LocalStore(tmp_path_factory.mktemp("s")), share, seed=seed)
+    prepared = prepare(form(arrays), LocalStore(tmp_path_factory.mktemp("s")), share, seed=seed)
     order = permutation(rows, seed)
     count = round(rows * share)
     for dataset, expected in ((prepared.val, order[:count]), (prepared.train, order[count:])):
@@ -371,6 +390,49 @@ def test_a_full_store_pauses_the_preparation_if_it_may_wait(at, tmp_path):
     assert len(said) == 1
     assert "paused" in said[0]
     assert files_of(inner) == files_of(expected)
+
+
+def test_a_lost_file_is_written_again(store):
+    first = prepare(data(), store)
+    files = files_of(store)
+    store.delete(f"train_data/{first.fingerprint}/{first.train.manifest.files[0].name}")
+    again = prepare(data(), store)
+    assert not again.reused
+    assert again.train.manifest == first.train.manifest
+    assert files_of(store) == files
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_path, monkeypatch):
+    staging = tmp_path / "staging"
+
+    def with_a_full_device(**arguments):
+        staging.mkdir()
+        (staging / "0.parquet").symlink_to("/dev/full")  # the first attempt writes here, and removes it
+        return str(staging)
+
+    monkeypatch.setattr("hopyard.data.write.tempfile.mkdtemp", with_a_full_device)
+    with pytest.raises(
+        StorageFullError, match=r"No space is left in .*staging to write rows 0 and following"
+    ):
+        prepare(data(), MemoryStore(), None)
+    assert not staging.exists()
+    said = []
+    prepared = prepare(data(), MemoryStore(), None, wait=lambda seconds: False, announce=said.append)
+    assert len(said) == 1
+    assert len(prepared.train) == 200
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_disk_that_is_full_while_rows_are_spooled_is_said(store, monkeypatch):
+    monkeypatch.setattr("hopyard.data.collect.MEMORY", 100)
+    monkeypatch.setattr(
+        "hopyard.data.collect.tempfile.TemporaryFile",
+        lambda **arguments: Path("/dev/full").open("r+b", buffering=0),  # noqa: SIM115
+    )
+    with pytest.raises(StorageFullError, match="for the rows of a source that is read once"):
+        prepare(({"x": i} for i in range(200)), store)
+    assert not list(store.list())
 
 
 def test_two_preparations_at_once_agree(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,7 +32,11 @@ class FileWriter:
         self._placement = Placement(schema)
         self._sink = _HashingFile(path)
         self._out = pa.PythonFile(self._sink, "w")  # counts positions itself: padding must pass through it
-        self._writer = pq.ParquetWriter(self._out, arrow_schema(schema), **writer_options())
+        try:
+            self._writer = pq.ParquetWriter(self._out, arrow_schema(schema), **writer_options())
+        except BaseException:
+            self._sink.close()
+            raise
         self._group_rows: list[int] = []
         self._group_start = 0
 
@@ -53,9 +57,14 @@ class FileWriter:
         digest = self._sink.hasher.hexdigest()
         return FileEntry(f"{digest}.parquet", self._sink.tell(), digest, tuple(self._group_rows))
 
-    def abandon(self) -> None:
-        """Stop writing; what is there is no Parquet file."""
-        self._sink.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After an error what is there is no Parquet file."""
+        if kind is not None:
+            self._writer.is_open = False  # or it would try to write a footer when it is collected
+            self._sink.close()
 
 
 class _HashingFile(io.RawIOBase):

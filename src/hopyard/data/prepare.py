@@ -271,7 +271,12 @@ class _Preparation:
             policies.schema,
             files,
             statistics,
-            {**self._request.settings(), "feature_columns": features, "label_columns": labels},
+            {
+                **self._request.settings(),
+                "feature_columns": features,
+                "label_columns": labels,
+                "source": self._request.source.fingerprint(),
+            },
             datetime.now(UTC).isoformat(),
         )
         return Dataset(store, self._repeat(lambda: publish(store, manifest)))

@@ -47,25 +47,35 @@ def read_manifest(store: Store) -> Manifest | None:
     return Manifest.from_bytes(data, f"{store.url}/{MANIFEST_NAME}")
 
 
-def find_prepared(
-    store: Store, fingerprint: str, settings: Mapping[str, Any] | None = None
-) -> Prepared | None:
-    """The dataset of that fingerprint, if its preparation was finished.
+def find_prepared(store: Store, fingerprint: str, settings: Mapping[str, Any]) -> Prepared | None:
+    """The dataset of that fingerprint, if its preparation was finished and its files are there.
+
+    Args:
+        settings: what the dataset was asked for with; ``"validation"`` None: without a validation set.
 
     Raises:
         SettingsError: an explicit train_path or val_path holds another dataset.
     """
-    train_store, val_store = split_stores(store, fingerprint)
-    train, val = read_manifest(train_store), read_manifest(val_store)
-    for manifest, place in ((train, train_store), (val, val_store)):
+    places = split_stores(store, fingerprint)[: 1 if settings["validation"] is None else 2]
+    manifests = [read_manifest(place) for place in places]
+    for manifest, place in zip(manifests, places, strict=True):
         if manifest is not None and manifest.fingerprint != fingerprint:
-            raise _other_dataset(manifest, place, settings or {})
-    if train is None or (val is None and train.settings["validation"] is not None):
+            raise _other_dataset(manifest, place, settings)
+    splits = [
+        Dataset(place, manifest)
+        for manifest, place in zip(manifests, places, strict=True)
+        if manifest is not None and _has_files(place, manifest)
+    ]
+    if len(splits) < len(places):
         return None
-    _log.info("found the dataset %s in %s: nothing to prepare", fingerprint[:12], train_store.url)
-    return Prepared(
-        Dataset(train_store, train), None if val is None else Dataset(val_store, val), fingerprint, True
-    )
+    _log.info("found the dataset %s in %s: nothing to prepare", fingerprint[:12], places[0].url)
+    return Prepared(splits[0], splits[1] if len(splits) > 1 else None, fingerprint, True)
+
+
+def _has_files(store: Store, manifest: Manifest) -> bool:
+    """Whether no file was lost since; one that was is written again by ``prepare``."""
+    sizes = {entry.name: entry.size for entry in store.list()}
+    return all(sizes.get(entry.name) == entry.size for entry in manifest.files)
 
 
 def _other_dataset(manifest: Manifest, place: Store, settings: Mapping[str, Any]) -> SettingsError:

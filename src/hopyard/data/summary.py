@@ -53,17 +53,19 @@ class DatasetSummary:
         origin = (
             f"prepared {self.created}" if self.prepared else "Parquet files as they are, without a manifest"
         )
+        files = f"{self.files} file{'' if self.files == 1 else 's'}"
         lines = [
-            f"{self.split}: {self.rows:,} rows in {self.row_groups} row groups, "
-            f"{self.files} file{'' if self.files == 1 else 's'}, {size(self.nbytes)}",
+            f"{self.split}: {self.rows:,} rows in {self.row_groups} row groups, {files}, {size(self.nbytes)}",
             f"{origin}; fingerprint {self.fingerprint[:12]}",
         ]
         if self.settings:
-            lines.append(", ".join(f"{key}={value!r}" for key, value in self.settings.items()))
+            lines.append(
+                ", ".join(f"{key}={value!r}" for key, value in self.settings.items() if key != "source")
+            )
         return Group(*map(Text, lines), self._columns())
 
     def _columns(self) -> Table:
-        table = Table()
+        table = Table(box=None, padding=(0, 1))
         for title in ("column", "type", "min", "max", "mean", "std", "missing", "distinct", "read"):
             table.add_column(
                 title, justify="left" if title in ("column", "type", "distinct", "read") else "right"

@@ -127,31 +127,34 @@ class SplitWriter:
 
     def _stage(self, groups: range, path: Path, statistics: list[Statistics]) -> FileEntry:
         """The file at ``path``; ``statistics`` of each of its row groups are appended."""
-        writer = FileWriter(path, self._policies.schema)
         try:
-            with ThreadPoolExecutor(2, "hopyard-prepare") as pool:
-                computed: deque[Future[Statistics]] = deque()
-                coming = pool.submit(self._gather, groups.start)
-                for number in groups:
-                    group = coming.result()
-                    computed.append(
-                        pool.submit(Statistics.of, self._policies.schema, group.values, group.missing)
-                    )
-                    if len(computed) == _BUFFERS:
-                        statistics.append(computed.popleft().result())  # its buffers are free from here on
-                    if number + 1 < groups.stop:
-                        coming = pool.submit(self._gather, number + 1)
-                    writer.write(group.values)
-                statistics += [part.result() for part in computed]
-            return writer.close()
+            with FileWriter(path, self._policies.schema) as writer:
+                statistics += self._write_groups(groups, writer)
+                return writer.close()
         except OSError as error:
-            writer.abandon()
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(
                     f"No space is left in {path.parent} to write rows {groups.start * self._size} and following. "
                     "Make space there; nothing was half-written."
                 ) from error
             raise
+
+    def _write_groups(self, groups: range, writer: FileWriter) -> list[Statistics]:
+        statistics = []
+        with ThreadPoolExecutor(2, "hopyard-prepare") as pool:
+            computed: deque[Future[Statistics]] = deque()
+            coming = pool.submit(self._gather, groups.start)
+            for number in groups:
+                group = coming.result()
+                computed.append(
+                    pool.submit(Statistics.of, self._policies.schema, group.values, group.missing)
+                )
+                if len(computed) == _BUFFERS:
+                    statistics.append(computed.popleft().result())  # its buffers are free from here on
+                if number + 1 < groups.stop:
+                    coming = pool.submit(self._gather, number + 1)
+                writer.write(group.values)
+            return statistics + [part.result() for part in computed]
 
     def _gather(self, number: int) -> _Group:
         rows = self._rows[number * self._size : (number + 1) * self._size]
