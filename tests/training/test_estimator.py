@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from torch import nn
 
 from hopyard.errors import EstimatorError, MetricError
 from hopyard.torch import TorchEstimator
-from hopyard.training.build import build_replica
 from hopyard.training.check import check_trial
 from hopyard.training.estimator import Context, OneBatch, Visit, batch_sizes
 from hopyard.training.program import Program
@@ -182,31 +179,6 @@ def test_the_check_names_the_phase_and_passes_what_works() -> None:
     assert "The column 'missing' is missing" in check(gen, features=("missing",))
 
 
-def test_a_function_that_imports_pytorch_itself_is_seeded() -> None:
-    code = """
-import sys, numpy as np
-from hopyard.training.build import build_replica
-from hopyard.training.program import Program
-def gen(params):
-    import torch
-    model = torch.nn.Linear(2, 2)
-    from hopyard.torch import TorchEstimator
-    return TorchEstimator(model, torch.optim.SGD, torch.nn.MSELoss())
-program = Program(gen, ("x",), ("y",), None, None, 1, 1, 7, "cpu")
-assert "torch" not in sys.modules
-print(build_replica(program, {}, 1).module.weight.tolist() == build_replica(program, {}, 1).module.weight.tolist())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
-
-
-def test_trials_start_from_different_weights_and_repeat() -> None:
-    program = Program(lambda params: estimator(), ("x",), ("class",), None, None, 1, 1, 7, "cpu")
-    first, again, other = (build_replica(program, {}, trial).module.weight for trial in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 23, 24, 40, 47, 48])
 def test_steps_are_counted_as_the_loader_makes_batches(rows: int, data: Any) -> None:
     part = data.train.partitions(3)[0]
@@ -225,6 +197,19 @@ def test_schedulers_are_told_the_steps_of_all_partitions() -> None:
     made = estimator(batch_size=32, accumulate=2, scheduler=scheduler)
     made.replica(Context(("x",), ("class",), "cpu", (100, 50), 7))
     assert told == [(3, 7)]
+
+
+def test_skipped_steps_of_a_loss_scaler_raise_no_warnings() -> None:
+    def overflowing(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return 1e6 * nn.functional.cross_entropy(outputs, labels)
+
+    model = nn.Linear(4, 3)
+    before = model.weight.detach().clone()
+    schedule = torch.optim.lr_scheduler.StepLR
+    trained(
+        estimator(model=model, loss=overflowing, precision="fp16", scheduler=lambda o, s, e: schedule(o, 1))
+    )
+    assert torch.equal(model.weight, before)
 
 
 class Keywords(nn.Module):
@@ -418,36 +403,6 @@ def test_predictions_pass_through_predict_in_batches_and_leave_out_labels() -> N
     assert replica.predict({"x": BATCH["x"][:0]}).shape == (0, 3)  # type: ignore[union-attr]
 
 
-def test_torchmetrics_objects_agree_with_ours_when_merged(chain: Any) -> None:
-    classification = pytest.importorskip("torchmetrics.classification")
-    regression = pytest.importorskip("torchmetrics.regression")
-
-    def gen(params: dict[str, Any]) -> TorchEstimator:
-        return TorchEstimator(
-            nn.Linear(12, 3), torch.optim.SGD, nn.CrossEntropyLoss(), batch_size=32,
-            metrics=["accuracy", "auc", classification.MulticlassAccuracy(3, average="micro"),
-                     classification.MulticlassAUROC(3)],
-        )  # fmt: skip
-
-    units = chain(gen)
-    units.train(0, 0)
-    values = units.validate(0)
-    assert values["MulticlassAccuracy"] == pytest.approx(values["accuracy"], rel=1e-6)
-    assert values["MulticlassAUROC"] == pytest.approx(values["auc"], rel=1e-5)
-
-    def regress(params: dict[str, Any]) -> TorchEstimator:
-        return TorchEstimator(
-            nn.Linear(12, 1), torch.optim.SGD, nn.MSELoss(), batch_size=32, optimizer_params={"lr": 0.01},
-            metrics=["mse", regression.MeanSquaredError(), regression.PearsonCorrCoef()],
-        )  # fmt: skip
-
-    units = chain(regress, labels=("target",), folder="regress")
-    units.train(0, 0)
-    values = units.validate(0)
-    assert values["MeanSquaredError"] == pytest.approx(values["mse"], rel=1e-5)
-    assert -1 <= values["PearsonCorrCoef"] <= 1
-
-
 def test_validation_that_changes_the_model_is_refused() -> None:
     class Drifting(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -465,27 +420,3 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         pytest.skip("there is a CUDA device")
     with pytest.raises(EstimatorError, match="PyTorch sees 0 CUDA devices here; use 'auto' or 'cpu'"):
         estimator().replica(Context(("x",), ("class",), "cuda", (), 1))
-
-
-def test_init_from_starts_every_trial_from_a_saved_model(chain: Any) -> None:
-    def gen(params: dict[str, Any]) -> TorchEstimator:
-        return TorchEstimator(
-            nn.Linear(12, params["classes"]), torch.optim.SGD, nn.CrossEntropyLoss(), batch_size=32
-        )
-
-    units = chain(gen, classes=3)
-    units.train(0, 0, last=True)
-    old = units.program
-    program = Program(
-        gen, old.feature_columns, old.label_columns, old.train, None, 3, 1, 0, "cpu",
-        init_from=(units.store.at("00000"), units.ref.part("model")),
-    )  # fmt: skip
-    expected = units.state()["model"]["weight"]
-    assert np.array_equal(
-        build_replica(program, {"classes": 3}, 9).state()["model"]["weight"].data, expected.data
-    )
-    with pytest.raises(
-        EstimatorError, match="(?s)The state is that of another model .*size mismatch for weight"
-    ) as error:
-        build_replica(program, {"classes": 4}, 9)
-    assert "Build the model that the state came from" in str(error.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def measured(make: Callable[[], Metric], o: Any, y: Any, w: Any, cuts: list[int]
     """Every part by a metric of its own, each part in two batches; merged in order."""
     total = make()
     bounds = [0, *sorted(cuts), len(o)]
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         part, middle = make(), (start + stop) // 2
         for rows in (slice(start, middle), slice(middle, stop)):
             if rows.start < rows.stop:
@@ -165,6 +166,12 @@ def test_segmentation_counts_every_pixel_with_its_rows_weight() -> None:
     right = (outputs.argmax(1) == labels).mean(axis=(1, 2))
     found = measured(lambda: metric_named("accuracy"), outputs, labels, weights, [3])
     assert found == pytest.approx(np.average(right, weights=weights))
+
+
+def test_negative_labels_are_not_counted() -> None:
+    outputs, labels = np.eye(3)[[0, 1, 2, 1]], np.array([0, 2, -100, 1])
+    assert measured(lambda: metric_named("accuracy"), outputs, labels, None, [2]) == pytest.approx(2 / 3)
+    assert measured(lambda: metric_named("recall"), outputs, labels, None, [2]) == pytest.approx(2 / 3)
 
 
 def test_a_nan_output_is_never_among_the_top() -> None:

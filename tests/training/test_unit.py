@@ -219,6 +219,16 @@ def test_a_failing_estimator_function_is_evidence_with_the_users_frames(chain: A
     assert error.log == platform.python_version()
 
 
+def leaving(params: dict[str, Any]) -> TorchEstimator:
+    raise SystemExit("enough")
+
+
+def test_leaving_the_process_is_a_failure_of_the_trial(chain: Any) -> None:
+    error = run_unit(chain(leaving).request("train", 0, 0)).errors[0]
+    assert error is not None
+    assert (error.kind, error.message) == ("SystemExit", "enough")
+
+
 def test_tracebacks_leave_out_the_frames_of_libraries(chain: Any) -> None:
     def gen(params: dict[str, Any]) -> TorchEstimator:
         model = nn.Sequential(nn.Linear(12, 5), nn.Sequential(nn.Linear(4, 3)))

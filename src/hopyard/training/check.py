@@ -55,6 +55,6 @@ def check_trial(
             replica.state()
     except (StorageError, WorkerError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
     return Check(None, measured)

@@ -14,7 +14,7 @@ _OURS = str(Path(hopyard.__file__).parent)
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
-def gather(error: Exception, phase: str, partition: int | None, log_tail: str = "") -> Evidence:
+def gather(error: BaseException, phase: str, partition: int | None, log_tail: str = "") -> Evidence:
     """The evidence of ``error``, raised in ``phase`` on ``partition``; call it in the handler."""
     return Evidence(
         kind=type(error).__name__,

@@ -4,7 +4,8 @@ Outputs and labels decide what is counted:
 
 * labels int64 (n, ...), outputs (n, C, ...): the class of the largest output. With two classes,
   precision, recall and F1 are those of class 1, as in scikit-learn's default; with more they are
-  macro means over the classes that labels or predictions contain.
+  macro means over the classes that labels or predictions contain. Labels below 0 (such as the
+  ``ignore_index`` -100 of PyTorch's losses) are not counted.
 * labels of as many elements as outputs: each element is a yes/no question of its own (binary, or
   multi-label with outputs (n, L)); accuracy is the share of right answers, the others are macro
   means over the L labels. "Yes" is an output above 0 if outputs are logits, above 0.5 if they are
@@ -43,10 +44,12 @@ class Counts(SumMetric):
             self._count_answers(outputs, answers_as(outputs, labels), weight)
 
     def _count_classes(self, outputs: Array, labels: Array, weight: Array) -> None:
-        chosen = outputs.argmax(axis=1)
-        right = chosen == labels
         spread = np.broadcast_to(weight.reshape((-1,) + (1,) * (labels.ndim - 1)), labels.shape)
-        self._add_classes(chosen.ravel(), labels.ravel(), right.ravel(), spread.ravel(), outputs.shape[1])
+        chosen, labels, spread = outputs.argmax(axis=1).ravel(), labels.ravel(), spread.ravel()
+        if len(labels) and labels.min() < 0:
+            counted = labels >= 0
+            chosen, labels, spread = chosen[counted], labels[counted], spread[counted]
+        self._add_classes(chosen, labels, chosen == labels, spread, outputs.shape[1])
 
     def _add_classes(self, chosen: Array, labels: Array, right: Array, weight: Array, classes: int) -> None:
         hits = np.bincount(labels[right], weight[right], minlength=classes)

@@ -92,7 +92,7 @@ class _TrialUnit:
             )
         except (StorageError, WorkerError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
             return _Done(None, {}, gather(error, self._phase, request.partition, request.log_tail))
 
     def _acquire(self) -> Resident:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -97,7 +98,16 @@ class TrainingPass:
         for parameter in self._trained:
             parameter.grad = None
         if self._scheduler is not None:
-            self._scheduler.step()
+            self._step_scheduler(self._scheduler)
+
+    def _step_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+        if self._scaler is None:
+            scheduler.step()
+            return
+        with warnings.catch_warnings():
+            # A step that the scaler skips, as it does first of all, looks to it like a wrong order of calls.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
+            scheduler.step()
 
 
 class LossSums:

@@ -1,0 +1,70 @@
+"""Where a trial starts: its seed, or a saved model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hopyard.errors import EstimatorError
+from hopyard.torch import TorchEstimator
+from hopyard.training.build import build_replica
+from hopyard.training.program import Program
+
+
+def linear(params: dict[str, Any]) -> TorchEstimator:
+    return TorchEstimator(nn.Linear(4, 3), torch.optim.SGD, nn.CrossEntropyLoss())
+
+
+def test_a_function_that_imports_pytorch_itself_is_seeded() -> None:
+    code = """
+import sys, numpy as np
+from hopyard.training.build import build_replica
+from hopyard.training.program import Program
+def gen(params):
+    import torch
+    model = torch.nn.Linear(2, 2)
+    from hopyard.torch import TorchEstimator
+    return TorchEstimator(model, torch.optim.SGD, torch.nn.MSELoss())
+program = Program(gen, ("x",), ("y",), None, None, 1, 1, 7, "cpu")
+assert "torch" not in sys.modules
+print(build_replica(program, {}, 1).module.weight.tolist() == build_replica(program, {}, 1).module.weight.tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_trials_start_from_different_weights_and_repeat() -> None:
+    program = Program(linear, ("x",), ("class",), None, None, 1, 1, 7, "cpu")
+    first, again, other = (build_replica(program, {}, trial).module.weight for trial in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_init_from_starts_every_trial_from_a_saved_model(chain: Any) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            nn.Linear(12, params["classes"]), torch.optim.SGD, nn.CrossEntropyLoss(), batch_size=32
+        )
+
+    units = chain(gen, classes=3)
+    units.train(0, 0, last=True)
+    old = units.program
+    program = Program(
+        gen, old.feature_columns, old.label_columns, old.train, None, 3, 1, 0, "cpu",
+        init_from=(units.store.at("00000"), units.ref.part("model")),
+    )  # fmt: skip
+    expected = units.state()["model"]["weight"]
+    assert np.array_equal(
+        build_replica(program, {"classes": 3}, 9).state()["model"]["weight"].data, expected.data
+    )
+    with pytest.raises(
+        EstimatorError, match=r"(?s)The state is that of another model .*size mismatch for weight"
+    ) as error:
+        build_replica(program, {"classes": 4}, 9)
+    assert "Build the model that the state came from" in str(error.value)
