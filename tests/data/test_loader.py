@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopyard.data import reader
+from hopyard.data.dataset import Dataset
 from hopyard.errors import ColumnError, UsageError
 
 LAYOUTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=3)
@@ -160,8 +162,13 @@ def test_state_counts_rows_yielded_by_the_latest_iteration(make_dataset):
 
 def test_a_state_of_another_dataset_is_refused(make_dataset):
     one, other = make_dataset([[10, 10]], fingerprint="one"), make_dataset([[10, 10]], fingerprint="two")
-    with pytest.raises(UsageError, match="The state is of the dataset one, but this loader reads two"):
+    with pytest.raises(
+        UsageError, match=r"The state is of the dataset one .train., but this loader reads two .train."
+    ):
         other.loader(4).load_state_dict(one.loader(4).state_dict())
+    val = Dataset(one.store, replace(one.manifest, split="val"))
+    with pytest.raises(UsageError, match=r"of the dataset one .train., but this loader reads one .val."):
+        val.loader(4).load_state_dict(one.loader(4).state_dict())
     part = one.partitions(2)[1]
     with pytest.raises(UsageError, match="Open the dataset \\(or the partition\\)"):
         part.loader(4).load_state_dict(one.loader(4).state_dict())

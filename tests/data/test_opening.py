@@ -171,6 +171,43 @@ def test_the_newest_prepared_dataset_of_a_store_is_opened(tmp_path, make_store):
     assert len(val) == 30
 
 
+def test_what_a_store_keeps_of_another_split_is_no_source(tmp_path):
+    made = prepare({"id": np.arange(40)}, LocalStore(tmp_path), validation=0.25)
+    (tmp_path / "train_data").rename(tmp_path / "runs")
+    with pytest.raises(NotFoundError, match="holds no train dataset"):
+        open_dataset(tmp_path)
+    assert len(open_dataset(tmp_path, "val")) == len(made.val)
+
+
+REQUIRED = pa.schema([pa.field("id", pa.int64(), False), pa.field("y", pa.float32(), False)])
+
+
+@pytest.mark.parametrize(
+    ("options", "mapped"),
+    [
+        ({}, True),
+        ({"data_page_version": "2.0"}, True),
+        ({"write_page_checksum": True}, True),
+        ({"write_statistics": False}, True),
+        ({"data_page_size": 64, "write_batch_size": 8}, False),
+        ({"use_dictionary": True}, False),
+        ({"compression": "snappy"}, False),
+        ({"column_encoding": {"id": "DELTA_BINARY_PACKED", "y": "BYTE_STREAM_SPLIT"}}, False),
+    ],
+)
+def test_only_chunks_that_are_one_plain_page_are_mapped(tmp_path, options, mapped):
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"id": np.arange(ROWS), "y": np.arange(ROWS, dtype=np.float32) / 2}, schema=REQUIRED)
+    pq.write_table(
+        rows, path, **{"row_group_size": 33, "compression": "none", "use_dictionary": False, **options}
+    )
+    dataset = open_dataset(path)
+    assert [dataset.reader().is_mapped(column) for column in dataset.schema] == [mapped] * 2
+    batch = dataset[[99, 0, 50, 33]]
+    assert batch["id"].tolist() == [99, 0, 50, 33]
+    assert batch["y"].tolist() == [49.5, 0, 25, 16.5]
+
+
 def test_a_store_is_opened_by_its_path_its_url_and_the_directory_of_one_dataset(tmp_path):
     made = prepare({"id": np.arange(40)}, LocalStore(tmp_path), validation=0.25)
     [directory] = (tmp_path / "train_data").iterdir()

@@ -46,7 +46,7 @@ def open_foreign(store: Store | None, names: Sequence[str]) -> Dataset:
 
 
 def _entry(name: str, file: StoredFile) -> FileEntry:
-    footer = file.footer()
+    footer = file.footer
     rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
     return FileEntry(name, file.size, digest(file.footer_bytes(), "hopyard.parquet-footer"), rows)
 
@@ -77,7 +77,7 @@ def _schema_of(files: Sequence[StoredFile]) -> Schema:
 
 
 def _columns_of(file: StoredFile) -> dict[str, Column]:
-    footer = file.footer()
+    footer = file.footer
     arrow = footer.schema.to_arrow_schema()
     stored = stored_schema(footer.metadata)
     if stored is not None:
@@ -93,7 +93,7 @@ def _columns_of(file: StoredFile) -> dict[str, Column]:
 
 def _refuse_nulls(file: StoredFile, arrow: pa.Schema) -> None:
     """The early word on nulls, where the footer counts them; decoding has the last."""
-    footer = file.footer()
+    footer = file.footer
     for name, leaf in leaves_of(arrow).items():
         if pa.types.is_nested(arrow.field(name).type):
             continue
@@ -111,7 +111,7 @@ def _settled(file: StoredFile, column: Column, leaf: int) -> Column:
 
     The footer's counts of values say whether they may; the first row group, whether its lists do.
     """
-    footer = file.footer()
+    footer = file.footer
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
     groups = [group for group in groups if group.num_rows]
     lengths = {group.column(leaf).num_values / group.num_rows for group in groups}

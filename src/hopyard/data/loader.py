@@ -90,6 +90,7 @@ class Loader:
         self._convert = _converter(output)
         self._shuffle = bool(shuffle)
         self._seed = _integer("seed", seed, None)
+        self._identity = f"{dataset.fingerprint} ({dataset.manifest.split})"
         self._window = dataset.reader().window_rows()
         self._epoch = _integer("epoch", epoch, 0)
         self._position = 0  # rows of the epoch's stream that all ranks together have been given
@@ -122,7 +123,7 @@ class Loader:
             "window": self._window,
             "epoch": self._epoch,
             "rows": self._position,
-            "dataset": self.dataset.fingerprint,
+            "dataset": self._identity,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -138,10 +139,10 @@ class Loader:
             raise UsageError(
                 f"A loader's state was given without {', '.join(missing)}. Give what state_dict() returned."
             )
-        if state["dataset"] != self.dataset.fingerprint:
+        if state["dataset"] != self._identity:
             raise UsageError(
                 f"The state is of the dataset {state['dataset']}, but this loader reads "
-                f"{self.dataset.fingerprint}. Open the dataset (or the partition) that the state was taken from."
+                f"{self._identity}. Open the dataset (or the partition) that the state was taken from."
             )
         rows = _integer("rows", state["rows"], 0)
         if rows > len(self.dataset):

@@ -52,7 +52,7 @@ def find_body(file: StoredFile, content: Bytes, group: int, leaf: int, width: in
     Raises:
         CorruptError: the footer places the chunk outside the file.
     """
-    described = file.footer().row_group(group)
+    described = file.footer.row_group(group)
     chunk = described.column(leaf)
     if chunk.compression != "UNCOMPRESSED" or chunk.has_dictionary_page:
         return None

@@ -18,7 +18,8 @@ from hopyard.storage.base import Store
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
-_SPLITS = {"train": "train_data", "val": "val_data"}
+_SPLITS = ("train", "val")
+_NO_SOURCES = ("train_data", "val_data", "runs", "logs")  # below a store: what Hopyard keeps there itself
 
 
 def open_dataset(
@@ -107,9 +108,11 @@ def _newest(place: Store, split: str) -> Dataset | None:
 
 
 def _foreign_in(place: Store) -> Dataset | None:
-    names = [
-        entry.name
-        for entry in place.list()
-        if entry.name.lower().endswith(PARQUET) and not any(part[0] in "._" for part in entry.name.split("/"))
-    ]
+    names = [entry.name for entry in place.list() if _is_source(entry.name)]
     return open_foreign(place, names) if names else None
+
+
+def _is_source(name: str) -> bool:
+    parts = name.split("/")
+    hidden = any(part[0] in "._" for part in parts)
+    return name.lower().endswith(PARQUET) and not hidden and parts[0] not in _NO_SOURCES

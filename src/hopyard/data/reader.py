@@ -72,7 +72,7 @@ class Reader:
                 f"{file.name} has {file.size} bytes, but had {entry.size} when the dataset was made: it was "
                 "truncated or changed. Restore it, or prepare the data again."
             )
-        footer = file.footer()
+        footer = file.footer
         rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
         if rows != entry.group_rows:
             raise CorruptError(
@@ -99,7 +99,7 @@ class Reader:
                 size += column.width * self.group_rows[group]
                 continue
             file, within = self._places[group]
-            footer = self._files[file].footer()
+            footer = self._files[file].footer
             size += footer.row_group(within).column(self._leaf(file, column.name)).total_uncompressed_size
             size += 8 * self.group_rows[group]
         return size
@@ -173,7 +173,7 @@ class Reader:
         region = self._map()
         numbers = {file: place for place, file in enumerate(self._files)}
         stored = {
-            stored_as(column, file.footer().schema.column(self._leaf(number, column.name)))
+            stored_as(column, file.footer.schema.column(self._leaf(number, column.name)))
             for number, file in self._files.items()
         }
         if len(stored) != 1 or (dtype := stored.pop()) is None:
@@ -196,7 +196,7 @@ class Reader:
 
     def _leaf(self, file: int, name: str) -> int:
         """Number of a column's (first) chunk in a row group."""
-        schema = self._files[file].footer().schema
+        schema = self._files[file].footer.schema
         if schema.names[: len(self.manifest.schema)] == self.manifest.schema.names:
             return self.manifest.schema.names.index(name)
         return leaves_of(schema.to_arrow_schema())[name]

@@ -13,6 +13,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.errors import CorruptError, NotFoundError
+from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.storage.base import Store
 
 _MAP_FIXED = 0x10  # the same on Linux and macOS; Python's mmap names neither
@@ -73,28 +74,32 @@ class StoredFile:
         return cls(str(path), status.st_size, identity, path)
 
     def parquet(self) -> pq.ParquetFile:
-        """The file, for decoding. Its footer is read once per process."""
+        """The file, for decoding."""
         source = self.path if self.path is not None else pa.BufferReader(self.content)
-        return pq.ParquetFile(source, metadata=self.footer())
+        return pq.ParquetFile(source, metadata=self.footer)
 
+    @cached_property
     def footer(self) -> pq.FileMetaData:
-        """What the file says is in it.
+        """What the file says is in it; read once per process.
 
         Raises:
             CorruptError: it is no Parquet file, or only a part of one.
         """
         known = _footers.get(self.identity)
         if known is None:
-            source = self.path if self.path is not None else pa.BufferReader(self.content)
-            try:
-                known = pq.read_metadata(source)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise CorruptError(
-                    f"{self.name} ({self.size} bytes) is not a complete Parquet file: {error} Restore it, or "
-                    "prepare the data again."
-                ) from error
-            _remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
+            known = self._read_footer()
+            if self.path is not None:
+                _remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
         return known
+
+    def _read_footer(self) -> pq.FileMetaData:
+        try:
+            return pq.read_metadata(self.path if self.path is not None else pa.BufferReader(self.content))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CorruptError(
+                f"{self.name} ({self.size} bytes) is not a complete Parquet file: {error} Restore it, or prepare "
+                "the data again."
+            ) from error
 
     def footer_bytes(self) -> bytes:
         """The footer as it is in the file."""
@@ -146,8 +151,10 @@ def _place(file: StoredFile, reserved: npt.NDArray[np.uint8], start: int) -> Non
         flags = mmap.MAP_SHARED | _MAP_FIXED
         got = _libc.mmap(address, file.size, mmap.PROT_READ, flags, descriptor, 0)
         if got != address:
-            code = ctypes.get_errno()
-            raise OSError(code, f"{os.strerror(code)}, while mapping {file.size} bytes", str(file.path))
+            raise StorageError(
+                f"{file.path} ({file.size} bytes) cannot be mapped: {os.strerror(ctypes.get_errno())}. Read fewer "
+                "files at once (more partitions), or raise the limits on address space and mappings."
+            )
     finally:
         os.close(descriptor)
 
@@ -165,8 +172,12 @@ def region_of(files: Sequence[StoredFile], widths: Sequence[int]) -> Region:
     key = (alignment, *(file.identity for file in files))
     region = _regions.get(key)
     if region is None:
-        region = Region(files, alignment)
-        _remember(_regions, key, region, _REMEMBERED_REGIONS)
+        try:
+            region = Region(files, alignment)
+        except OSError:  # too little address space is allowed: gather in more, smaller pieces
+            region = Region(files, mmap.PAGESIZE)
+        if all(file.path is not None for file in files):  # others are copies in this process's memory
+            _remember(_regions, key, region, _REMEMBERED_REGIONS)
     return region
 
 
