@@ -1,0 +1,135 @@
+"""Preparation that is killed, or finds the store full, is done again as if nothing had been."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopyard.data.prepare import prepare
+from hopyard.errors import StorageFullError
+from hopyard.storage import LocalStore, MemoryStore
+from hopyard.storage.faults import Fault, FaultyStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(tmp_path / "store")
+
+
+def data(rows=200):
+    rng = np.random.default_rng(0)
+    return {
+        "features": rng.random((rows, 5), np.float32),
+        "label": rng.integers(0, 3, rows),
+        "id": np.arange(rows),
+        "text": [f"row {i}" for i in range(rows)],
+    }
+
+
+def files_of(store):
+    return {e.name: store.get(e.name) for e in store.list() if e.name.endswith(".parquet")}
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_interrupted import data
+from hopyard.data.prepare import prepare
+from hopyard.storage import LocalStore
+from hopyard.storage.faults import Fault, FaultyStore
+prepare(data(), FaultyStore(LocalStore({path!r}), Fault({action!r}, at={at})))
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "at"), [("kill_before", 1), ("kill_after", 1), ("kill_after", 2), ("kill_after", 3)]
+)
+def test_a_killed_preparation_is_done_again_with_the_same_files(action, at, tmp_path):
+    expected = LocalStore(tmp_path / "expected")
+    fingerprint = prepare(data(), expected).fingerprint
+    path = tmp_path / "killed"
+    program = KILLED.format(tests=str(Path(__file__).parent), path=str(path), action=action, at=at)
+    ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    store = LocalStore(path)
+    again = prepare(data(), store)
+    assert not again.reused, "the training manifest is the last write"
+    assert again.fingerprint == fingerprint
+    assert files_of(store) == files_of(expected)
+    assert prepare(data(), store).reused
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_full_store_is_said_and_leaves_nothing_believed(at, tmp_path):
+    store = FaultyStore(LocalStore(tmp_path / "s"), Fault("full", at=at))
+    with pytest.raises(StorageFullError, match="injected"):
+        prepare(data(), store)
+    again = prepare(data(), store)
+    assert not again.reused
+    assert len(again.train) == 150
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_full_store_pauses_the_preparation_if_it_may_wait(at, tmp_path):
+    expected = LocalStore(tmp_path / "expected")
+    prepare(data(), expected)
+    room = tmp_path / "room"
+    inner = LocalStore(tmp_path / "s")
+    store = FaultyStore(inner, Fault("full", at=at, times=100, until=room))
+    said = []
+
+    def make_room(seconds):
+        room.touch()
+        return False
+
+    prepare(data(), store, wait=make_room, announce=said.append)
+    assert len(said) == 1
+    assert "paused" in said[0]
+    assert files_of(inner) == files_of(expected)
+
+
+def test_a_lost_file_is_written_again(store):
+    first = prepare(data(), store)
+    files = files_of(store)
+    store.delete(f"train_data/{first.fingerprint}/{first.train.manifest.files[0].name}")
+    again = prepare(data(), store)
+    assert not again.reused
+    assert again.train.manifest == first.train.manifest
+    assert files_of(store) == files
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_path, monkeypatch):
+    staging = tmp_path / "staging"
+
+    def with_a_full_device(**arguments):
+        staging.mkdir()
+        (staging / "0.parquet").symlink_to("/dev/full")  # the first attempt writes here, and removes it
+        return str(staging)
+
+    monkeypatch.setattr("hopyard.data.write.tempfile.mkdtemp", with_a_full_device)
+    with pytest.raises(
+        StorageFullError, match=r"No space is left in .*staging to write rows 0 and following"
+    ):
+        prepare(data(), MemoryStore(), None)
+    assert not staging.exists()
+    said = []
+    prepared = prepare(data(), MemoryStore(), None, wait=lambda seconds: False, announce=said.append)
+    assert len(said) == 1
+    assert len(prepared.train) == 200
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_disk_that_is_full_while_rows_are_spooled_is_said(store, monkeypatch):
+    monkeypatch.setattr("hopyard.data.collect.MEMORY", 100)
+    monkeypatch.setattr(
+        "hopyard.data.collect.tempfile.TemporaryFile",
+        lambda **arguments: Path("/dev/full").open("r+b", buffering=0),  # noqa: SIM115
+    )
+    with pytest.raises(StorageFullError, match="for the rows of a source that is read once"):
+        prepare(({"x": i} for i in range(200)), store)
+    assert not list(store.list())

@@ -1,0 +1,133 @@
+"""What becomes of nulls and ragged rows, and that arguments which cannot be are refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hopyard.data.order import permutation
+from hopyard.data.prepare import prepare
+from hopyard.data.ragged import Ragged
+from hopyard.errors import ColumnError, DataError, UsageError
+from hopyard.storage import LocalStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(tmp_path / "store")
+
+
+def data(rows=200):
+    rng = np.random.default_rng(0)
+    return {
+        "features": rng.random((rows, 5), np.float32),
+        "label": rng.integers(0, 3, rows),
+        "id": np.arange(rows),
+        "text": [f"row {i}" for i in range(rows)],
+    }
+
+
+def with_nulls():
+    return pd.DataFrame(
+        {
+            "i": pd.array([1, None, 3, None], "Int64"),
+            "x": [0.5, 1.5, np.nan, 2.0],
+            "s": ["a", None, "c", "d"],
+        }
+    )
+
+
+def test_nulls_are_an_error_without_a_policy(store):
+    text = (
+        r"column 'i' has 2 \(the first in row 1\); column 'x' has 1 \(the first in row 2\); column 's' has 1"
+    )
+    with pytest.raises(DataError, match=text):
+        prepare(with_nulls(), store)
+    assert not list(store.list())
+
+
+def test_nulls_are_filled_and_counted(store):
+    manifest = prepare(with_nulls(), store, None, nulls="fill").train
+    batch = manifest[:]
+    rows = np.argsort(permutation(4, 0))
+    assert batch["i"][rows].tolist() == [1, 0, 3, 0]
+    assert batch["x"][rows].tolist() == [0.5, 1.5, 0.0, 2.0]
+    assert batch["s"][rows].tolist() == ["a", "", "c", "d"]
+    assert {name: s.missing for name, s in manifest.manifest.statistics.items()} == {"i": 2, "x": 1, "s": 1}
+
+
+def test_nulls_are_masked(store):
+    batch = prepare(with_nulls(), store, None, nulls="mask").train[:]
+    rows = np.argsort(permutation(4, 0))
+    assert list(batch) == ["i", "i_mask", "x", "x_mask", "s", "s_mask"]
+    assert batch["i_mask"][rows].tolist() == [False, True, False, True]
+    assert batch["x_mask"][rows].tolist() == [False, False, True, False]
+
+
+def test_a_mask_is_there_in_both_splits_if_either_has_nulls(store):
+    prepared = prepare({"x": [1, 2]}, store, val={"x": [1, None]}, nulls="mask")
+    assert prepared.train.schema == prepared.val.schema
+    assert not prepared.train[:]["x_mask"].any()
+
+
+def test_ragged_rows_are_an_error_kept_or_padded(store):
+    lists = {"x": [[1, 2, 3], [], [4], [5, 6]]}
+    order = permutation(4, 0)
+    with pytest.raises(
+        DataError, match=r"Column 'x' is ragged: its rows have 0 to 3 values. Pass ragged='pad'"
+    ):
+        prepare(lists, store, None)
+    kept = prepare(lists, store, None, ragged="keep").train[:]["x"]
+    assert kept == Ragged.from_rows([lists["x"][i] for i in order], np.int64)
+    padded = prepare(lists, store, None, ragged="pad").train[:]
+    expected = np.array([[1, 2, 3], [0, 0, 0], [4, 0, 0], [5, 6, 0]])
+    np.testing.assert_array_equal(padded["x"], expected[order])
+    np.testing.assert_array_equal(padded["x_length"], np.array([3, 0, 1, 2])[order])
+
+
+def test_splits_are_padded_to_one_length(store):
+    prepared = prepare({"x": [[1, 2], [3, 4]]}, store, val={"x": [[1, 2, 3], [4]]}, ragged="pad")
+    assert prepared.train[:]["x"].shape == (2, 3)
+    assert prepared.train[:]["x_length"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"validation": 0}, DataError, "validation=0 is not a share: it must be greater than 0 and less than 1"),
+        ({"validation": 1.0}, DataError, "validation=1.0 is not a share"),
+        ({"validation": True}, DataError, "validation=True is not a share"),
+        ({"validation": float("nan")}, DataError, "validation=nan is not a share"),
+        ({"validation": 0.001}, DataError, "validation=0.001 leaves the validation set empty \\(200 rows in all\\)"),
+        ({"validation": 0.999}, DataError, "leaves the training set empty"),
+        ({"validation": "lable"}, ColumnError, "Unknown validation column: 'lable'; did you mean 'label'"),
+        ({"validation": "features"}, DataError, r"'features' cannot split the data: it is features: float32\[5\]"),
+        ({"validation": "label", "feature_columns": "label"}, DataError, "cannot be a feature or label as well"),
+        ({"feature_columns": ["feature"]}, ColumnError, "'feature'; did you mean 'features'.*are: features, label"),
+        ({"nulls": "drop"}, UsageError, "nulls='drop' is unknown; it must be one of 'error', 'fill', 'mask'"),
+        ({"ragged": "cut"}, UsageError, "ragged='cut' is unknown"),
+        ({"val": {"label": [1]}}, ColumnError, "Unknown validation columns: 'features', 'id', 'text'"),
+        (
+            {"val": {**data(), "features": np.zeros((200, 5))}},
+            DataError,
+            r"'features' is features: float32\[5\] in the training data but features: float64\[5\] in the valid",
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_are_refused_before_anything_is_written(arguments, kind, text, store):
+    with pytest.raises(kind, match=text):
+        prepare(data(), store, **arguments)
+    assert not list(store.list())
+
+
+def test_a_split_column_with_nulls_or_one_value_is_refused(store):
+    with pytest.raises(DataError, match=r"is null in 1 rows \(the first is row 1\)"):
+        prepare({"x": [1, 2, 3], "s": [True, None, False]}, store, "s")
+    with pytest.raises(DataError, match="leaves the validation set empty"):
+        prepare({"x": [1, 2, 3], "s": [False] * 3}, store, "s")
+
+
+def test_rows_of_no_size_and_names_that_collide_are_refused(store):
+    with pytest.raises(DataError, match="has rows of 0 bytes"):
+        prepare({"x": np.zeros((3, 0))}, store, None)
+    with pytest.raises(DataError, match="columns named x_mask, which"):
+        prepare({"x": [1, None], "x_mask": [1, 2]}, store, None, nulls="mask")
