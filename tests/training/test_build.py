@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 from hopyard.errors import EstimatorError
 from hopyard.torch import TorchEstimator
 from hopyard.training.build import build_replica
+from hopyard.training.check import check_trial
 from hopyard.training.program import Program
 
 
@@ -25,6 +27,7 @@ def test_a_function_that_imports_pytorch_itself_is_seeded() -> None:
     code = """
 import sys, numpy as np
 from hopyard.training.build import build_replica
+from hopyard.training.check import check_trial
 from hopyard.training.program import Program
 def gen(params):
     import torch
@@ -44,6 +47,32 @@ def test_trials_start_from_different_weights_and_repeat() -> None:
     first, again, other = (build_replica(program, {}, trial).module.weight for trial in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_a_model_made_outside_the_function_is_refused_by_the_check() -> None:
+    whole, part = nn.Linear(4, 3), nn.Linear(4, 3)
+    frozen = nn.Linear(4, 4).requires_grad_(False)
+    models: list[Callable[[], nn.Module]] = [
+        lambda: whole,
+        lambda: nn.Sequential(nn.ReLU(), part),
+        lambda: nn.Sequential(frozen, nn.Linear(4, 3)),
+    ]
+    batch = {"x": np.ones((8, 4)), "y": np.arange(8) % 3}
+    found = []
+    for make in models:
+
+        def gen(params: dict[str, Any], make: Callable[[], nn.Module] = make) -> TorchEstimator:
+            return TorchEstimator(make(), torch.optim.SGD, nn.CrossEntropyLoss())
+
+        evidence = check_trial(
+            Program(gen, ("x",), ("y",), None, None, 1, 1, 7, "cpu"), {}, 0, batch
+        ).evidence
+        found.append(None if evidence is None else evidence.message)
+    assert "'weight' an earlier call returned too, so trials would train each other's weights" in str(
+        found[0]
+    )
+    assert "'1.weight' an earlier call returned too" in str(found[1])
+    assert found[2] is None
 
 
 def test_init_from_starts_every_trial_from_a_saved_model(chain: Any) -> None:

@@ -361,6 +361,7 @@ def test_a_step_replaces_forward_and_loss_and_its_values_are_averaged_by_rows() 
     sums = trained(made)[1]
     assert sums["rows"] == [ROWS * ROWS, ROWS]
     assert sums["double"][0] == pytest.approx(2 * sums["loss"][0])
+    made = estimator(loss=None, step=step, metrics=["double"])
     replica = made.replica(Context(("x",), ("class",), "cpu", (ROWS,), 1))
     values = replica.evaluate([BATCH])
     assert values["double"] == pytest.approx(2 * values["loss"])

@@ -53,6 +53,9 @@ def check_trial(
             phase = "validate"
             measured = tuple(replica.validate(visit).compute())
             replica.state()
+            phase = "build"
+            del replica
+            build_in_session(program, params, trial, session)  # what was trained must not come back
     except (StorageError, WorkerError):
         raise
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others

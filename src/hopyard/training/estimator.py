@@ -168,8 +168,6 @@ class Replica(ABC):
 class Estimator(ABC):
     """What the user's function returns."""
 
-    batch_size: int
-
     @abstractmethod
     def replica(self, context: Context) -> Replica:
         """The estimator's model, optimizer and the rest, ready to train.

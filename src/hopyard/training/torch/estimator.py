@@ -31,7 +31,7 @@ class TorchEstimator(Estimator):
         model: a torch.nn.Module with all its sizes.
         optimizer: a class, called with the model's parameters and ``optimizer_params``, or a function
             ``fn(model)``. Classes of torch.optim run in their fused form where they have one, unless
-            ``optimizer_params`` says ``fused`` or ``foreach``.
+            ``optimizer_params`` says ``fused`` or ``foreach``, or precision is ``"fp16"``.
         loss: a module or function ``loss(outputs, labels)`` giving one number, the mean over the batch (or
             the sum, for modules with ``reduction="sum"``). None only with ``step``.
         metrics: names, functions, objects with update, merge and compute, torchmetrics objects; see

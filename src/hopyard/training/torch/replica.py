@@ -16,6 +16,7 @@ from hopyard.training.torch.binding import Batch, Binding, as_tensors
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.loss import Loss
 from hopyard.training.torch.optim import build_optimizer, build_scheduler
+from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.session import resolve_device
 from hopyard.training.torch.training import TrainingPass
 from hopyard.training.torch.validation import measure
@@ -34,6 +35,7 @@ class TorchReplica(Replica):
         self.batch_size = estimator.batch_size
         device = resolve_device(context.device)
         self.module = estimator.model.to(device)
+        claim(self.module)
         self._optimizer = build_optimizer(
             estimator.optimizer,
             estimator.optimizer_params,
