@@ -46,7 +46,7 @@ def test_an_unknown_column_is_named_with_those_there_are_and_the_nearest():
     with pytest.raises(ColumnError) as caught:
         SCHEMA["lable"]
     assert str(caught.value) == (
-        "Unknown column: 'lable'; did you mean 'label'?. The columns there are: image, label, text, ids."
+        "Unknown column: 'lable'; did you mean 'label'? The columns there are: image, label, text, ids."
     )
     with pytest.raises(ColumnError, match="Unknown columns: 'xyz', 'imag'; did you mean 'image'"):
         SCHEMA.select(["label", "xyz", "imag"])

@@ -6,6 +6,8 @@ nulls     ``"error"``; ``"fill"``: 0, False, "" or no values; ``"mask"``: filled
 ragged    ``"error"``; ``"keep"``: values and offsets; ``"pad"``: zeros up to the longest
           row, and an int64 column ``<name>_length``
 ========  ============================================================================
+
+NaN is a number, not null, except in pandas frames, where it is how null is written.
 """
 
 from __future__ import annotations
@@ -132,15 +134,15 @@ def _check_same(splits: Sequence[Columns]) -> None:
     for val in splits[1:]:
         for name, data in splits[0].items():
             mine, its = data.column, val[name].column
-            lists = {mine.kind, its.kind} == {"ragged"} or "ragged" in (mine.kind, its.kind)
-            if mine != its and not (lists and as_lists(data) == as_lists(val[name])):
+            both_lists = "ragged" in (mine.kind, its.kind) and _as_lists(data) == _as_lists(val[name])
+            if mine != its and not both_lists:
                 raise DataError(
                     f"Column {name!r} is {mine} in the training data but {its} in the validation data. "
                     "Give both the same dtype and shape."
                 )
 
 
-def as_lists(data: ColumnData) -> Column | None:
+def _as_lists(data: ColumnData) -> Column | None:
     """The column as lists, or None if its rows are no lists."""
     if data.kind == "ragged":
         return data.column

@@ -9,6 +9,7 @@ a preparation that was killed left nothing that is believed, and is done again.
 from __future__ import annotations
 
 import logging
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -173,8 +174,9 @@ def _request(
     check_choice("ragged", ragged, ("error", "keep", "pad"))
     features, labels = _names(feature_columns), _names(label_columns)
     named = list(dict.fromkeys([*(features or ()), *(labels or ())]))
-    if isinstance(validation, (bool, int, float)) and val is None:
+    if isinstance(validation, numbers.Real) and val is None:
         check_share(validation)
+        validation = float(validation)
     elif val is None and validation is not None and not isinstance(validation, str):
         val = validation
     source = as_source(data, named)

@@ -145,4 +145,5 @@ def unknown_columns(unknown: Sequence[str], known: Iterable[str], what: str = "c
     known = list(known)
     named = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
     plural = "s" if len(unknown) > 1 else ""
-    return ColumnError(f"Unknown {what}{plural}: {named}. The columns there are: {', '.join(known)}.")
+    end = "" if named.endswith("?") else "."
+    return ColumnError(f"Unknown {what}{plural}: {named}{end} The columns there are: {', '.join(known)}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ class Split:
     val: Rows | None
 
 
-def check_share(validation: float) -> None:
+def check_share(validation: Any) -> None:
+    """Refuse a share that is not between 0 and 1."""
     if isinstance(validation, bool) or not 0 < validation < 1:
         raise DataError(
             f"validation={validation!r} is not a share: it must be greater than 0 and less than 1. Give a share "
