@@ -1,6 +1,7 @@
 import numpy as np
 
-from hopyard.data.region import StoredFile, region_of
+from hopyard.data.region import region_of
+from hopyard.data.stored import StoredFile
 
 
 def make_files(directory, sizes):

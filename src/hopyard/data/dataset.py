@@ -15,8 +15,8 @@ from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.data.order import Rows
 from hopyard.data.parquet import FILE_DOMAIN
 from hopyard.data.reader import Reader
-from hopyard.data.region import StoredFile
 from hopyard.data.schema import Schema
+from hopyard.data.stored import StoredFile
 from hopyard.data.views import Batch
 from hopyard.errors import CorruptError, UsageError
 from hopyard.objects.digests import Hasher, digest_json

@@ -12,8 +12,8 @@ from hopyard.data.dataset import Dataset
 from hopyard.data.decoded import leaves_of, read_as
 from hopyard.data.layout import stored_schema
 from hopyard.data.manifest import FileEntry, Manifest
-from hopyard.data.region import StoredFile
 from hopyard.data.schema import Column, Schema
+from hopyard.data.stored import StoredFile
 from hopyard.errors import DataError
 from hopyard.objects.digests import digest, digest_json
 from hopyard.storage.base import Store

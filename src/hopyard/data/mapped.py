@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from hopyard.data.buffers import Buffers
 from hopyard.data.order import Rows
-from hopyard.data.region import StoredFile
 from hopyard.data.schema import Column
+from hopyard.data.stored import StoredFile
 from hopyard.errors import CorruptError
 
 Bytes = npt.NDArray[np.uint8]

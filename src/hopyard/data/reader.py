@@ -18,8 +18,9 @@ from hopyard.data.manifest import Manifest
 from hopyard.data.mapped import MappedColumn, find_body, first_rows_of, stored_as
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged
-from hopyard.data.region import Region, StoredFile, region_of
+from hopyard.data.region import Region, region_of
 from hopyard.data.schema import Column
+from hopyard.data.stored import StoredFile
 from hopyard.data.views import Batch, HeldColumn, Source, View, join
 from hopyard.errors import CorruptError
 from hopyard.storage.base import Store

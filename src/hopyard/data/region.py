@@ -7,29 +7,24 @@ alignment asks for it. What is reserved costs no memory, and mapped pages belong
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from hopyard.errors import CorruptError, NotFoundError, StorageError
-from hopyard.storage.base import Store
+from hopyard.data.stored import StoredFile, remember
+from hopyard.errors import StorageError
 
 _MAP_FIXED = 0x10  # the same on Linux and macOS; Python's mmap names neither
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
 _HUGE_PAGE = 2 << 20  # files that begin at such an address are mapped with huge pages where the kernel can
 _WIDEST_ALIGNMENT = 1 << 30
-_REMEMBERED_FOOTERS = 4096
 _REMEMBERED_REGIONS = 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -37,81 +32,6 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file as this machine sees it: at a path, or as bytes that a store without paths gave.
-
-    Attributes:
-        name: for messages.
-        size: bytes.
-        identity: differs if the file was replaced.
-    """
-
-    name: str
-    size: int
-    identity: tuple[Any, ...]
-    path: Path | None = None
-    content: bytes | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def open(cls, store: Store | None, name: str) -> StoredFile:
-        """The object ``name`` of ``store``, or, without a store, the file at the path ``name``."""
-        path = Path(name) if store is None else store.path(name)
-        if path is None and store is not None:
-            content = store.get(name)
-            return cls(f"{store.url}: {name}", len(content), (store.url, name, len(content)), None, content)
-        assert path is not None
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise NotFoundError(
-                f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare "
-                "the data again."
-            ) from error
-        identity = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        return cls(str(path), status.st_size, identity, path)
-
-    def parquet(self) -> pq.ParquetFile:
-        """The file, for decoding."""
-        source = self.path if self.path is not None else pa.BufferReader(self.content)
-        return pq.ParquetFile(source, metadata=self.footer)
-
-    @cached_property
-    def footer(self) -> pq.FileMetaData:
-        """What the file says is in it; read once per process.
-
-        Raises:
-            CorruptError: it is no Parquet file, or only a part of one.
-        """
-        known = _footers.get(self.identity)
-        if known is None:
-            known = self._read_footer()
-            if self.path is not None:
-                _remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
-        return known
-
-    def _read_footer(self) -> pq.FileMetaData:
-        try:
-            return pq.read_metadata(self.path if self.path is not None else pa.BufferReader(self.content))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise CorruptError(
-                f"{self.name} ({self.size} bytes) is not a complete Parquet file: {error} Restore it, or prepare "
-                "the data again."
-            ) from error
-
-    def footer_bytes(self) -> bytes:
-        """The footer as it is in the file."""
-        length = int.from_bytes(self._read(self.size - 8, 4), "little")
-        return self._read(self.size - 8 - length, length)
-
-    def _read(self, start: int, length: int) -> bytes:
-        if self.path is None:
-            return (self.content or b"")[start : start + length]
-        with self.path.open("rb") as file:
-            file.seek(start)
-            return file.read(length)
 
 
 class Region:
@@ -129,7 +49,9 @@ class Region:
             self.starts.append(total)
             total += -(-file.size // alignment) * alignment
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        reserved = np.frombuffer(mmap.mmap(-1, total + _HUGE_PAGE, flags=flags), np.uint8)
+        written = any(file.path is None for file in files)
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if written else 0)
+        reserved = np.frombuffer(mmap.mmap(-1, total + _HUGE_PAGE, flags=flags, prot=access), np.uint8)
         reserved = reserved[-reserved.ctypes.data % _HUGE_PAGE :][:total]
         for file, start in zip(files, self.starts, strict=True):
             _place(file, reserved, start)
@@ -167,8 +89,8 @@ def region_of(files: Sequence[StoredFile], widths: Sequence[int]) -> Region:
     """
     alignment = _HUGE_PAGE
     for width in sorted(set(widths)):
-        wider = int(np.lcm(alignment, width))
-        alignment = wider if 0 < wider <= _WIDEST_ALIGNMENT else alignment
+        wider = math.lcm(alignment, width)
+        alignment = wider if wider <= _WIDEST_ALIGNMENT else alignment
     key = (alignment, *(file.identity for file in files))
     region = _regions.get(key)
     if region is None:
@@ -177,15 +99,8 @@ def region_of(files: Sequence[StoredFile], widths: Sequence[int]) -> Region:
         except OSError:  # too little address space is allowed: gather in more, smaller pieces
             region = Region(files, mmap.PAGESIZE)
         if all(file.path is not None for file in files):  # others are copies in this process's memory
-            _remember(_regions, key, region, _REMEMBERED_REGIONS)
+            remember(_regions, key, region, _REMEMBERED_REGIONS)
     return region
 
 
-_footers: OrderedDict[tuple[Any, ...], pq.FileMetaData] = OrderedDict()
 _regions: OrderedDict[tuple[Any, ...], Region] = OrderedDict()
-
-
-def _remember(cache: OrderedDict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any, limit: int) -> None:
-    cache[key] = value
-    while len(cache) > limit:
-        cache.popitem(last=False)

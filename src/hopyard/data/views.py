@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from hopyard.data.buffers import Buffers
-from hopyard.data.columns import ColumnData
 from hopyard.data.layout import Values
 from hopyard.data.mapped import MappedColumn, first_rows_of
 from hopyard.data.order import Rows
@@ -33,11 +33,17 @@ class HeldColumn:
         self._values = values
         if isinstance(values, np.ndarray):
             self._table = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), column.width or 0)
+        elif column.kind != "ragged":
+            # Arrow makes the Python objects of a batch, which NumPy could only row by row.
+            kind = pa.large_string() if column.kind == "string" else pa.large_binary()
+            buffers = [None, pa.py_buffer(values.offsets), pa.py_buffer(np.ascontiguousarray(values.values))]
+            self._array = pa.Array.from_buffers(kind, len(values), buffers)
 
     def gather(self, places: Rows, groups: Rows | None, buffers: Buffers) -> Any:
+        if self._column.kind == "ragged":
+            return self._values[places]
         if isinstance(self._values, Ragged):
-            rows = self._values.take(places)
-            return ColumnData(self._column.name, self._column.kind, rows).as_batch()
+            return self._array.take(pa.array(places)).to_numpy(zero_copy_only=False)
         batch, raw = buffers.pair(len(places), self._values.dtype, self._column.shape, self._table.shape[1])
         self._table.take(places, 0, raw, "clip")
         return batch
