@@ -115,7 +115,7 @@ class _ColumnCollector:
 
     def __init__(self, first: ColumnData) -> None:
         self._column = first.column
-        self._hasher = Hasher("hopyard.column")
+        self._hasher = Hasher("hopyard.column", threads=None)
         self._store: _Memory | _File | None = _Memory()
         self._lengths: list[npt.NDArray[np.int64]] | None = None
         self._missing: list[npt.NDArray[np.bool_]] = []

@@ -18,10 +18,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, np.dtype[np
 
 
 class Hasher:
-    """A digest of bytes that come in pieces. Only the bytes count, not where the pieces end."""
+    """A digest of bytes that come in pieces. Only the bytes count, not where the pieces end.
 
-    def __init__(self, domain: str) -> None:
-        self._hash = blake3(derive_key_context=domain)
+    Args:
+        threads: that work on a piece at once; None: as many as there are cores, good for large pieces.
+    """
+
+    def __init__(self, domain: str, threads: int | None = 1) -> None:
+        self._hash = blake3(derive_key_context=domain, max_threads=blake3.AUTO if threads is None else threads)
 
     def update(self, data: Buffer) -> None:
         self._hash.update(_bytes(data))
