@@ -2,6 +2,7 @@ import pickle
 
 import pytest
 
+import hopyard
 from hopyard import make_torch_dataset
 from hopyard.errors import UsageError
 
@@ -34,3 +35,9 @@ def test_a_dataloader_reads_every_row_in_its_workers(make_dataset):
 def test_anything_but_a_dataset_is_refused():
     with pytest.raises(UsageError, match=r"make_torch_dataset\(\) was given a list"):
         make_torch_dataset([1, 2])
+
+
+def test_the_package_offers_it_without_importing_torch_first():
+    assert "make_torch_dataset" in dir(hopyard)
+    with pytest.raises(AttributeError, match="has no attribute 'make_torch_datset'"):
+        hopyard.make_torch_datset  # noqa: B018

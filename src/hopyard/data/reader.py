@@ -60,6 +60,7 @@ class Reader:
         }
         self._prepared = prepared
         self._region: Region | None = None
+        self._leaves: dict[int, dict[str, int]] = {}
         self._bodies: dict[str, tuple[np.dtype[Any], Rows] | None] = {}
         self._mapped_views: dict[tuple[str, ...], View] = {}
         self._lock = threading.Lock()  # threads may share a dataset; guards what is held
@@ -196,11 +197,10 @@ class Reader:
         return self._region
 
     def _leaf(self, file: int, name: str) -> int:
-        """Number of a column's (first) chunk in a row group."""
-        schema = self._files[file].footer.schema
-        if schema.names[: len(self.manifest.schema)] == self.manifest.schema.names:
-            return self.manifest.schema.names.index(name)
-        return leaves_of(schema.to_arrow_schema())[name]
+        """Number of a column's (first) chunk in the row groups of a file."""
+        if file not in self._leaves:
+            self._leaves[file] = leaves_of(self._files[file].footer.schema.to_arrow_schema())
+        return self._leaves[file][name]
 
     def _hold(self, columns: Sequence[Column], groups: tuple[int, ...]) -> dict[str, Source]:
         """The columns decoded, and kept for the next time as long as WINDOW_BYTES suffice."""
