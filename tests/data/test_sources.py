@@ -196,6 +196,17 @@ def test_bfloat16_is_widened_and_decimals_become_floats():
     assert as_source({"x": decimals}).head(2)["x"].dtype == np.float64
 
 
+def test_sparse_columns_of_pandas_are_dense():
+    head = as_source(pd.DataFrame({"x": pd.arrays.SparseArray([0, 0, 1])})).head(3)["x"]
+    assert head.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("empty", [None, np.datetime64("NaT")])
+def test_times_that_are_missing_are_null(empty):
+    source = as_source({"x": np.array(["2020-01-01", empty], "datetime64[D]")})
+    assert source.collect().columns["x"].missing.tolist() == [False, True]
+
+
 def test_big_endian_arrays_become_native():
     head = as_source({"x": np.array([1, 2], ">i4")}).head(2)["x"]
     assert head.dtype == np.dtype("int32")
@@ -264,6 +275,15 @@ def test_csv_is_read_with_its_types(tmp_path):
         ({"x": [[[1], [2, 3]], [[4]]]}, "ragged in more than one dimension"),
         ({"x": [["a"], ["b"]]}, "lists of strings"),
         ({"x": [[1, None], [2, 3]]}, "1 nulls inside its lists"),
+        ({"x": [None, None]}, r"x \(nothing but nulls\)"),
+        (
+            {"x": np.array(["2900-01-01"], "datetime64[D]")},
+            "times that int64 nanoseconds do not reach: 1678 to 2262",
+        ),
+        ({"x": pa.array([datetime.date(2900, 1, 1)])}, r"x \(date32\[day\]: .*out of bounds"),
+        (pl.DataFrame({"x": pl.Series([object()], dtype=pl.Object)}), r"x \(Python objects\)"),
+        (pd.Series([1, 2]), "Series cannot be read"),
+        (np.ones((3, 2)), "numpy.ndarray cannot be read"),
         (object(), "builtins.object cannot be read. Give a dict of arrays"),
         (iter([1, 2]), "row 0 is a int"),
         ([{"a": 1}, {"b": 1}], "Row 1 has the columns b, but row 0 has a"),

@@ -79,15 +79,20 @@ def from_numpy(name: str, array: npt.NDArray[Any]) -> ColumnData:
     if array.dtype.kind == "O" or (array.dtype.kind in "US" and array.ndim == 1):
         return from_rows(name, array)
     if array.dtype.kind in "Mm":
-        missing = np.isnat(array).reshape(len(array), -1).any(axis=1)
-        unit = "datetime64[ns]" if array.dtype.kind == "M" else "timedelta64[ns]"
-        whole = array.astype(unit).view(np.int64)
-        whole = np.where(missing.reshape(-1, *[1] * (array.ndim - 1)), 0, whole) if missing.any() else whole
-        return ColumnData(name, "tensor", whole, missing)
+        return _from_times(name, array)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.name not in TENSOR_DTYPES:
         raise UnsupportedTypeError(f"{name} ({array.dtype.name})")
     return ColumnData(name, "tensor", np.asarray(array))
+
+
+def _from_times(name: str, array: npt.NDArray[Any]) -> ColumnData:
+    unit = "datetime64[ns]" if array.dtype.kind == "M" else "timedelta64[ns]"
+    exact, absent = array.astype(unit), np.isnat(array)
+    if (~absent & (exact.astype(array.dtype) != array)).any():
+        raise UnsupportedTypeError(f"{name} (times that int64 nanoseconds do not reach: 1678 to 2262)")
+    missing = absent.reshape(len(array), -1).any(axis=1)
+    return ColumnData(name, "tensor", np.where(absent, 0, exact.view(np.int64)), missing)
 
 
 def _from_masked(name: str, values: np.ma.MaskedArray[Any, Any]) -> ColumnData:

@@ -24,7 +24,12 @@ def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     Dictionaries and run-ends are decoded; lists become ragged, or tensors if they settle on one
     length; dates, times, timestamps and durations become int64 nanoseconds, decimals float64.
     """
-    array = _one_chunk(_plain(array))
+    if pa.types.is_null(array.type):
+        raise UnsupportedTypeError(f"{name} (nothing but nulls)")
+    try:
+        array = _one_chunk(_plain(array))
+    except pa.ArrowInvalid as error:
+        raise UnsupportedTypeError(f"{name} ({array.type}: {error})") from error
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
         return _from_fixed_lists(name, array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def as_source(data: Any, names: Sequence[str] | None = None) -> Source:
     if isinstance(data, Dataset):
         return _from_dataset(data)
     if hasattr(data, "__arrow_c_stream__"):
-        return from_table(pa.table(data))
+        with contextlib.suppress(pa.ArrowInvalid):  # one column, not a table
+            return from_table(pa.table(data))
     return _from_iterable(data)
 
 

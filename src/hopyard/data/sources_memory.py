@@ -64,6 +64,8 @@ def from_pandas(frame: Any) -> MemorySource:
 
 
 def _from_series(name: str, series: Any) -> ColumnData:
+    if hasattr(series, "sparse"):
+        series = series.sparse.to_dense()
     if not isinstance(series.dtype, np.dtype):
         return _from_pandas_arrow(name, series)
     array = series.to_numpy()
@@ -89,11 +91,9 @@ def from_polars(frame: Any) -> MemorySource:
 
 
 def _from_polars_series(name: str, series: Any) -> ColumnData:
-    try:
-        array = series.to_arrow()
-    except Exception as error:  # polars panics, with an exception of its own, on Python objects
-        raise UnsupportedTypeError(f"{name} ({series.dtype})") from error
-    return from_arrow(name, array)
+    if str(series.dtype) == "Object":  # its Arrow form holds addresses
+        raise UnsupportedTypeError(f"{name} (Python objects)")
+    return from_arrow(name, series.to_arrow())
 
 
 def from_table(table: pa.Table) -> MemorySource:
