@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.prepare import prepare
+from hopyard.data import prepare
 from hopyard.storage import LocalStore
 
 
