@@ -1,0 +1,34 @@
+"""PyTorch is imported only for those who use it, and its absence says what to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def output_of(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_common_part_does_not_import_pytorch() -> None:
+    assert (
+        output_of("import sys, hopyard.training, hopyard.training.metrics; print('torch' in sys.modules)")
+        == "False"
+    )
+
+
+def test_without_pytorch_the_face_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+try:
+    import hopyard.torch
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    said = output_of(code)
+    assert said.startswith(
+        "MissingExtraError hopyard.torch needs the package 'torch', which is not installed."
+    )
+    assert said.endswith("pip install 'hopyard[torch]'")
