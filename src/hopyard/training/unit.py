@@ -132,7 +132,8 @@ class _TrialUnit:
             parts = ("model",) if self._request.last else ()
             ref = save_state(self._store, resident.replica.state(), previous=resident.ref, parts=parts)
             written = self._bytes_of_new_files(ref, resident.ref)
-        self._keep(resident.replica, resident.position + 1, ref or resident.ref, ref is not None, nbytes)
+        position = self._request.position + 1
+        self._keep(resident.replica, position, ref or resident.ref, ref is not None, nbytes)
         return _Done(ref, dict(sums), nbytes=written)
 
     def _keep(self, replica: Replica, position: int, ref: StateRef | None, saved: bool, nbytes: int) -> None:
@@ -146,7 +147,7 @@ class _TrialUnit:
         residents.put(self._key, resident)
 
     def _bytes_of_new_files(self, ref: StateRef, previous: StateRef | None) -> int:
-        known = set(previous.files) if previous is not None else set()
+        known = set(_files(previous)) if previous is not None else set()
         return sum(self._store.size(name) or 0 for name in set(_files(ref)) - known)
 
     def _validate(self, resident: Resident, visit: Visit) -> _Done:
@@ -162,7 +163,7 @@ class _TrialUnit:
             packed, written = pack_states(self._store, metrics.states())
             answer = {"partition": request.partition, "states": packed}
         nbytes = resident.nbytes or replica.nbytes()
-        self._keep(replica, resident.position, resident.ref, resident.saved, nbytes)
+        self._keep(replica, request.position, resident.ref, resident.saved, nbytes)
         return _Done(self._ref, answer, nbytes=written)
 
     def _unpack(self, part: Mapping[str, Any]) -> dict[str, Any]:
