@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hopyard.objects.digests import digest, digest_json
-from hopyard.tune.reached import Chain, Import, Uses, names_used
-from hopyard.tune.syntax import syntax_of
-from hopyard.tune.usercode import is_user_module
+from hopyard.tune.identity.reached import Chain, Import, Uses, names_used
+from hopyard.tune.identity.syntax import syntax_of
+from hopyard.tune.identity.usercode import is_user_module
 
 Way: TypeAlias = tuple[str, ...]
 """How a value was reached, for messages: ``("estimator_gen_fn", "globals['connection']")``."""

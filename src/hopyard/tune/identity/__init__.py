@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hopyard.objects.digests import digest_json
-from hopyard.tune.describing import DOMAIN, Describer
-from hopyard.tune.differences import what_differs
+from hopyard.tune.identity.describing import DOMAIN, Describer
+from hopyard.tune.identity.differences import what_differs
 
 __all__ = ["Identity", "describe_value", "identity", "what_differs"]
 

@@ -6,7 +6,7 @@ import json
 import os.path
 from typing import Any
 
-from hopyard.tune.reached import Import, _steps, names_used
+from hopyard.tune.identity.reached import Import, _steps, names_used
 
 
 def test_attribute_chains_end_where_something_else_is_done_with_the_value() -> None:
