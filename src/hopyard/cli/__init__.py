@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.console import Console
 
 from hopyard import __version__
 from hopyard.cli import data, demo, run
@@ -17,9 +16,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("demo")(demo.demo)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
-app.command("demo")(demo.demo)
 
 
 @app.command()
@@ -33,5 +32,5 @@ def main() -> None:
     try:
         app()
     except HopyardError as error:
-        Console(stderr=True).print(f"{type(error).__name__}: {error}", markup=False, highlight=False)
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from hopyard.cli.terminal import console
 from hopyard.data import inspect as inspect_dataset
 
 app = typer.Typer(help="Look at datasets.", no_args_is_help=True)
@@ -22,4 +22,4 @@ def inspect(
     path: Annotated[str, typer.Argument(help="A store, a prepared dataset, or Parquet files.")],
 ) -> None:
     """Show the columns, rows, row groups and statistics of a dataset."""
-    Console().print(inspect_dataset(path))
+    console().print(inspect_dataset(path))

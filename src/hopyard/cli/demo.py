@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hopyard.backend import LocalBackend
+from hopyard.cli.run import leaderboard
+from hopyard.cli.terminal import console, say
 from hopyard.errors import missing_extra
 from hopyard.hopper.journal import read_records
 from hopyard.hopper.state import Record, RunState
@@ -111,62 +113,66 @@ class _DieHalfway(Callback):
 
 def _shown(model: Model) -> None:
     """The leaderboard, two pictures, and what to do next."""
-    from hopyard.cli.run import leaderboard
     from hopyard.tune.matplotlib import draw_curves, draw_schedule
 
-    console, run = Console(), model.run
-    console.print(leaderboard(run))
+    run, best = model.run, model.info
+    console().print("\n", leaderboard(run), sep="")
     pictures = STORE / "pictures"
     schedule = draw_schedule(run, pictures / f"{run.run_id}-schedule.png")
     curves = draw_curves(run, pictures / f"{run.run_id}-curves.png")
-    best = model.info
-    console.print(
-        f"\nThe best of {len(run.state.trials)} networks classifies {best.value:.1%} of the images that it never saw "
-        f"rightly: trial {best.trial}, epoch {best.epoch}.\n\n"
-        f"who was where when    {schedule}\n"
+    hopyard, where = _program("hopyard"), f"{STORE} {run.run_id}"
+    say(
+        f"\nTrial {best.trial} is the best of {len(run.state.trials)}: after epoch {best.epoch} it recognises "
+        f"{best.value:.1%} of the images that it was not trained on.\n\n"
+        f"who was where, when   {schedule}\n"
         f"learning curves       {curves}\n"
-        f"in TensorBoard        tensorboard --logdir {STORE / 'logs' / run.run_id}\n"
-        f"once more in words    hopyard run describe {STORE} {run.run_id}\n"
-        f"had it been killed    hopyard run resume {STORE} {run.run_id}\n"
-        'the best model        python -c "from hopyard import open_run; from hopyard.storage import LocalStore; '
-        f"print(open_run(LocalStore('{STORE}'), '{run.run_id}').best.torch())\"",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"in TensorBoard        {_program('tensorboard')} --logdir {STORE / 'logs' / run.run_id}\n"
+        f"the run in words      {hopyard} run describe {where}\n"
+        f"the data              {hopyard} data inspect {STORE}\n"
+        f"if it is ever killed  {hopyard} run resume {where}\n"
+        f'the best model        {_program("python")} -c "from hopyard import open_run; from hopyard.storage import '
+        f"LocalStore; print(open_run(LocalStore('{STORE}'), '{run.run_id}').best.torch())\""
     )
+
+
+def _program(name: str) -> str:
+    """How to call ``name`` of this environment: by its path unless the shell finds just that one."""
+    here = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if not here.exists() or (found and Path(found) == here):
+        return name
+    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 
 
 def _killed_and_resumed() -> None:
     """One run undisturbed, one killed halfway and started again; they must be the same to the last bit."""
-    console, stamp = Console(), f"{int(time.time())}"
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}"
     undisturbed, killed = f"undisturbed-{stamp}", f"killed-{stamp}"
-    console.print("1. a run that nothing disturbs", style="bold")
+    say("1. a run that nothing disturbs", style="bold")
     search(undisturbed)
-    console.print("\n2. the same run, which kills itself (SIGKILL) halfway", style="bold")
+    say("\n2. the same run, which kills itself (SIGKILL) halfway", style="bold")
     command = [sys.executable, "-m", "hopyard", "demo", "--run-id", killed]
     status = subprocess.run([*command, "--die"], check=False).returncode
     before = open_run(LocalStore(STORE), killed).state
-    console.print(
-        f"   it ended with {signal.Signals(-status).name} after {before.units} units", highlight=False
-    )
-    console.print("\n3. the same command again", style="bold")
+    ending = signal.Signals(-status).name if status < 0 else f"status {status}"
+    say(f"it ended by {ending} after {before.units:,} units")
+    say("\n3. the same command again", style="bold")
     subprocess.run(command, check=True)
-    _compare(console, open_run(LocalStore(STORE), undisturbed), open_run(LocalStore(STORE), killed))
+    _compare(open_run(LocalStore(STORE), undisturbed), open_run(LocalStore(STORE), killed))
 
 
-def _compare(console: Console, undisturbed: Run, killed: Run) -> None:
+def _compare(undisturbed: Run, killed: Run) -> None:
     again = _done_twice(read_records(LocalStore(STORE).runs.at(killed.run_id)))
     same = _contents(undisturbed) == _contents(killed)
-    console.print(
-        f"\n{killed.state.units} units, {again} of them done twice; "
-        f"{len(killed.models)} models, {len(_contents(killed))} digests of weights and histories compared:",
-        highlight=False,
+    _shown(killed.best)
+    say(
+        f"\n{killed.state.units:,} units, {again} of them done twice. Hyperparameters, every epoch's metrics and the "
+        f"weights of {len(killed.models)} models, by digest, beside those of the run that nothing disturbed:"
     )
     if not same or again or killed.broken_rules():
-        console.print("the results DIFFER. This is a bug in Hopyard: please report it.", style="bold red")
+        say("they DIFFER. This is a bug in Hopyard: please report it.", style="bold red")
         raise typer.Exit(1)
-    console.print("the result is identical, to the last bit.", style="bold green")
-    _shown(killed.best)
+    say("the result is identical, to the last bit.", style="bold green")
 
 
 def _done_twice(records: Iterable[Record]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +44,8 @@ _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged")
 RUN_FORMAT = "run"
 CHECKED_ROWS = 256
+RESUMED_RUN = "HOPYARD_RESUMED_RUN"
+"""Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
 
 
 class Launch:
@@ -119,7 +123,10 @@ class Launch:
             )
         else:
             name = f"{self._kind}-{digest_json(settings, 'run')[:10]}"
-        return self._free_id(name) if arguments.fresh else name
+        if not arguments.fresh:
+            return name
+        resumed = os.environ.get(RESUMED_RUN, "")
+        return resumed if re.fullmatch(re.escape(name) + r"(-\d+)?", resumed) else self._free_id(name)
 
     def _free_id(self, name: str) -> str:
         """``name``, or the first of ``name-2``, ``name-3``, ... that no run has."""
@@ -148,19 +155,24 @@ class Launch:
     # Check ----------------------------------------------------------------------------------
 
     def _check_on_one_batch(self) -> Metric:
-        """Build, train and validate the first trial on one batch; the next two if it fails.
+        """Build, train and validate the first trial on one batch, on every worker; the next two if it fails.
 
         Returns: the evaluation metric under the name that the estimator gives it.
         """
         arguments = self._arguments
+        self._progress.checking(arguments.backend)
         program, head = self._program(None), self._inputs.head(CHECKED_ROWS)
         failures: list[Evidence] = []
         for operation in self._first_trials():
             task = (program, dict(operation.params), operation.trial, head)
-            found = arguments.backend.submit(0, check_trial, *task).result()
-            if found.evidence is None:
-                return find_metric(self._metric, found.measured, arguments.validation is not None)
-            failures.append(found.evidence)
+            # On every worker: one may lack what another has, and none imports its framework in a unit.
+            workers = range(arguments.backend.num_workers)
+            futures = [arguments.backend.submit(worker, check_trial, *task) for worker in workers]
+            checks = [future.result() for future in futures]
+            evidence = next((check.evidence for check in checks if check.evidence is not None), None)
+            if evidence is None:
+                return find_metric(self._metric, checks[0].measured, arguments.validation is not None)
+            failures.append(evidence)
         if len({(evidence.kind, evidence.message) for evidence in failures}) > 1:
             return self._metric
         raise TrialError(

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from hopyard.backend import Backend
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.tune.callbacks import ends_epoch
 
@@ -56,6 +57,11 @@ class Progress:
     def say(self, message: str) -> None:
         """A message that the user should see, also without progress."""
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def checking(self, backend: Backend) -> None:
+        """The workers start, and try one batch."""
+        if self._enabled:
+            self.say(f"checking one batch on {backend.num_workers} {backend.name} workers")
 
     def preparing(self, rows: int, total: int) -> None:
         """So many rows of the data are prepared."""
@@ -131,26 +137,33 @@ class Progress:
         table = Table(
             title=self._headline(), title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
-        for name in ("trial", "hyperparameters", "epoch", "train_loss", self._metric, "best", "worker"):
-            table.add_column(name, justify="left" if name == "hyperparameters" else "right", no_wrap=True)
-        for row in rows[:MOST_ROWS]:
+        for name in ("trial", "epoch", "loss", self._metric.removeprefix("val_"), "worker"):
+            width = max(len(name), len("completed") if name == "worker" else len("0.1234"))
+            table.add_column(name, justify="right", no_wrap=True, min_width=width)
+        table.add_column("hyperparameters", no_wrap=True)
+        most = self._most_rows()
+        for row in rows[:most]:
             worker = "" if row.worker is None else str(row.worker)
             colour = _COLOURS[row.status]
             cells = (
                 str(row.trial),
-                row.params,
                 str(row.epochs),
-                *map(_number, (row.loss, row.value, row.best)),
+                describe_number(row.loss),
+                describe_number(row.value),
+                worker if row.status == "running" else row.status,
+                row.params,
             )
-            table.add_row(
-                *(Text(cell, style=colour) for cell in cells), Text(worker or row.status, style=colour)
-            )
-        if len(rows) > MOST_ROWS:
-            table.caption = f"and {len(rows) - MOST_ROWS} more trials"
+            table.add_row(*(Text(cell, style=colour) for cell in cells))
+        if len(rows) > most:
+            table.caption = f"and {len(rows) - most} more trials"
         return table
 
+    def _most_rows(self) -> int:
+        """As many as fit on the screen beside title, header, caption and the cursor's line."""
+        return max(1, min(MOST_ROWS, self._console.height - 4))
+
     def _order(self, row: _Row) -> Any:
-        if len(self._rows) <= MOST_ROWS:
+        if len(self._rows) <= self._most_rows():
             return row.trial
         best = float("inf") if row.best is None else (-row.best if self._maximize else row.best)
         return (row.status != "running", best, row.trial)
@@ -177,8 +190,11 @@ def _pairs(params: Any, prefix: str) -> list[str]:
     return pairs
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def describe_number(value: float | None) -> str:
+    """A metric's value in four decimals, or in four digits if that would hide it; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:.4f}" if value == 0 or 0.01 <= abs(value) < 1e5 else f"{value:.4g}"
 
 
 def _total_units(state: RunState) -> int:
