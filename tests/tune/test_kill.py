@@ -23,7 +23,8 @@ from hopyard.tune import Callback, GridSearch, hp_choice
 
 WALK = """
 import os, pickle, sys
-import numpy as np, torch
+import numpy as np, torch, torch._dynamo
+import hopyard.tune.tensorboard
 from hopyard.backend import InlineBackend
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
@@ -49,7 +50,7 @@ def contents(run):
     return {n: (t.params, t.history, t.best.value, t.best.state.digest) for n, t in run.state.trials.items()}
 
 def in_child(task, *args):
-    # Forked before torch has computed anything, so that torch is imported once for all moments.
+    # Forked before torch has computed anything; all that a run imports is imported once, above.
     pid = os.fork()
     if pid == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
