@@ -166,6 +166,6 @@ class LossSums:
 
 def floats(values: list[Any]) -> np.ndarray[Any, Any]:
     """Single numbers, tensors or not, as float64 (len(values),)."""
-    if all(isinstance(value, torch.Tensor) for value in values):
+    if all(isinstance(value, torch.Tensor) and value.is_cuda for value in values):
         return torch.stack([value.detach().reshape(()) for value in values]).double().cpu().numpy()
-    return np.array([float(value) for value in values])
+    return np.array([value.item() if isinstance(value, torch.Tensor) else float(value) for value in values])
