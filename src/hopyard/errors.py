@@ -146,7 +146,8 @@ class Evidence:
 
     def describe(self) -> str:
         """The failure in a few lines: where, what, traceback, last log lines."""
-        where = f"{self.phase} of partition {self.partition} on worker {self.worker}"
+        where = self.phase + ("" if self.partition is None else f" of partition {self.partition}")
+        where += "" if self.worker is None else f" on worker {self.worker}"
         parts = [f"{self.kind}: {self.message} ({where})"]
         if self.traceback:
             parts.append(self.traceback.rstrip())
@@ -194,7 +195,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     )
 
 
-def nearest(name: str, options: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest of ``options``, or an empty string."""
+def nearest(name: str, options: Iterable[str], otherwise: str = "") -> str:
+    """``"; did you mean 'x'?"`` for the closest of ``options``, or ``otherwise``: ``"."`` where a sentence ends."""
     close = difflib.get_close_matches(name, list(options), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else otherwise

@@ -120,7 +120,7 @@ def test_a_metric_that_cannot_work_is_refused_at_once(metric: Any, said: str) ->
         ({"model": nn.Linear(4, 1), "loss": nn.BCEWithLogitsLoss()}, "class", "needs floating labels; store"),
         ({}, "y", r"Floating labels \(24,\) do not fit the model's outputs \(24, 3\)"),
         ({}, "flag", "label column 'flag' holds torch.bool, but labels must be integers"),
-        ({}, "word", "label column 'word' holds object, but labels must be integers"),
+        ({}, "word", "label column 'word' holds str objects such as 'one', but labels must be integers"),
         (
             {"loss": nn.functional.nll_loss, "model": nn.Linear(4, 1)},
             "y",
@@ -171,7 +171,7 @@ def test_the_check_names_the_phase_and_passes_what_works() -> None:
     program = Program(gen, ("x",), ("class",), None, None, 1, 1, 0, "cpu")
     assert check_trial(program, {}, 0, BATCH).measured == ("loss", "accuracy")
     assert check(lambda params: 3).startswith(
-        "build: EstimatorError: The estimator function returned int for {}"
+        "build: EstimatorError: The estimator function returned int, but must return a TorchEstimator"
     )
     assert check(gen, features=("word",)).startswith(
         "train: EstimatorError: The feature column 'word' holds ndarray"

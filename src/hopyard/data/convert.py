@@ -105,11 +105,11 @@ def from_rows(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnData:
     """A column from one Python object a row; None is null."""
     if not len(rows):
         raise empty_data()
+    if isinstance(rows, np.ndarray) and rows.ndim > 1:
+        rows = rows.tolist()
     first = next((row for row in rows if row is not None), None)
     if module_of(first) in ("torch", "PIL", "jax", "jaxlib", "tensorflow") or isinstance(first, np.ndarray):
         return _from_arrays(name, rows)
-    if isinstance(rows, np.ndarray) and rows.ndim > 1:
-        rows = rows.tolist()
     try:
         return from_arrow(name, pa.array(rows, from_pandas=True))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:

@@ -232,7 +232,9 @@ _Option = TypeVar("_Option", bound=str)
 def _choice(name: str, value: _Option, options: Sequence[str]) -> _Option:
     if value not in options:
         listed = ", ".join(map(repr, options))
-        raise UsageError(f"{name}={value!r}, but it must be one of {listed}{nearest(str(value), options)}.")
+        raise UsageError(
+            f"{name}={value!r}, but it must be one of {listed}{nearest(str(value), options, '.')}"
+        )
     return value
 
 

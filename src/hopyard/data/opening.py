@@ -37,7 +37,9 @@ def open_dataset(
         UsageError: an unknown split.
     """
     if split not in _SPLITS:
-        raise UsageError(f"split={split!r}, but it must be 'train' or 'val'{nearest(str(split), _SPLITS)}.")
+        raise UsageError(
+            f"split={split!r}, but it must be 'train' or 'val'{nearest(str(split), _SPLITS, '.')}"
+        )
     if isinstance(data, Store):
         return _from_store(data, split)
     if not isinstance(data, (str, os.PathLike)):

@@ -197,9 +197,9 @@ def _check_keys(space: dict[str, Any], point: Any, here: str) -> None:
         raise _outside(here, point, f"a dictionary with {_list(space)}")
     for key in point:
         if key not in space:
-            hint = nearest(str(key), space)
+            hint = nearest(str(key), space, ".")
             raise SpaceError(
-                f"{here} has {key!r}, but the search space there has only {_list(space)}{hint}. Rename or "
+                f"{here} has {key!r}, but the search space there has only {_list(space)}{hint} Rename or "
                 "remove it."
             )
     missing = [key for key in space if key not in point]

@@ -24,7 +24,7 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 def absolute(path: str | os.PathLike[str]) -> str:
     """The absolute path of a path or ``file://`` URL, with ``~`` expanded and links left alone."""
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise UsageError(
             f"a store's path must be a non-empty string or Path, not {path!r}. Give a directory."

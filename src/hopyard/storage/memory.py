@@ -61,7 +61,7 @@ class MemoryStore(Store):
             with self._space.lock:
                 known = list(self._space.names)
             raise NotFoundError(
-                f"there is no object {name!r} in the store {self.url}{nearest(name, known[:200])}. "
+                f"there is no object {name!r} in the store {self.url}{nearest(name, known[:200], '.')} "
                 "List the store to see what it holds."
             )
         stop = len(data) if length is None else start + length

@@ -47,5 +47,5 @@ def _unknown_scheme(url: str, scheme: str) -> UsageError:
         )
     return UsageError(
         f"the store {url!r} has the scheme {scheme!r}, but a store is a path or begins with one of "
-        f"{', '.join(s + '://' for s in _SCHEMES)}{nearest(scheme, _SCHEMES)}. Give one of these."
+        f"{', '.join(s + '://' for s in _SCHEMES)}{nearest(scheme, _SCHEMES, '.')} Give one of these."
     )

@@ -56,7 +56,7 @@ def _call(program: Program, params: dict[str, Any], trial: int, session: Session
         estimator = program.estimator_gen_fn(dict(params))
     if not isinstance(estimator, Estimator):
         raise EstimatorError(
-            f"The estimator function returned {type(estimator).__name__} for {params!r}, but must return a "
+            f"The estimator function returned {type(estimator).__name__}, but must return a "
             "TorchEstimator; end it with `return TorchEstimator(model=..., optimizer=..., loss=...)`."
         )
     return estimator

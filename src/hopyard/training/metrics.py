@@ -94,7 +94,7 @@ def metric_named(name: str, logits: bool | None = None) -> Metric:
         return TopKAccuracy(int(match[1]))
     known = [*_COUNTING, *_OTHERS, *_ALIASES]
     raise MetricError(
-        f"The metric {name!r} is unknown{nearest(name, known)}. Known are {', '.join([*_COUNTING, *_OTHERS])} "
+        f"The metric {name!r} is unknown{nearest(name, known, '.')} Known are {', '.join([*_COUNTING, *_OTHERS])} "
         "and top_<k>_accuracy; others are given as a function fn(outputs, labels) or an object with "
         "update, merge and compute."
     )
@@ -122,7 +122,22 @@ class FunctionMetric(Mean):
     def update(self, outputs: Any, labels: Any = None, weights: Array | None = None) -> None:
         first = labels[0] if isinstance(labels, tuple) else labels
         weight = len(first) if weights is None else float(np.sum(weights))
-        self.add(sum=float(self.fn(outputs, labels)) * weight, weight=weight)
+        self.add(sum=self._value(outputs, labels) * weight, weight=weight)
+
+    def _value(self, outputs: Any, labels: Any) -> float:
+        value = self.fn(outputs, labels)
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            given = (
+                f"{type(value).__name__} of shape {tuple(value.shape)}"
+                if hasattr(value, "shape")
+                else repr(value)
+            )
+            raise MetricError(
+                f"The metric {self.fn.__name__} returned {given}, but must return one number for a batch; "
+                "end it with e.g. `return values.mean()`."
+            ) from error
 
 
 class ObjectMetric(Metric):

@@ -32,7 +32,7 @@ def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Itera
     missing = [name for name in columns if name not in source.columns]
     if missing:
         raise ColumnError(
-            f"the data lacks the columns {missing}{nearest(missing[0], source.columns)} "
+            f"the data lacks the columns {missing}{nearest(missing[0], source.columns, '.')} "
             f"It has {list(source.columns)}; the model needs {list(columns)}."
         )
     rows = 0

@@ -105,8 +105,7 @@ class Ready(Inputs):
     def head(self, rows: int) -> Arrays:
         wanted = (*self.arguments.feature_columns, *self.arguments.label_columns)
         check_columns(wanted, self.splits.train.schema.names)
-        head = self.splits.train[0:rows]
-        return {name: head[name] for name in dict.fromkeys(wanted)}
+        return self.splits.train[0:rows]
 
     def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
         return self.splits
@@ -117,6 +116,6 @@ def check_columns(wanted: tuple[str, ...], there: Any) -> None:
     missing = [name for name in dict.fromkeys(wanted) if name not in there]
     if missing:
         raise ColumnError(
-            f"the data has no column {missing[0]!r}{nearest(missing[0], there)} It has {list(there)}; "
+            f"the data has no column {missing[0]!r}{nearest(missing[0], there, '.')} It has {list(there)}; "
             "name them with feature_columns=[...] and label_columns=[...]."
         )

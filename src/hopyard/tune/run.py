@@ -126,7 +126,7 @@ def open_run(store: Store, run_id: str) -> Run:
     if not records:
         known = list_runs(store)
         raise NotFoundError(
-            f"{store.url} holds no run {run_id!r}{nearest(run_id, known)} "
+            f"{store.url} holds no run {run_id!r}{nearest(run_id, known, '.')} "
             f"The runs there are: {', '.join(known) if known else 'none'}."
         )
     return Run(folder, run_id, records)

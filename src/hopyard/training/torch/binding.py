@@ -37,8 +37,8 @@ class Binding:
     """How the columns of batches are used.
 
     Args:
-        inputs: None: every feature column, positionally; names: these; a dict: keyword arguments, each a
-            column's name or a list of scalar columns, stacked to (n, columns).
+        inputs: None: every feature column but that of row weights, positionally; names: these; a dict: keyword
+            arguments, each a column's name or a list of scalar columns, stacked to (n, columns).
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class Binding:
         self._weight = weight_column
         self._device = device
         self._keywords = dict(inputs) if isinstance(inputs, Mapping) else None
-        self._positional = list(feature_columns if inputs is None else inputs)
+        given = [name for name in feature_columns if name != weight_column] if inputs is None else inputs
+        self._positional = list(given)
         self._check_known()
 
     def _check_known(self) -> None:
@@ -62,7 +63,7 @@ class Binding:
             if name not in self.features:
                 raise EstimatorError(
                     f"inputs names the column {name!r}, which is not one of feature_columns {self.features}"
-                    f"{nearest(name, self.features)}; add it to feature_columns."
+                    f"{nearest(name, self.features, '.')} Correct the name, or add it to feature_columns."
                 )
 
     @property
@@ -110,8 +111,8 @@ class Binding:
             value = batch[name]
         except KeyError:
             raise ColumnError(
-                f"The column {name!r} is missing{nearest(name, batch)}; given are {', '.join(batch)}. "
-                "Give all feature columns that the model was trained with."
+                f"The column {name!r} is missing{nearest(name, batch, '.')} Given are {', '.join(batch)}. "
+                "Give all feature columns that the model was trained with; a transform must return them too."
             ) from None
         if not isinstance(value, torch.Tensor):
             raise EstimatorError(
@@ -137,6 +138,12 @@ class Binding:
 
     def labels(self, batch: Batch) -> Labels:
         """The label tensor, or a tuple of them."""
+        for name in self._labels:
+            if name not in batch:
+                raise ColumnError(
+                    f"The label column {name!r} is missing{nearest(name, batch, '.')} Given are {', '.join(batch)}. "
+                    "A transform must return the labels too."
+                )
         if len(self._labels) == 1:
             label: torch.Tensor = batch[self._labels[0]]
             return label
@@ -149,6 +156,12 @@ class Binding:
         """(n,) float32 row weights, or None."""
         if self._weight is None:
             return None
+        if self._weight not in batch:
+            raise ColumnError(
+                f"sample_weight_column is {self._weight!r}, but the columns are {', '.join(batch)}"
+                f"{nearest(self._weight, batch, '.')} Add it to the search's feature_columns; the model does not get "
+                "it unless inputs names it."
+            )
         weights: torch.Tensor = batch[self._weight]
         return weights
 
@@ -187,6 +200,12 @@ def _label(name: str, value: Any) -> torch.Tensor:
         label = value.to(torch.float32 if value.is_floating_point() else torch.int64)
         is_column = label.ndim == 2 and label.shape[1] == 1 and not label.is_floating_point()
         return label.flatten() if is_column else label
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        raise EstimatorError(
+            f"The label column {name!r} holds {type(value[0]).__name__} objects such as {value[0]!r}, but labels must "
+            "be integers (classes) or floating numbers; number the classes when preparing the data, e.g. with "
+            "numpy.unique(labels, return_inverse=True)[1]."
+        )
     kind = value.dtype if isinstance(value, (torch.Tensor, np.ndarray)) else type(value).__name__
     raise EstimatorError(
         f"The label column {name!r} holds {kind}, but labels must be integers (classes) or floating numbers; "

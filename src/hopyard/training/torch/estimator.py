@@ -43,8 +43,8 @@ class TorchEstimator(Estimator):
         scheduler: ``fn(optimizer, steps_per_epoch, num_epochs)`` -> a torch.optim.lr_scheduler.
             ``steps_per_epoch`` counts the optimizer's steps over all partitions.
         scheduler_interval: ``"step"`` (after every step) or ``"epoch"``.
-        sample_weight_column: column of the rows' weights in loss and metrics; means are divided by
-            the sum of weights.
+        sample_weight_column: column of the rows' weights in loss and metrics; means are divided by the sum of
+            weights. A search keeps it if it is among feature_columns; the model gets it only if ``inputs`` names it.
         class_weight: weight per class in the loss, a dict (others weigh 1) or a sequence.
         transform: ``fn(batch, rng)`` on every training batch before all else: a dict of CPU tensors, which
             may be changed in place, and a NumPy generator; returns the dict to use.
@@ -208,7 +208,7 @@ class TorchEstimator(Estimator):
             if value not in options:
                 raise EstimatorError(
                     f"{name}={value!r} was given, but must be one of {', '.join(map(repr, options))}"
-                    f"{nearest(str(value), options)}."
+                    f"{nearest(str(value), options, '.')}"
                 )
 
 

@@ -92,8 +92,7 @@ class Forward:
         """
         if self.loss is None:
             return
-        with self.autocast():
-            outputs = self.outputs(batch)
+        outputs = self._first_outputs(batch)
         labels = self.labels(batch, outputs)
         problem = explain_misfit(self.loss.module, outputs, labels)
         if problem is not None:
@@ -107,6 +106,21 @@ class Forward:
                 f"The loss {describe(self.loss.module)} failed on outputs {shape_of(outputs)} and labels "
                 f"{shape_of(labels)}: {error}. Integer labels reach it as int64 (n,), floating ones as float32 "
                 "in the shape of the outputs; change the label column, the loss or the model's last layer."
+            ) from error
+
+    def _first_outputs(self, batch: Batch) -> Any:
+        """The outputs for a first batch; an error of PyTorch's is told with what the model was given."""
+        arguments, keywords = self.binding.arguments(batch)
+        try:
+            with self.autocast():
+                return self.module(*arguments, **keywords)
+        except (RuntimeError, TypeError, IndexError) as error:
+            given = [shape_of(value) for value in arguments]
+            given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
+            raise EstimatorError(
+                f"The model failed on inputs {', '.join(given)}: {error}. Floating columns reach it as float32, "
+                "integers as int64 (uint8 images as they are); store a column in another dtype, cast it in the model, "
+                "or name other inputs=."
             ) from error
 
     def _run_step(self, batch: Batch) -> Result:

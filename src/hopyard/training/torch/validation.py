@@ -62,6 +62,6 @@ def _check_values(result: Result, expected: list[str]) -> None:
         if name not in result.values:
             given = ", ".join(result.values) or "nothing but 'loss'"
             raise MetricError(
-                f"metrics names {name!r}, but step returned {given}{nearest(name, result.values)}; "
-                "return it from step, or leave it out of metrics."
+                f"metrics names {name!r}, but step returned {given}{nearest(name, result.values, '.')} "
+                "Return it from step, or leave it out of metrics."
             )
