@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +18,8 @@ from hopyard.data.schema import Schema
 from hopyard.errors import NotFoundError
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_NAMED_VALUES = 5
+_NAMED_VALUES = 4
+_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class DatasetSummary:
     settings: Mapping[str, Any]
 
     def __rich__(self) -> RenderableType:
-        origin = (
-            f"prepared {self.created}" if self.prepared else "Parquet files as they are, without a manifest"
-        )
+        origin = "Parquet files as they are, without a manifest"
+        if self.prepared:
+            origin = f"prepared {self.created[:16].replace('T', ' ')} UTC"
         files = f"{self.files} file{'' if self.files == 1 else 's'}"
         lines = [
             f"{self.split}: {self.rows:,} rows in {self.row_groups} row groups, {files}, {size(self.nbytes)}",
@@ -65,7 +67,7 @@ class DatasetSummary:
         return Group(*map(Text, lines), self._columns())
 
     def _columns(self) -> Table:
-        table = Table(box=None, padding=(0, 1))
+        table = Table(box=None, pad_edge=False)
         for title in ("column", "type", "min", "max", "mean", "std", "missing", "distinct", "read"):
             table.add_column(
                 title, justify="left" if title in ("column", "type", "distinct", "read") else "right"
@@ -88,6 +90,12 @@ class Summary:
 
     def __rich__(self) -> RenderableType:
         return Group(*self.splits)
+
+    def __str__(self) -> str:
+        console = Console(width=_WIDTH, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def inspect(data: Any) -> Summary:

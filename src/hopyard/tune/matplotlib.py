@@ -2,106 +2,159 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hopyard.errors import missing_extra
+from hopyard.errors import NotFoundError, missing_extra
+from hopyard.hopper.state import Record
+from hopyard.tune.progress import describe_number, describe_params
 from hopyard.tune.run import Run
 
 try:
     from matplotlib import colormaps
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 except ImportError as error:
     raise missing_extra("matplotlib", "demo", "drawing a run") from error
 
-_INK, _FAINT = "#222222", "#bbbbbb"
+CLOSER_UNITS = 16
+"""Units per worker that the closer look of a schedule shows, numbered."""
+NAMED_TRIALS = 10
+"""Trials that learning curves name; the others are grey."""
+_HEIGHTS = {"train": 0.8, "validate": 0.4}
+_WIDTH_OF_DIGIT = 0.009
+"""As a share of the picture's width."""
+_GREY, _LINES = "#b8b8b8", "#e4e4e4"
 
 
 def draw_schedule(run: Run, path: str | Path) -> Path:
     """Workers over time as a PNG: one row per worker, one bar per unit, coloured by trial.
 
-    Training units are full, validation units pale.
+    Training units are as high as the row, validation units half as high. Below it a closer look at
+    the middle of a run of many units, with the numbers of the trials.
+
+    Raises:
+        NotFoundError: the run has done no unit yet.
     """
-    units = run.units()
+    units = sorted(run.units(), key=lambda unit: float(unit["a"]))
+    if not units:
+        raise NotFoundError(f"run {run.run_id} has no unit to draw yet. Draw it once it has done some.")
     workers = sorted({unit["w"] for unit in units})
-    figure, axes = _figure(height=1.6 + 0.7 * len(workers))
+    closer = _middle(units, CLOSER_UNITS * len(workers))
+    panels = 1 if closer is None else 2
+    figure = Figure(figsize=(11, panels * (1.3 + 0.55 * len(workers))), layout="constrained")
     colours = _colours(sorted(run.state.trials))
-    for unit in units:
-        share = 0.8 / len(unit["t"])
-        for place, trial in enumerate(unit["t"]):
-            axes.barh(
-                workers.index(unit["w"]) - 0.4 + share * (place + 0.5),
-                unit["z"] - unit["a"],
-                left=unit["a"],
-                height=share,
-                color=colours[trial],
-                alpha=1.0 if unit["ph"] == "train" else 0.45,
-                linewidth=0,
-            )
-    axes.set_yticks(range(len(workers)), [f"worker {worker}" for worker in workers])
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds since the run began")
-    axes.set_title(
-        f"{run.run_id}: units on workers, one colour per trial (pale: validation)", fontsize=10, loc="left"
+    rows = figure.subplots(panels, squeeze=False)[:, 0]
+    _draw_units(rows[0], units, workers, colours)
+    rows[0].set_xlim(units[0]["a"], max(unit["z"] for unit in units))
+    rows[0].set_title(
+        f"run {run.run_id}: {len(units):,} units on {len(workers)} workers, one colour per trial", loc="left"
     )
-    _legend_of_trials(axes, colours)
+    if closer is not None:
+        seen = [unit for unit in units if unit["z"] > closer[0] and unit["a"] < closer[1]]
+        _draw_units(rows[1], seen, workers, colours)
+        _number_units(rows[1], seen, workers, closer)
+        rows[1].set_xlim(*closer)
+        rows[1].set_title(
+            "a closer look, with the trials' numbers (full height: training, half: validation)", loc="left"
+        )
+    rows[-1].set_xlabel("seconds since the run began")
     return _save(figure, path)
 
 
 def draw_curves(run: Run, path: str | Path) -> Path:
-    """The evaluation metric of every trial over its epochs as a PNG; the best trial stands out."""
-    key, best = run.state.metric.key, run.state.best
-    figure, axes = _figure(height=4.2)
-    colours = _colours(sorted(run.state.trials))
-    for number, trial in run.state.trials.items():
+    """The evaluation metric of every trial over its epochs as a PNG; the best ones are named."""
+    key, ranked = run.state.metric.key, run.state.ranked()
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    axes = _plain_axes(figure.add_subplot())
+    colours = _colours([trial.number for trial in ranked[:NAMED_TRIALS]])
+    for place, trial in reversed(list(enumerate(ranked))):
         values = trial.history.get(key, [])
-        chosen = number == best
+        named = place < NAMED_TRIALS and trial.best is not None
+        label = f"{trial.number}:  {describe_number(trial.best.value)}  " if trial.best else ""
         axes.plot(
             range(1, len(values) + 1),
             values,
-            color=colours[number],
-            linewidth=3 if chosen else 1.2,
-            alpha=1.0 if chosen else 0.7,
+            color=colours[trial.number] if named else _GREY,
+            linewidth=3.5 if place == 0 else 1.5 if named else 1,
             marker="o",
-            markersize=6 if chosen else 3,
-            zorder=3 if chosen else 2,
-            label=f"{number} (best)" if chosen else str(number),
+            markersize=7 if place == 0 else 4 if named else 2,
+            zorder=4 if place == 0 else 3 if named else 2,
+            label=label + describe_params(trial.params) if named else "_",
         )
     axes.set_xlabel("epoch")
     axes.set_ylabel(key)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(color=_FAINT, linewidth=0.4)
-    axes.set_title(f"{run.run_id}: {key} of {len(run.state.trials)} trials", fontsize=10, loc="left")
-    if len(run.state.trials) <= 20:
-        axes.legend(
-            title="trial", fontsize=7, ncol=2, frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left"
-        )
+    axes.grid(color=_LINES)
+    axes.set_title(f"run {run.run_id}: {key} of {len(ranked)} trials", loc="left")
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles[::-1],
+        labels[::-1],
+        title="trial: best value" if len(ranked) <= NAMED_TRIALS else f"the best {NAMED_TRIALS}: best value",
+        alignment="left",
+        fontsize=8.5,
+        frameon=False,
+        bbox_to_anchor=(1.01, 1),
+        loc="upper left",
+    )
     return _save(figure, path)
 
 
-def _figure(height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(10, height), layout="constrained")
-    axes = figure.add_subplot()
+def _middle(units: list[Record], most: int) -> tuple[float, float] | None:
+    """From when to when about ``most`` units begin, halfway through the run; None if there are hardly more."""
+    if len(units) <= 2 * most:
+        return None
+    start = (len(units) - most) // 2
+    return units[start]["a"], units[start + most]["a"]
+
+
+def _draw_units(axes: Any, units: list[Record], workers: list[int], colours: dict[int, Any]) -> None:
+    """A bar per unit, cut into as many as its pack has trials."""
+    _plain_axes(axes)
+    for unit in units:
+        height = _HEIGHTS[unit["ph"]] / len(unit["t"])
+        for place, trial in enumerate(unit["t"], start=1):
+            axes.add_patch(
+                Rectangle(
+                    (unit["a"], workers.index(unit["w"]) + _HEIGHTS["train"] / 2 - place * height),
+                    unit["z"] - unit["a"],
+                    height,
+                    color=colours[trial],
+                    linewidth=0,
+                )
+            )
+    axes.set_yticks(range(len(workers)), [f"worker {worker}" for worker in workers])
+    axes.set_ylim(len(workers) - 0.5, -0.5)
+
+
+def _number_units(axes: Any, units: list[Record], workers: list[int], closer: tuple[float, float]) -> None:
+    """The trials' numbers on the bars that are wide enough for them."""
+    for unit in units:
+        text = ",".join(map(str, unit["t"]))
+        left, right = max(unit["a"], closer[0]), min(unit["z"], closer[1])
+        if right - left > len(text) * _WIDTH_OF_DIGIT * (closer[1] - closer[0]):
+            axes.text(
+                (left + right) / 2, workers.index(unit["w"]) + 0.2, text, ha="center", va="center", fontsize=8
+            )
+
+
+def _plain_axes(axes: Any) -> Any:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    return figure, axes
+    return axes
 
 
-def _colours(trials: list[int]) -> dict[int, Any]:
+def _colours(trials: Sequence[int]) -> dict[int, Any]:
+    """Strong colours first, their pale sisters after them."""
     palette = colormaps["tab20"]
-    return {number: palette(place % 20) for place, number in enumerate(trials)}
-
-
-def _legend_of_trials(axes: Any, colours: dict[int, Any]) -> None:
-    if len(colours) > 20:
-        return
-    for number, colour in colours.items():
-        axes.barh(0, 0, color=colour, label=str(number))
-    axes.legend(title="trial", fontsize=7, ncol=2, frameon=False, bbox_to_anchor=(1.01, 1), loc="upper left")
+    order = [*range(0, 20, 2), *range(1, 20, 2)]
+    return {number: palette(order[place % 20]) for place, number in enumerate(trials)}
 
 
 def _save(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=100)
     return path
