@@ -83,6 +83,7 @@ def prepare(
     *,
     wait: Callable[[float], bool] | None = None,
     announce: Callable[[str], None] = _log.warning,
+    accept: Callable[[int], None] = lambda groups: None,
 ) -> Prepared:
     """Write ``data`` into ``store`` as a training and a validation set, or find what was written before.
 
@@ -98,6 +99,8 @@ def prepare(
         progress: called with (rows written, rows in all) after each file.
         wait: if given, a full store pauses the preparation; see :func:`hopyard.storage.full.wait_for_space`.
         announce: called with what to know about such a pause.
+        accept: called with the number of row groups that training data will have, before anything is written;
+            what it raises ends the preparation.
 
     Raises:
         DataError: the data breaks a rule, or validation leaves a set empty; ColumnError: unknown columns.
@@ -116,7 +119,7 @@ def prepare(
     assert fingerprint is not None
     if found := find_prepared(store, fingerprint, request.settings()):
         return found
-    return _Preparation(request, store, fingerprint, _repeat(wait, announce), progress).run(
+    return _Preparation(request, store, fingerprint, _repeat(wait, announce), progress, accept).run(
         collected, collected_val
     )
 
@@ -232,7 +235,9 @@ class _Preparation:
         fingerprint: str,
         repeat: Repeat,
         progress: Callable[[int, int], None] | None,
+        accept: Callable[[int], None],
     ) -> None:
+        self._accept = accept
         self._request = request
         self._stores = split_stores(store, fingerprint)
         self._fingerprint = fingerprint
@@ -256,16 +261,23 @@ class _Preparation:
             [columns] if val_columns is None else [columns, val_columns], request.nulls, request.ragged
         )
         self._total = len(split.train) + (0 if split.val is None else len(split.val))
+        train_writer = self._writer("train", columns, split.train, policies)
+        self._accept(train_writer.num_row_groups)
         val = None
         if split.val is not None:
-            val = self._write("val", val_columns or columns, split.val, policies)
-        return Prepared(self._write("train", columns, split.train, policies), val, self._fingerprint, False)
+            val = self._write(
+                "val", self._writer("val", val_columns or columns, split.val, policies), policies
+            )
+        return Prepared(self._write("train", train_writer, policies), val, self._fingerprint, False)
 
-    def _write(
+    def _writer(
         self, split: str, columns: Mapping[str, ColumnData], rows: npt.NDArray[np.int64], policies: Policies
-    ) -> Dataset:
+    ) -> SplitWriter:
+        return SplitWriter(columns, rows, policies, self._stores[split == "val"], self._report)
+
+    def _write(self, split: str, writer: SplitWriter, policies: Policies) -> Dataset:
         store = self._stores[split == "val"]
-        files, statistics = SplitWriter(columns, rows, policies, store, self._report).write(self._repeat)
+        files, statistics = writer.write(self._repeat)
         features, labels = self._request.columns
         manifest = Manifest(
             split,

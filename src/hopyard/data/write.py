@@ -87,6 +87,10 @@ class SplitWriter:
         files = max(1, round(len(rows) * row_bytes / FILE_BYTES))
         self._groups_per_file = -(-self._groups // files)
 
+    @property
+    def num_row_groups(self) -> int:
+        return self._groups
+
     def write(self, repeat: Repeat) -> tuple[tuple[FileEntry, ...], dict[str, ColumnStatistics]]:
         """All files, and the statistics of all rows."""
         entries = []

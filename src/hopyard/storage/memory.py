@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
-from typing import NoReturn
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UsageError, nearest
 from hopyard.storage.base import Buffer, Entry, Store

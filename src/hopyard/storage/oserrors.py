@@ -42,6 +42,11 @@ def write_error(file: str, error: OSError) -> StorageError | InvalidNameError:
             f"{file} cannot be written: {error.strerror}. "
             "Give this user the right to write there, or use another directory."
         )
+    if error.errno == errno.ENOTDIR and (above := _file_above(file)):
+        return InvalidNameError(
+            f"{file} cannot be written: {above} is a file, and nothing is both an object and a prefix of another. Use "
+            "another name or directory."
+        )
     if error.errno in _NESTED:
         return InvalidNameError(
             f"cannot store {file}: its name would be both an object and a prefix of another, "
@@ -55,6 +60,11 @@ def read_error(file: str, error: OSError) -> StorageError:
     if error.errno in _FORBIDDEN:
         return StorageError(f"{file} cannot be read: {error.strerror}. Give this user the right to read it.")
     return StorageError(f"reading {file} failed: {error}. Look at the disk or its mount.")
+
+
+def _file_above(file: str) -> Path | None:
+    """The part of the path that is a file where a directory should be."""
+    return next((parent for parent in Path(file).parents if parent.is_file()), None)
 
 
 def _free_space(file: str, code: int | None) -> str:

@@ -2,7 +2,7 @@
 
 from hopyard.training.build import build_replica
 from hopyard.training.check import Check, check_trial
-from hopyard.training.program import Program, load_program, save_program
+from hopyard.training.program import Program, load_program, pickled, save_program
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.unit import run_unit
 
@@ -14,6 +14,7 @@ __all__ = [
     "build_replica",
     "check_trial",
     "load_program",
+    "pickled",
     "run_unit",
     "save_program",
 ]

@@ -92,12 +92,16 @@ def metric_named(name: str, logits: bool | None = None) -> Metric:
         return _OTHERS[plain]()
     if match := _TOP_K.fullmatch(plain):
         return TopKAccuracy(int(match[1]))
-    known = [*_COUNTING, *_OTHERS, *_ALIASES]
     raise MetricError(
-        f"The metric {name!r} is unknown{nearest(name, known, '.')} Known are {', '.join([*_COUNTING, *_OTHERS])} "
-        "and top_<k>_accuracy; others are given as a function fn(outputs, labels) or an object with "
-        "update, merge and compute."
+        f"The metric {name!r} is unknown{nearest(name, metric_names(), '.')} Known are "
+        f"{', '.join([*_COUNTING, *_OTHERS])} and top_<k>_accuracy; others are given as a function "
+        "fn(outputs, labels) or an object with update, merge and compute."
     )
+
+
+def metric_names() -> list[str]:
+    """Names that stand for a metric, aliases among them; top_<k>_accuracy for all k beside them."""
+    return ["loss", *_COUNTING, *_OTHERS, *_ALIASES]
 
 
 def metric_mode(name: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from hopyard.data.dataset import Dataset
-from hopyard.errors import CorruptError, FormatError
+from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest
 from hopyard.storage import Store
 
@@ -74,9 +74,26 @@ class Program:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+def pickled(program: Program) -> bytes:
+    """``program`` as workers and the run's folder get it.
+
+    Raises:
+        EstimatorError: the estimator function, or what it reaches, cannot be pickled.
+    """
+    try:
+        data: bytes = cloudpickle.dumps(program)
+    except (TypeError, pickle.PicklingError, NotImplementedError, AttributeError, RecursionError) as error:
+        raise EstimatorError(
+            f"The estimator function cannot be pickled ({error}), but workers, and the run's folder, get it as a "
+            "pickle. Locks, threads, generators, open files and connections cannot travel: make those inside the "
+            "function."
+        ) from error
+    return _HEADER + data
+
+
 def save_program(store: Store, program: Program) -> str:
     """Store ``program`` under its digest; returns the name. Storing it again changes nothing."""
-    data = _HEADER + cloudpickle.dumps(program)
+    data = pickled(program)
     name = f"program/{digest(data, _DOMAIN)}"
     store.put_new(name, data)
     _remember((store.url, name), program)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.backend import Backend
-from hopyard.errors import MetricError, UsageError
+from hopyard.data.split import check_share
+from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.hopper import Options
 from hopyard.hopper.state import Metric
 from hopyard.storage import Store
-from hopyard.training.metrics import canonical, metric_mode
+from hopyard.training.metrics import canonical, metric_mode, metric_names
+from hopyard.tune.callbacks import Callback
 
 DEFAULT_PARTITIONS = 8
 _LATER_PACKING = ("graph", "streams", "fused")
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Arguments:
     patience: int | None = None
     initial_params: tuple[Mapping[str, Any], ...] = ()
     init_from: Any = None
-    callbacks: tuple[Any, ...] = ()
+    callbacks: tuple[Callback, ...] = ()
     progress: bool = True
     nulls: str = "error"
     ragged: str = "error"
@@ -58,6 +63,12 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
     """
     _refuse_what_comes_later(fields)
     _check_kinds(fields)
+    _check_metric(fields["evaluation_metric"], fields["mode"])
+    if isinstance(fields["validation"], bool | int | float):
+        check_share(fields["validation"])
+    for name in ("fresh", "reproducible", "progress"):
+        if not isinstance(fields[name], bool):
+            raise UsageError(f"{name} is {fields[name]!r}; it must be True or False.")
     for name in ("num_epochs", "num_partitions", "order_groups", "patience"):
         _check_count(name, fields[name], optional=name != "num_epochs")
     seed = fields["seed"]
@@ -67,7 +78,7 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         raise UsageError(f"seed is {seed!r}; it must be an int, or None for a random one that is recorded.")
     options = _options(fields)
     names = {name: _column_names(name, fields[name]) for name in ("feature_columns", "label_columns")}
-    more = {"initial_params": tuple(fields["initial_params"]), "callbacks": tuple(fields["callbacks"])}
+    more = {"initial_params": _points(fields["initial_params"]), "callbacks": _callbacks(fields["callbacks"])}
     kept = {k: v for k, v in fields.items() if k in Arguments.__dataclass_fields__}
     return Arguments(**(kept | names | more | {"options": options}))
 
@@ -82,8 +93,9 @@ def metric_of(name: str, mode: str | None, has_validation: bool) -> Metric:
     known = mode or metric_mode(bare)
     if known is None:
         raise MetricError(
-            f"evaluation_metric is {name!r}, which is not one of the metrics whose direction is known, and mode is "
-            "None. Give mode='max' if more of it is better, or mode='min'."
+            f"evaluation_metric is {name!r}, which is not one of the metrics whose direction is known"
+            f"{nearest(bare, metric_names(), '.')} For a metric of your own give mode='max' if more of it is better, "
+            "or mode='min'."
         )
     return Metric(("val_" if has_validation else "train_") + bare, known)
 
@@ -100,8 +112,8 @@ def find_metric(metric: Metric, measured: Sequence[str], has_validation: bool) -
         if canonical(name) == wanted:
             return Metric(prefix + name, metric.mode)
     raise MetricError(
-        f"evaluation_metric is {metric.key.removeprefix(prefix)!r}, but the estimator measures {sorted(measured)}. "
-        "Name one of these, or add it to the estimator's metrics=[...]."
+        f"evaluation_metric is {metric.key.removeprefix(prefix)!r}, but the estimator measures {sorted(measured)}"
+        f"{nearest(wanted, measured, '.')} Name one of these, or add it to the estimator's metrics=[...]."
     )
 
 
@@ -138,15 +150,57 @@ def _check_kinds(fields: dict[str, Any]) -> None:
     init_from = fields["init_from"]
     if init_from is not None and not hasattr(init_from, "weights"):
         raise UsageError(
-            f"init_from is {init_from!r}; it must be a model of a search, as fit(...) or hopyard.load_model(...) return it."
+            f"init_from is {init_from!r}; it must be a model of a search, as fit(...) or "
+            "hopyard.load_model(...) return it."
         )
     if fields["mode"] not in (None, "min", "max"):
         raise UsageError(f"mode is {fields['mode']!r}; it must be 'min', 'max' or None.")
     run_id = fields["run_id"]
-    if run_id is not None and not (
-        isinstance(run_id, str) and run_id.replace("-", "").replace("_", "").isalnum()
+    if run_id is not None and not (isinstance(run_id, str) and _RUN_ID.fullmatch(run_id)):
+        raise UsageError(
+            f"run_id is {run_id!r}; it must be up to 100 of the letters a to z, digits, '-' and '_', and begin with a "
+            "letter or digit."
+        )
+    logdir = fields["logdir"]
+    if logdir is not None and not (
+        isinstance(logdir, str | os.PathLike) and isinstance(os.fspath(logdir), str)
     ):
-        raise UsageError(f"run_id is {run_id!r}; it must be letters, digits, '-' and '_'.")
+        raise UsageError(
+            f"logdir is {logdir!r}; it must be the path of a directory, or None for the store's."
+        )
+
+
+def _check_metric(name: Any, mode: str | None) -> None:
+    if not isinstance(name, str) or not name.removeprefix("val_"):
+        raise UsageError(
+            f"evaluation_metric is {name!r}; it must be the name of one metric, such as 'loss' or 'accuracy'."
+        )
+    if name.startswith("train_"):
+        raise MetricError(
+            f"evaluation_metric is {name!r}, but trials are ranked by validation. Give "
+            f"{name.removeprefix('train_')!r}; with validation=None that of training is used."
+        )
+    metric_of(name, mode, has_validation=True)
+
+
+def _points(value: Any) -> tuple[Mapping[str, Any], ...]:
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise UsageError(
+            f"initial_params is {value!r}; it must be a list of points, each a dict with all parameters of the space."
+        )
+    return tuple(value)
+
+
+def _callbacks(value: Any) -> tuple[Callback, ...]:
+    entries = tuple(value) if isinstance(value, Iterable) else (value,)
+    for entry in entries:
+        if isinstance(entry, type) and issubclass(entry, Callback):
+            raise UsageError(f"callbacks has the class {entry.__name__}; give an object: {entry.__name__}().")
+        if not isinstance(entry, Callback) or not isinstance(value, Iterable):
+            raise UsageError(
+                f"callbacks is {value!r}; it must be a list of objects whose classes extend hopyard.tune.Callback."
+            )
+    return entries
 
 
 def _check_count(name: str, value: Any, *, optional: bool) -> None:
@@ -163,6 +217,11 @@ def _options(fields: dict[str, Any]) -> Options:
     if keep not in ("completed", "best", "all"):
         raise UsageError(f"keep is {keep!r}; it must be 'completed', 'best' or 'all'.")
     _check_count("keep_n", fields["keep_n"], optional=False)
+    if fields["keep_n"] != 1 and keep != "best":
+        raise UsageError(
+            f"keep_n is {fields['keep_n']}, but says how many are kept with keep='best', and keep is {keep!r}. "
+            "Give keep='best', or leave keep_n out."
+        )
     if every not in ("unit", "epoch"):
         every = _seconds("checkpoint_every", every, "'unit', 'epoch' or a number of seconds above 0")
     if budget is not None:
@@ -177,7 +236,10 @@ def _seconds(name: str, value: Any, rule: str) -> float:
 
 
 def _column_names(name: str, value: Any) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value)
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
     if not names or not all(isinstance(entry, str) for entry in names):
         raise UsageError(f"{name} is {value!r}; it must be a list of column names, at least one.")
+    twice = [entry for entry in dict.fromkeys(names) if names.count(entry) > 1]
+    if twice:
+        raise UsageError(f"{name} is {value!r}, which names {twice[0]!r} twice. Name each column once.")
     return names

@@ -67,6 +67,13 @@ def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
     )
 
 
+def column_names(data: Any) -> list[str]:
+    """The columns of a frame or a dict of arrays; none for what is neither."""
+    if isinstance(data, Mapping):
+        return list(data)
+    return list(getattr(data, "column_names", getattr(data, "columns", ())))
+
+
 def _is_frame(data: Any) -> bool:
     kind = type(data).__module__.partition(".")[0]
     return (

@@ -12,13 +12,7 @@ from typing import Any
 
 from hopyard.backend import Backend
 from hopyard.backend.preflight import preflight
-from hopyard.errors import (
-    Evidence,
-    SettingsError,
-    TrialError,
-    UsageError,
-    WorkerMismatchError,
-)
+from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import ALIKE, Hopper
 from hopyard.hopper.journal import Journal, read_records
@@ -28,21 +22,21 @@ from hopyard.hopper.state import Metric, Record, RunState
 from hopyard.objects import digest_json
 from hopyard.search import Create, Searcher, space_json
 from hopyard.storage import Store
-from hopyard.storage.format import check_format, format_header
-from hopyard.training import Program, check_trial, save_program
+from hopyard.storage.format import format_header
+from hopyard.training import Program, save_program
 from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, find_metric, metric_of
+from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.environment import command, environment, environment_changes
 from hopyard.tune.identity import identity, what_differs
 from hopyard.tune.inputs import Inputs, Splits
 from hopyard.tune.model import Model
-from hopyard.tune.observers import observers_of
+from hopyard.tune.observers import check_logs, observers_of
 from hopyard.tune.progress import Progress
-from hopyard.tune.run import Run
+from hopyard.tune.run import RUN_FORMAT, Run, check_header
 from hopyard.tune.work import TrainingWork
 
 _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged")
-RUN_FORMAT = "run"
 CHECKED_ROWS = 256
 RESUMED_RUN = "HOPYARD_RESUMED_RUN"
 """Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
@@ -62,9 +56,7 @@ class Launch:
         self._kind, self._arguments, self._inputs = kind, arguments, inputs
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
         self._progress = Progress(enabled=arguments.progress)
-        self._metric = metric_of(
-            arguments.evaluation_metric, arguments.mode, has_validation=arguments.validation is not None
-        )
+        self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn)
 
     def check(self) -> None:
@@ -81,6 +73,7 @@ class Launch:
                 return finished.best
         with _running(arguments.backend), self._progress:
             facts = preflight(arguments.backend, arguments.store)
+            check_logs(arguments)
             metric = self._check_on_one_batch()
             splits = self._inputs.prepare(self._progress.preparing, self._progress.say)
             return self._hop(splits, metric, facts[0].instructions)
@@ -147,7 +140,8 @@ class Launch:
         if not records:
             return None
         run = Run(folder, run_id, records)
-        if run.status != "completed" or _changes(run_id, run.settings, settings):
+        changes = _changes(run_id, run.settings, settings)
+        if run.status != "completed" or changes:
             return None
         self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
         return run
@@ -155,31 +149,18 @@ class Launch:
     # Check ----------------------------------------------------------------------------------
 
     def _check_on_one_batch(self) -> Metric:
-        """Build, train and validate the first trial on one batch, on every worker; the next two if it fails.
+        """Whether a trial can be trained at all.
 
         Returns: the evaluation metric under the name that the estimator gives it.
         """
-        arguments = self._arguments
+        arguments, program = self._arguments, self._program(None)
         self._progress.checking(arguments.backend)
-        program, head = self._program(None), self._inputs.head(CHECKED_ROWS)
-        failures: list[Evidence] = []
-        for operation in self._first_trials():
-            task = (program, dict(operation.params), operation.trial, head)
-            # On every worker: one may lack what another has, and none imports its framework in a unit.
-            workers = range(arguments.backend.num_workers)
-            futures = [arguments.backend.submit(worker, check_trial, *task) for worker in workers]
-            checks = [future.result() for future in futures]
-            evidence = next((check.evidence for check in checks if check.evidence is not None), None)
-            if evidence is None:
-                return find_metric(self._metric, checks[0].measured, arguments.validation is not None)
-            failures.append(evidence)
-        if len({(evidence.kind, evidence.message) for evidence in failures}) > 1:
+        check_travels(program, self._estimator.undigestible)
+        head = self._inputs.head(CHECKED_ROWS)
+        measured = check_first_trials(arguments.backend, program, self._first_trials(), head)
+        if measured is None:
             return self._metric
-        raise TrialError(
-            f"the first {len(failures)} trials fail alike on one batch, so nothing was prepared and no run was begun. "
-            f"Mend what they share.\n{failures[0].describe()}",
-            failures[0],
-        )
+        return find_metric(self._metric, measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:
         created = [operation for operation in self._make_searcher().start() if isinstance(operation, Create)]
@@ -204,13 +185,7 @@ class Launch:
     # Run ------------------------------------------------------------------------------------
 
     def _layout(self, splits: Splits) -> Layout:
-        groups, asked = splits.train.num_row_groups, self._arguments.num_partitions
-        if asked is not None and asked > groups:
-            raise UsageError(
-                f"num_partitions is {asked}, but the training data has {groups} row groups, and a partition needs at "
-                f"least one. Give num_partitions={groups} or less."
-            )
-        partitions = min(asked or DEFAULT_PARTITIONS, groups)
+        partitions = self._arguments.num_partitions or min(DEFAULT_PARTITIONS, splits.train.num_row_groups)
         return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
 
     def _hop(self, splits: Splits, metric: Metric, instructions: str) -> Model:
@@ -223,14 +198,16 @@ class Launch:
         surroundings = environment(arguments.backend.threads_per_worker, instructions)
         journal = Journal(folder, announce=self._progress.say)
         try:
-            program = save_program(folder, self._program(splits))
             if not journal.records:
+                program = save_program(folder, self._program(splits))
                 header = self._header(run_id, settings, layout, metric, surroundings, program)
                 journal.append(header)
                 journal.records.append(header)
             state, decisions, pending = self._replayed(journal, settings, surroundings)
             if state.finished != "completed":
-                self._drive(folder, journal, state, decisions, pending, TrainingWork(folder, program))
+                # The estimator function as it is now: what decides the result is the same as when the run began.
+                work = TrainingWork(folder, save_program(folder, self._program(splits)))
+                self._drive(folder, journal, state, decisions, pending, work)
         finally:
             journal.close()
         return Run(folder, run_id, list(read_records(folder))).best
@@ -240,7 +217,7 @@ class Launch:
     ) -> tuple[RunState, Decisions, list[Record]]:
         """The run as its journal leaves it, extended if more is asked for now."""
         header = journal.records[0]
-        check_format(header["format"], RUN_FORMAT)
+        check_header(header, "this run")
         state = RunState()
         decisions = Decisions(state, self._make_searcher(), header["order_groups"])
         pending = replay(journal.records, state, decisions)

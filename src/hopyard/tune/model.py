@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopyard.errors import NotFoundError, UsageError
+from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.training import Program, build_replica, load_program, save_program
-from hopyard.tune.frames import feature_batches, with_columns
+from hopyard.tune.frames import column_names, feature_batches, with_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,10 +161,10 @@ class Model:
         Returns: array of shape (n, ...), or a tuple of them for a model of several outputs.
         """
         replica = self._loaded()
-        parts = [
-            replica.predict(batch)
-            for batch in feature_batches(x, self.info.feature_columns, PREDICTION_BATCH)
-        ]
+        parts = []
+        for batch in feature_batches(x, self.info.feature_columns, PREDICTION_BATCH):
+            parts.append(replica.predict(batch))
+            _check_rows(parts[-1], len(batch[self.info.feature_columns[0]]))
         if isinstance(parts[0], tuple):
             return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         return np.concatenate(parts)
@@ -178,6 +178,12 @@ class Model:
             raise UsageError(
                 f"the model gives {len(columns)} outputs for the output columns {self._output_columns}; "
                 "name one per output with set_output_columns([...])."
+            )
+        taken = [name for name in self._output_columns if name in column_names(data)]
+        if taken:
+            raise UsageError(
+                f"the data has a column {taken[0]!r} already, where the model's output would go. Name another one with "
+                "set_output_columns([...]), or drop it."
             )
         return with_columns(data, dict(zip(self._output_columns, columns, strict=True)))
 
@@ -235,6 +241,16 @@ class Model:
         return self._replica
 
 
+def _check_rows(outputs: Any, rows: int) -> None:
+    """Raise DataError if a model took the rows for something else."""
+    for output in outputs if isinstance(outputs, tuple) else (outputs,):
+        if len(output) != rows:
+            raise DataError(
+                f"the model gave an array of shape {output.shape} for {rows} rows, but one output a row is needed. "
+                "Give arrays of shape (rows, ...); a single row x as x[None]."
+            )
+
+
 def load_model(path: str | Path) -> Model:
     """A model that ``Model.save`` wrote. It holds your own estimator function, pickled: load only models
     that you trust.
@@ -248,9 +264,15 @@ def load_model(path: str | Path) -> Model:
         raise NotFoundError(
             f"{path} holds no model (no {_INFO}); give the directory that model.save(...) wrote."
         )
-    content = json.loads(store.get(_INFO))
-    check_format(content["format"], _KIND)
-    info = content["info"]
+    try:
+        content = json.loads(store.get(_INFO))
+        header, info = content["format"], content["info"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError(
+            f"{path}/{_INFO} is not what model.save(...) wrote ({error!r}). Restore it from a copy, or save the model "
+            "again."
+        ) from error
+    check_format(header, _KIND, where=f"the model in {path}")
     columns = {name: tuple(info[name]) for name in ("feature_columns", "label_columns")}
     weights = Weights(store, content["program"], "weights", StateRef.from_json(content["state"]))
     return Model(ModelInfo(**(info | columns)), weights)

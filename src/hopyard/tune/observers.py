@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.state import RunState
+from hopyard.storage.oserrors import write_errors
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.callbacks import observer_of
 from hopyard.tune.progress import Progress
@@ -20,6 +23,17 @@ def observers_of(arguments: Arguments, progress: Progress, state: RunState) -> l
 
         observers.append(TensorBoard(logs, state.header["created"]))
     return observers + observer_of(arguments.callbacks)
+
+
+def check_logs(arguments: Arguments) -> None:
+    """Raise NotWritableError, or another error of stores, if logs cannot be written where they should go."""
+    logs = logs_directory(arguments)
+    if logs is None:
+        return
+    with write_errors(logs):
+        logs.mkdir(parents=True, exist_ok=True)
+        if not os.access(logs, os.W_OK):
+            raise PermissionError(errno.EACCES, "no right to write")
 
 
 def logs_directory(arguments: Arguments) -> Path | None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import NotFoundError, TrialError, nearest
+from hopyard.errors import CorruptError, NotFoundError, TrialError, nearest
 from hopyard.hopper.history import broken_rules, committed_units, read_state
 from hopyard.hopper.journal import read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.storage import Store
+from hopyard.storage.format import check_format
 from hopyard.tune.model import Model, ModelInfo, Weights
 
 if TYPE_CHECKING:
     import pandas as pd
+
+RUN_FORMAT = "run"
 
 
 class Run:
@@ -28,6 +31,7 @@ class Run:
     def __init__(self, store: Store, run_id: str, records: list[Record]) -> None:
         self._store, self._records = store, records
         self.run_id = run_id
+        check_header(records[0], f"run {run_id} in {store.url}")
         self.state: RunState = read_state(records)
         self.settings: dict[str, Any] = self.state.header["settings"]
 
@@ -115,11 +119,28 @@ class Run:
         return Model(info, weights, self)
 
 
+def check_header(header: Record, where: str) -> None:
+    """Refuse the first record of a journal that this version cannot read.
+
+    Raises:
+        FormatError: a newer version of Hopyard wrote it; says which to install.
+        CorruptError: it is no such record.
+    """
+    found = header.get("format") if isinstance(header, dict) else None
+    if not isinstance(found, dict) or header.get("r") != "run":
+        raise CorruptError(
+            f"{where} begins with {str(header)[:60]!r}, which is no record of a run. Restore its journal from a copy, "
+            "or delete the run."
+        )
+    check_format(found, RUN_FORMAT, where=where)
+
+
 def open_run(store: Store, run_id: str) -> Run:
     """The run ``run_id`` of ``store``, finished or not.
 
     Raises:
         NotFoundError: there is none; the message lists the runs there are.
+        FormatError: a newer version of Hopyard wrote it.
     """
     folder = store.runs.at(run_id)
     records = list(read_records(folder))

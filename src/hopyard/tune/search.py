@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
@@ -106,7 +107,7 @@ class Search(ABC):
         checkpoint_every: ``"unit"``, ``"epoch"`` or seconds.
         time_budget: seconds after which no new unit is started.
         patience: epochs without improvement after which a trial is stopped.
-        initial_params: points that are tried first (random searches).
+        initial_params: points of the space that are tried first.
         init_from: a model whose weights every trial starts from.
         callbacks: see :class:`hopyard.tune.Callback`.
         progress: show what is going on.
@@ -129,9 +130,11 @@ class Search(ABC):
     ) -> None:
         for name in common:
             if name not in _DEFAULTS:
+                known = [*inspect.signature(type(self)).parameters, *_DEFAULTS]
+                known.remove("common")
                 raise UsageError(
-                    f"{type(self).__name__} has no argument {name!r}{nearest(name, _DEFAULTS)} "
-                    f"Its common arguments are {', '.join(_DEFAULTS)}."
+                    f"{type(self).__name__} has no argument {name!r}{nearest(name, known, '.')} "
+                    f"Its arguments are {', '.join(known)}."
                 )
         fields: dict[str, Any] = {
             **_DEFAULTS,
@@ -151,7 +154,7 @@ class Search(ABC):
 
     def _searcher_settings(self) -> dict[str, Any]:
         """What this kind of search adds to a run's settings."""
-        return {}
+        return {"initial_params": [dict(point) for point in self.arguments.initial_params]}
 
     def fit(self, data: Any, val: Any = None) -> Model:
         """Search on ``data``: a dict of arrays, a pandas, polars or pyarrow frame, paths of Parquet or CSV
@@ -192,6 +195,11 @@ class Search(ABC):
             val: the same for validation; None: the store's validation data, if any.
         """
         store, arguments = self.arguments.store, self.arguments
+        if train is not None and val is None and arguments.validation is not None:
+            raise UsageError(
+                "fit_on_parquet was given training data without validation data; Parquet is trained on as it is, so "
+                "none is split off. Give val=... too, or validation=None to rank trials by training."
+            )
         train_set = open_dataset(store if train is None else train, "train")
         val_set = None
         if val is not None:
@@ -225,7 +233,8 @@ class GridSearch(Search):
     kind = "grid"
 
     def _make_searcher(self) -> Searcher:
-        return GridSearcher(self.arguments.search_space, self.arguments.num_epochs)
+        arguments = self.arguments
+        return GridSearcher(arguments.search_space, arguments.num_epochs, arguments.initial_params)
 
 
 class RandomSearch(Search):
@@ -259,7 +268,4 @@ class RandomSearch(Search):
         )
 
     def _searcher_settings(self) -> dict[str, Any]:
-        return {
-            "num_models": self.num_models,
-            "initial_params": [dict(p) for p in self.arguments.initial_params],
-        }
+        return super()._searcher_settings() | {"num_models": self.num_models}

@@ -1,0 +1,67 @@
+"""What is wrong with all trials, said in seconds: one batch of everything, before anything is prepared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hopyard.backend import Backend
+from hopyard.errors import EstimatorError, Evidence, TrialError
+from hopyard.search import Create
+from hopyard.training import Program, check_trial, pickled
+
+
+def check_travels(program: Program, suspects: Sequence[str]) -> None:
+    """Raise EstimatorError if the estimator function cannot reach workers and the run's folder.
+
+    Args:
+        suspects: what the function reaches that has no content of its own, and how.
+    """
+    try:
+        pickled(program)
+    except EstimatorError as error:
+        if not suspects:
+            raise
+        raise EstimatorError(f"{error} It reaches: {'; '.join(suspects)}.") from error
+
+
+def check_first_trials(
+    backend: Backend, program: Program, trials: Sequence[Create], head: dict[str, Any]
+) -> tuple[str, ...] | None:
+    """Build, train and validate the first of ``trials`` on one batch, on every worker; the next if it fails.
+
+    Args:
+        head: columns of at least one row.
+
+    Returns: names of what a trial measures; None if all fail, each in its own way.
+
+    Raises:
+        TrialError: all fail alike; carries the evidence.
+    """
+    failures: list[Evidence] = []
+    for trial in trials:
+        # On every worker: one may lack what another has, and none imports its framework in a unit.
+        futures = [
+            backend.submit(worker, check_trial, program, dict(trial.params), trial.trial, head)
+            for worker in range(backend.num_workers)
+        ]
+        checks = [future.result() for future in futures]
+        evidence = next((check.evidence for check in checks if check.evidence is not None), None)
+        if evidence is None:
+            measured: tuple[str, ...] = checks[0].measured
+            return measured
+        failures.append(evidence)
+    if len(set(map(_likeness, failures))) > 1:
+        return None
+    who = f"the first {len(failures)} trials fail alike" if len(failures) > 1 else "the only trial fails"
+    raise TrialError(
+        f"{who} on one batch, so nothing was prepared and no run was begun. Mend "
+        f"{'what they share' if len(failures) > 1 else 'it'}.\n{failures[0].describe()}",
+        failures[0],
+    )
+
+
+def _likeness(evidence: Evidence) -> tuple[str, str]:
+    """Kind and text without numbers: trials of other sizes fail with other sizes in the text."""
+    return evidence.kind, re.sub(r"\d+", "#", evidence.message)
