@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 import pytest
 
 from hopyard.backend import Backend
-from hopyard.errors import Evidence
+from hopyard.errors import Evidence, WorkerLostError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import Hopper, Options
 from hopyard.hopper.journal import Journal, read_records
@@ -19,13 +19,15 @@ from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.scheduler import Unit
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.objects import StateRef, load_state, save_state
-from hopyard.search import RandomSearcher, hp_uniform
+from hopyard.search import Patience, RandomSearcher, Searcher, hp_uniform
 from hopyard.storage import Store
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAYOUT = {"train": 3, "validate": 2}
+RESIDENT: dict[tuple[str, int], list[Any]] = {}
+"""In a worker: the visits of trials whose state was not to be saved."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Visit:
     unit: Unit
     state: StateRef | None
     save: bool
+    carried: tuple[dict[str, Any], ...]
     behaviour: Callable[[Visit], Any] | None = None
 
 
@@ -53,14 +56,30 @@ def visit(request: Visit) -> Found:
     unit, folder = request.unit, request.store.at(trial_folder(request.trial))
     if request.behaviour is not None and (error := request.behaviour(request)) is not None:
         return Found((None,), ({},), (error,))
-    visits = load_state(folder, request.state)["model"] if request.state else []
+    resident = RESIDENT.pop((request.store.url, request.trial), None)
+    if request.state is not None:
+        visits = load_state(folder, request.state)["model"]
+    elif unit.trained and (resident is None or len(resident) != unit.trained):
+        raise WorkerLostError(f"the state of trial {request.trial} is not here")
+    else:
+        visits = resident if unit.trained else []
     if unit.phase == "train":
-        state = save_state(folder, {"model": [*visits, [unit.epoch, unit.partition]]}, parts=("model",))
+        visits, state = [*visits, [unit.epoch, unit.partition]], None
+        if request.save:
+            state = save_state(folder, {"model": visits}, parts=("model",))
+        else:
+            RESIDENT[request.store.url, request.trial] = visits
         return Found((state,), ({"loss": [request.x * unit.partition, 2.0]},))
     if unit.last:
+        for part in request.carried:
+            assert load_state(folder, StateRef.from_json(part["states"]["ref"])) == [
+                unit.epoch,
+                part["partition"],
+            ]
         value = request.x / (1 + unit.epoch) + sum(p * (k + 1) for k, (_, p) in enumerate(visits)) * 1e-6
         return Found((None,), ({"values": {"loss": value}},))
-    return Found((None,), ({"partition": unit.partition, "states": {}},))
+    states = save_state(folder, [unit.epoch, unit.partition])  # as those of a metric that are large
+    return Found((None,), ({"partition": unit.partition, "states": {"ref": states.to_json()}},))
 
 
 @dataclass
@@ -70,8 +89,11 @@ class Work:
 
     def __call__(self, unit: Unit, trials: Sequence[TrialState], save: bool) -> Any:
         [trial] = trials
-        state = trial.progress.state
-        return visit, (Visit(self.store, trial.number, trial.params["x"], unit, state, save, self.behaviour),)
+        progress, x = trial.progress, trial.params["x"]
+        carried = progress.carried
+        return visit, (
+            Visit(self.store, trial.number, x, unit, progress.state, save, carried, self.behaviour),
+        )
 
 
 @dataclass
@@ -82,7 +104,9 @@ class Game:
     backend: Backend
     num_models: int = 4
     num_epochs: int = 2
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
+    patience: int | None = None
+    take_over: bool = False
     behaviour: Callable[[Visit], Any] | None = None
     on_record: Callable[[RunState, Record], None] | None = None
 
@@ -90,16 +114,16 @@ class Game:
         self.messages: list[str] = []
 
     def play(self) -> RunState:
-        journal = Journal(self.store, announce=self.messages.append)
+        journal = Journal(self.store, take_over=self.take_over, announce=self.messages.append)
         try:
             state = RunState()
-            searcher = RandomSearcher({"x": hp_uniform(0, 1)}, self.num_models, self.num_epochs, 1)
+            searcher: Searcher = RandomSearcher({"x": hp_uniform(0, 1)}, self.num_models, self.num_epochs, 1)
+            if self.patience is not None:
+                searcher = Patience(searcher, self.patience)
             decisions = Decisions(state, searcher, 3)
-            if not journal.records:
-                header = {"r": "run", "run_id": "r", "layout": LAYOUT, "settings": {}, "seed": 5, "order_groups": 3}
-                header |= {"num_epochs": self.num_epochs, "metric": {"key": "val_loss", "mode": "min"}}
-                journal.append(header)
-                journal.records.append(header)
+            for record in self.first_records(journal.records):
+                journal.append(record)
+                journal.records.append(record)
             pending = replay(journal.records, state, decisions)
             observers = [self.on_record] if self.on_record else []
             Hopper(
@@ -116,6 +140,15 @@ class Game:
             return state
         finally:
             journal.close()
+
+    def first_records(self, known: list[Record]) -> list[Record]:
+        """What begins the run, or extends it."""
+        budget = {"num_epochs": self.num_epochs, "settings": {"num_models": self.num_models}}
+        if not known:
+            fixed = {"run_id": "r", "layout": LAYOUT, "seed": 5, "order_groups": 3}
+            return [{"r": "run", **fixed, **budget, "metric": {"key": "val_loss", "mode": "min"}}]
+        last = [record for record in known if "settings" in record][-1]
+        return [] if budget.items() <= last.items() else [{"r": "extend", **budget}]
 
     def records(self) -> list[Record]:
         return list(read_records(self.store))

@@ -141,7 +141,9 @@ def test_a_trial_that_kills_its_worker_twice_fails_and_the_others_go_on(
     assert [state.trials[n].status for n in (1, 2, 3)] == ["completed"] * 3
 
 
-def test_a_full_disk_pauses_the_run_with_a_message_and_the_outcome_is_the_same(game: Any, result_of: Any) -> None:
+def test_a_full_disk_pauses_the_run_with_a_message_and_the_outcome_is_the_same(
+    game: Any, result_of: Any
+) -> None:
     expected = result_of(game(MemoryStore(), InlineBackend()).play())
     full = iter([True] * 3)
 
@@ -152,8 +154,10 @@ def test_a_full_disk_pauses_the_run_with_a_message_and_the_outcome_is_the_same(g
     run = game(MemoryStore(), InlineBackend(), options=Options(retry_seconds=0.01), behaviour=no_space)
     assert result_of(run.play()) == expected
     assert run.messages == [
-        "paused: the disk is full: 0 bytes free in /data. The run goes on by itself once there is space; "
-        "or press Ctrl-C, make space, and run the same script again.",
+        (
+            "paused: the disk is full: 0 bytes free in /data. The run goes on by itself once there is space; "
+            "or press Ctrl-C, make space, and run the same script again."
+        ),
         "there is space again: the run goes on.",
     ]
 

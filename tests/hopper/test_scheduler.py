@@ -15,7 +15,9 @@ from hopyard.hopper.scheduler import Layout, Scheduler, Start, Unit
 
 def make(partitions: int, validate: int, homes: dict[int, frozenset[int]] | None = None) -> Scheduler:
     order = rotating_order(partitions, partitions, 7)
-    return Scheduler(Layout(partitions, validate), order, rotating_order(max(validate, 1), partitions, 7), homes)
+    return Scheduler(
+        Layout(partitions, validate), order, rotating_order(max(validate, 1), partitions, 7), homes
+    )
 
 
 class Driver:

@@ -8,7 +8,7 @@ consequences are found again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hopyard.errors import SettingsError
 from hopyard.hopper.state import Record, RunState
@@ -85,13 +85,18 @@ class Decisions:
 def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> list[Record]:
     """Apply a journal's records to ``state``.
 
+    What the searcher hears is what it would have heard if the run had had its present budget from the
+    start: an end that a later record takes back is not told.
+
     Returns the decisions that the journal's end cut off: to be applied and appended next.
 
     Raises:
         SettingsError: the searcher now decides differently from what the journal holds.
     """
+    records = list(records)
+    taken_back = _taken_back(records)
     expected: dict[tuple[str, int], Record] = {}
-    for record in records:
+    for index, record in enumerate(records):
         key = _decision_key(record)
         if key in expected:
             _check_same(expected.pop(key), record)
@@ -101,9 +106,36 @@ def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> 
                 "version or other settings; give another run_id, or fresh=True to start anew."
             )
         state.apply(record)
+        if index in taken_back:
+            continue
         following = decisions.start() if record["r"] == "run" else decisions.after(record)
         expected.update((key, found) for found in following if (key := _decision_key(found)) is not None)
+        if record["r"] == "extend":
+            _drop_completions(expected, state)
     return list(expected.values())
+
+
+def _taken_back(records: Sequence[Record]) -> set[int]:
+    """Indices of the records by which a trial ended that goes on later (``extend``, ``back``)."""
+    taken_back: set[int] = set()
+    ends: dict[int, int] = {}
+    epochs = 0
+    for index, record in enumerate(records):
+        if record["r"] == "end":
+            ends[record["t"]] = index
+        elif record["r"] == "back":
+            taken_back.update(ends[number] for number in record["t"] if number in ends)
+        elif record["r"] == "extend" and record["num_epochs"] > epochs:
+            taken_back.update(i for i in ends.values() if records[i]["status"] == "completed")
+        epochs = record.get("num_epochs", epochs)
+    return taken_back
+
+
+def _drop_completions(expected: dict[tuple[str, int], Record], state: RunState) -> None:
+    """The journal's end cut them off before the budget grew: these trials are simply not completed."""
+    for status, number in list(expected):
+        if status == "completed" and state.trials[number].epochs < state.num_epochs:
+            del expected[status, number]
 
 
 def _decision_key(record: Record) -> tuple[str, int] | None:

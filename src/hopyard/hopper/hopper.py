@@ -1,13 +1,14 @@
 """The run loop: events from workers in, units out.
 
 One thread, one queue, no polling: the loop sleeps until a unit ends, the journal fails, or a timer
-it set goes off. All that it decides follows from the journal (``state``, ``decisions``) and the
+for a full disk goes off. All that it decides follows from the journal (``state``, ``decisions``) and the
 scheduler; here they meet the backend.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import queue
 import threading
 import time
@@ -20,9 +21,11 @@ from typing import Any, Protocol, TypeAlias
 
 from hopyard.backend import Backend
 from hopyard.errors import (
+    CorruptError,
     Evidence,
-    NotWritableError,
+    NotFoundError,
     RunError,
+    StorageError,
     StorageFullError,
     TrialError,
     UnitTimeoutError,
@@ -84,12 +87,7 @@ class _Retry:
     """Space may have been made."""
 
 
-@dataclass(frozen=True)
-class _BudgetSpent:
-    """``time_budget`` is over."""
-
-
-_Event: TypeAlias = _Ended | _JournalFailed | _Retry | _BudgetSpent
+_Event: TypeAlias = _Ended | _JournalFailed | _Retry
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,6 @@ class Hopper:
         self._backend, self._work, self._options = backend, work, options
         self._observers, self._announce, self._clock = observers, announce, clock
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._store = store
         self._retention = Retention(store, state, options.keep, options.keep_n)
         layout, header = state.layout, state.header
         self._scheduler = Scheduler(
@@ -153,10 +150,13 @@ class Hopper:
         self._saved_at: dict[int, float] = {}
         self._must_save: set[int] = set()
         self._failures: list[Evidence] = []
-        self._timers: list[threading.Timer] = []
+        self._timer: threading.Timer | None = None
         self._stopping: str | None = None
         self._full = False
+        self._left_behind = False
+        """Whether a unit ended in a way that may have left files that no record names."""
         self._origin = clock() - state.clock
+        self._ends_at = math.inf if options.time_budget is None else state.clock + options.time_budget
         journal.on_failure = lambda error: self._events.put(_JournalFailed(error))
 
     def run(self, pending: Sequence[Record] = ()) -> str:
@@ -170,14 +170,14 @@ class Hopper:
         try:
             self._begin(pending)
             while self._goes_on():
-                self._handle(self._events.get())
-            status = self._stopping or "completed"
-            self._commit({"r": "finish", "status": status})
-            self._journal.flush()
-            return status
+                event = self._events.get()
+                self._mind_the_budget()
+                self._handle(event)
+                self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
+            return self._finish()
         finally:
-            for timer in self._timers:
-                timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
 
     # The loop -------------------------------------------------------------------------------
 
@@ -188,6 +188,7 @@ class Hopper:
             {"r": "session", "offset": offset, "workers": workers, "backend": self._backend.name}
             | whereabouts
         )
+        self._journal.flush()  # the fence: nobody else commits from here on, so that sweeping harms nobody
         self._retention.sweep()
         known = [trial.number for trial in self._state.trials.values() if trial.running]
         self._scheduler.pause()
@@ -197,9 +198,17 @@ class Hopper:
             self._commit(record)
         for worker in range(workers):
             self._scheduler.worker_up(worker)
-        if self._options.time_budget is not None:
-            self._after(self._options.time_budget, _BudgetSpent())
         self._start(self._scheduler.resume())
+
+    def _finish(self) -> str:
+        status = self._stopping or "completed"
+        self._journal.flush()
+        self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
+        if self._left_behind:
+            self._retention.sweep()
+        self._commit({"r": "finish", "status": status})
+        self._journal.flush()
+        return status
 
     def _goes_on(self) -> bool:
         if self._scheduler.running:
@@ -219,52 +228,56 @@ class Hopper:
             self._unit_ended(event)
         elif isinstance(event, _JournalFailed):
             raise event.error
-        elif isinstance(event, _Retry):
+        elif self._stopping is None:
             self._start(self._scheduler.resume())
-        else:
+
+    def _mind_the_budget(self) -> None:
+        if self._now() >= self._ends_at:
             self._stopping = "time budget"
             self._scheduler.pause()
 
     def _unit_ended(self, ended: _Ended) -> None:
         error = ended.future.exception()
-        if error is None:
+        if error is None and not any(ended.future.result().errors):
             self._unit_done(ended, ended.future.result())
+            return
+        self._left_behind = True
+        if error is None:
+            self._fail(ended.start, ended.future.result().errors)
         elif isinstance(error, StorageFullError):
             self._pause_for_space(ended.start.unit, error)
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
             self._worker_lost(ended.start, error)
-        elif isinstance(error, NotWritableError):
-            raise error
+        elif isinstance(error, StorageError) and not isinstance(error, NotFoundError | CorruptError):
+            raise error  # the trial cannot help it, and would fail for good
         else:
             self._fail(ended.start, (_evidence(error, ended.start),))
 
     def _unit_done(self, ended: _Ended, outcome: Outcome) -> None:
-        unit, worker = ended.start.unit, ended.start.worker
-        if any(error is not None for error in outcome.errors):
-            self._fail(ended.start, outcome.errors)
-            return
-        record = {
+        unit, states = ended.start.unit, outcome.states if ended.start.unit.phase == "train" else (None,)
+        resident = unit.phase == "train" and states[0] is None
+        record: Record = {
             "r": "unit",
             "t": [unit.pack],
             "e": unit.epoch,
             "ph": unit.phase,
             "p": unit.partition,
-            "w": worker,
+            "w": ended.start.worker,
             "v": unit.visit,
             "a": ended.began,
             "z": self._now(),
-            "s": [state.to_json() if state else None for state in outcome.states],
+            "s": [state.to_json() if state else None for state in states],
             "m": list(outcome.metrics),
             "rows": outcome.rows,
             "written": outcome.bytes_written,
         }
-        resident = unit.phase == "train" and outcome.states[0] is None
-        if unit.phase == "train" and not resident:
-            self._saved_at[unit.pack] = self._now()
+        if states[0] is not None:
+            self._saved_at[unit.pack] = record["z"]
         self._space_again()
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
         # starts nothing more.
         self._commit(record)
+        self._retention.delete_of(unit.pack, self._journal.durable)
         if self._state.trials[unit.pack].running:
             self._start(self._scheduler.done(unit.pack, resident))
 
@@ -274,26 +287,22 @@ class Hopper:
         while records:
             record = records.popleft()
             self._state.apply(record)
-            self._journal.append(record, self._deletion(record))
+            number = self._journal.append(record)
+            for trial in self._with_other_states(record):
+                self._retention.changed(self._state.trials[trial], number)
             self._tell_scheduler(record)
             for observer in self._observers:
                 self._observe(observer, record)
             records += self._decisions.after(record)
-            for number in self._decisions.take_trained():
-                if self._scheduler.has(number):
-                    self._start(self._scheduler.extend(number, self._decisions.targets[number]))
+            for trial in self._decisions.take_trained():
+                if self._scheduler.has(trial):
+                    self._start(self._scheduler.extend(trial, self._decisions.targets[trial]))
 
-    def _deletion(self, record: Record) -> Callable[[], None] | None:
-        """What deletes the states that nothing needs once the record is durable."""
-        if record["r"] == "unit":
-            if record["ph"] == "validate" and "values" not in record["m"][0]:
-                return None
-            names = self._retention.released(tuple(record["t"]))
-        elif record["r"] == "end":
-            names = self._retention.released((record["t"],), ended=True)
-        else:
-            return None
-        return (lambda: _delete(self._store, names)) if names else None
+    def _with_other_states(self, record: Record) -> Sequence[int]:
+        """The trials that need other states after the record than before."""
+        if record["r"] == "end":
+            return (record["t"],)
+        return tuple(record["t"]) if record["r"] == "unit" else ()
 
     def _tell_scheduler(self, record: Record) -> None:
         if record["r"] == "trial":
@@ -331,7 +340,7 @@ class Hopper:
         if self._scheduler.paused:
             return
         self._scheduler.pause()
-        self._after(self._options.retry_seconds, _Retry())
+        self._retry_later()
         if not self._full:
             self._full = True
             self._announce(
@@ -340,7 +349,7 @@ class Hopper:
             )
 
     def _space_again(self) -> None:
-        if self._full:
+        if self._full and not self._scheduler.paused:
             self._full = False
             self._announce("there is space again: the run goes on.")
 
@@ -355,15 +364,16 @@ class Hopper:
         unit = start.unit
         orphans = [pack for pack in self._scheduler.worker_down(start.worker) if pack != unit.pack]
         self._commit({"r": "lost", "w": start.worker, "t": [unit.pack], "z": self._now(), "why": str(error)})
+        losses = self._state.trials[unit.pack].losses
         self._roll_back([unit.pack, *orphans], str(error))
         self._must_save.update((unit.pack, *orphans))
         for pack in orphans:
             self._start(self._scheduler.returned(pack, self._state.trials[pack].progress.visits, idle=False))
-        trial = self._state.trials[unit.pack]
-        if trial.losses >= 2:
+        if losses >= 2:
             self._fail(start, (_evidence(error, start),))
         else:
-            self._start(self._scheduler.returned(unit.pack, trial.progress.visits, idle=False))
+            visits = self._state.trials[unit.pack].progress.visits
+            self._start(self._scheduler.returned(unit.pack, visits, idle=False))
         self._start(self._scheduler.worker_up(start.worker))
 
     def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:
@@ -387,6 +397,8 @@ class Hopper:
         if self._state.units or len(failed) < min(ALIKE, len(trials)):
             return
         if len({(evidence.kind, evidence.message) for evidence in failed}) == 1:
+            numbers = [trial.number for trial in trials.values() if trial.status == "failed"]
+            self._commit({"r": "back", "t": numbers, "why": "all fail alike, before any unit is done"})
             raise TrialError(
                 f"the first {len(failed)} trials fail alike, before any unit is done, so the run stops. "
                 f"Mend what they share and run it again.\n{failed[0].describe()}",
@@ -400,20 +412,14 @@ class Hopper:
         except Exception:
             self._announce(f"a callback failed; the run goes on.\n{traceback.format_exc()}")
 
-    def _after(self, seconds: float, event: _Event) -> None:
-        timer = threading.Timer(seconds, self._events.put, (event,))
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
+    def _retry_later(self) -> None:
+        self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
+        self._timer.daemon = True
+        self._timer.start()
 
     def _now(self) -> float:
         """Seconds since the run began, on a clock that goes on from session to session."""
         return round(self._clock() - self._origin, 6)
-
-
-def _delete(store: Store, names: Sequence[str]) -> None:
-    for name in names:
-        store.delete(name)
 
 
 def _evidence(error: BaseException, start: Start) -> Evidence:

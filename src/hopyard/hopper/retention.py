@@ -14,7 +14,9 @@ The best weights of the run are kept under every policy.
 
 from __future__ import annotations
 
-import heapq
+import bisect
+from collections import deque
+from collections.abc import Callable
 
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.objects import StateRef
@@ -27,60 +29,96 @@ def trial_folder(number: int) -> str:
 
 
 class Retention:
-    """Knows which state files exist and which of them nothing needs any more."""
+    """Knows which state files there are, and deletes those that nothing needs any more.
+
+    A file is deleted once the record that ended the need for it is durable, and only while no unit of
+    its trial is under way: names follow from content, so a unit may come back to an earlier state, and
+    would not write again what it finds there.
+
+    Args:
+        keep, keep_n: see the module's text.
+    """
 
     def __init__(self, store: Store, state: RunState, keep: str, keep_n: int) -> None:
         self._store, self._state, self._keep, self._keep_n = store, state, keep, keep_n
-        self._present: dict[int, set[str]] = {}
-        self._best: int | None = None
+        self._needed: dict[int, set[str]] = {}
+        self._dropped: dict[int, dict[str, int]] = {}
+        """For each trial the files that are no longer needed, and the record by which they were not."""
+        self._queue: deque[tuple[int, int]] = deque()
+        """(record, trial) of the same, in order."""
+        ended = (trial for trial in state.trials.values() if not trial.running and trial.best is not None)
+        self._best_ended = sorted((state.rank(trial), trial.number) for trial in ended)[:keep_n]
+        self._best = state.best
 
     def sweep(self) -> None:
-        """Delete state files that no record of the journal needs (a kill left them behind)."""
-        for trial in self._state.trials.values():
-            self.sweep_trial(trial)
+        """Delete state files that the state does not need (a kill left them behind), by listing the folder.
 
-    def sweep_trial(self, trial: TrialState) -> None:
-        """Like ``sweep`` for one trial, by listing its folder."""
-        needed = self._needed(trial)
-        folder = self._store.at(trial_folder(trial.number))
-        for entry in folder.list():
-            if entry.name not in needed:
-                folder.delete(entry.name)
-        self._present[trial.number] = needed
+        Nothing may be writing states, and the state must be durable.
+        """
+        self._needed = {number: self._files(trial) for number, trial in self._state.trials.items()}
+        self._dropped.clear()
+        self._queue.clear()
+        known = {trial_folder(number): files for number, files in self._needed.items()}
+        for entry in list(self._store.list()):
+            folder, _, name = entry.name.partition("/")
+            if folder in known and name not in known[folder]:
+                self._store.delete(entry.name)
 
-    def released(self, numbers: tuple[int, ...], ended: bool = False) -> list[str]:
-        """Files (below the run's folder) that are not needed since the last call.
+    def changed(self, trial: TrialState, record: int) -> None:
+        """The states of ``trial`` have changed, or it has ended, by the record of that number."""
+        ended = self._best_ended
+        if self._keep == "best" and not trial.running and trial.best is not None:
+            bisect.insort(ended, (self._state.rank(trial), trial.number))
+        self._look_again(trial, record)
+        for _, number in ended[self._keep_n :]:
+            self._look_again(self._state.trials[number], record)
+        del ended[self._keep_n :]
+        if self._state.best != self._best:
+            if self._best is not None:
+                self._look_again(self._state.trials[self._best], record)
+            self._best = self._state.best
+
+    def delete(self, durable: int, under_way: Callable[[int], bool]) -> None:
+        """Delete what may go by now.
 
         Args:
-            numbers: trials whose states have changed.
-            ended: whether one of them has ended, which can change what others may keep.
+            durable: number of the last durable record.
+            under_way: whether a unit of that trial may be writing states.
         """
-        best = self._state.best
-        others = [number for number in (self._best, best) if number is not None]
-        self._best = best
-        if ended and self._keep == "best":
-            others += self._present.keys()
-        gone: list[str] = []
-        for number in dict.fromkeys((*numbers, *others)):
-            needed = self._needed(self._state.trials[number])
-            dropped = self._present.get(number, set()) - needed
-            self._present[number] = needed
-            gone += [f"{trial_folder(number)}/{name}" for name in sorted(dropped)]
-        return gone
+        while self._queue and self._queue[0][0] <= durable:
+            trial = self._queue.popleft()[1]
+            if not under_way(trial):
+                self.delete_of(trial, durable)
 
-    def _needed(self, trial: TrialState) -> set[str]:
+    def delete_of(self, trial: int, durable: int) -> None:
+        """The same for one trial, of which no unit is under way."""
+        dropped = self._dropped.get(trial, {})
+        for name in [name for name, record in dropped.items() if record <= durable]:
+            self._store.delete(f"{trial_folder(trial)}/{name}")
+            del dropped[name]
+
+    def _look_again(self, trial: TrialState, record: int) -> None:
+        needed = self._files(trial)
+        dropped = self._needed.get(trial.number, set()) - needed
+        self._needed[trial.number] = needed
+        files = self._dropped.setdefault(trial.number, {})
+        for name in files.keys() & needed:
+            del files[name]
+        if dropped:
+            files.update(dict.fromkeys(dropped, record))
+            self._queue.append((record, trial.number))
+
+    def _files(self, trial: TrialState) -> set[str]:
         return {name for reference in self._references(trial) for name in reference.files}
 
     def _references(self, trial: TrialState) -> list[StateRef]:
-        if trial.running or self._is_kept(trial):
+        if trial.running:
+            return [*trial.live_states(), *trial.progress.metric_states()]
+        if self._is_kept(trial):
             return trial.live_states()
-        is_best = trial.best is not None and self._state.best == trial.number
-        return [trial.best.state] if is_best and trial.best else []
+        return [trial.best.state] if trial.best is not None and self._state.best == trial.number else []
 
     def _is_kept(self, trial: TrialState) -> bool:
-        if self._keep == "all":
-            return True
-        if self._keep == "completed":
-            return trial.status == "completed"
-        ended = (t for t in self._state.trials.values() if not t.running and t.best is not None)
-        return trial in heapq.nsmallest(self._keep_n, ended, key=self._state.rank)
+        if self._keep == "best":
+            return any(number == trial.number for _, number in self._best_ended[: self._keep_n])
+        return self._keep == "all" or trial.status == "completed"

@@ -201,6 +201,10 @@ class Scheduler:
         """Whether the pack was added and has not ended."""
         return pack in self._packs
 
+    def is_under_way(self, pack: int) -> bool:
+        """Whether a unit of the pack is running."""
+        return pack in self._packs and self._packs[pack].status is Status.RUNNING
+
     def unit_of(self, pack: int) -> Unit:
         """The unit that the pack is doing or will do next."""
         entry = self._packs[pack]

@@ -12,10 +12,11 @@ Records::
     {"r": "trial", "n", "params", "g", "source"}                         a trial begins
     {"r": "unit", "t", "e", "ph", "p", "w", "v", "a", "z", "s", "m", "rows", "written"}
     {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
-    {"r": "back", "t", "why"}                                            trials go back to what is durable
+    {"r": "back", "t", "why"}                                            trials go on from what is durable
     {"r": "end", "t", "status", "error"}                                 a trial ended
     {"r": "finish", "status"}                                            the run ended
 
+A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``.
 In a unit record: trials, epoch, phase, partition, worker, visit, start and end in seconds since the
 run began, states (references, or null when resident or unchanged), metrics.
 """
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from hopyard.errors import CorruptError, Evidence
+from hopyard.errors import CorruptError, Evidence, FormatError
 from hopyard.hopper.scheduler import Layout
 from hopyard.objects import StateRef
 
@@ -42,13 +43,19 @@ class Progress:
         visits: units done in all epochs, of both phases.
         state: the model's state after them; None before the first unit, or when resident.
         train: training metrics of this epoch's visits: (partition, {name: [sum, weight]}).
-        carried: validation metric states of this epoch's visits, by partition.
+        carried: validation metrics of this epoch's visits: ``{"partition": p, "states": ...}``, where the
+            states are ``{"ref": <StateRef as JSON>}`` if they are in the trial's folder.
     """
 
     visits: int = 0
     state: StateRef | None = None
     train: tuple[tuple[int, dict[str, list[float]]], ...] = ()
     carried: tuple[dict[str, Any], ...] = ()
+
+    def metric_states(self) -> list[StateRef]:
+        """Where the metric states are that are too large for the journal."""
+        states = (metrics["states"] for metrics in self.carried)
+        return [StateRef.from_json(state["ref"]) for state in states if "ref" in state]
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,17 @@ class Best:
 
 @dataclass
 class TrialState:
-    """One trial of a run and what became of it."""
+    """One trial of a run and what became of it.
+
+    Attributes:
+        progress: how far it is.
+        durable: how far it is if all that workers hold in memory is lost.
+        epochs: epochs done.
+        history: one value an epoch for each metric.
+        ended_at: when each epoch ended, in seconds since the run began.
+        seconds: spent in units.
+        lost_at: the visit in which workers were lost last, and how many of them in that visit.
+    """
 
     number: int
     params: dict[str, Any]
@@ -73,15 +90,21 @@ class TrialState:
     durable: Progress = field(default_factory=Progress)
     epochs: int = 0
     history: dict[str, list[float]] = field(default_factory=dict)
+    ended_at: list[float] = field(default_factory=list)
     best: Best | None = None
     error: Evidence | None = None
     seconds: float = 0.0
-    losses: int = 0
-    """Workers lost in the unit under way."""
+    lost_at: tuple[int, int] = (-1, 0)
 
     @property
     def running(self) -> bool:
         return self.status == "running"
+
+    @property
+    def losses(self) -> int:
+        """Workers lost so far in the unit that comes next."""
+        visit, count = self.lost_at
+        return count if visit == self.progress.visits else 0
 
     def live_states(self) -> list[StateRef]:
         """The states that something still needs."""
@@ -136,7 +159,7 @@ class RunState:
         """Change the state by one record of the journal."""
         handler = getattr(self, f"_apply_{record['r']}", None)
         if handler is None:
-            raise CorruptError(
+            raise FormatError(
                 f"the journal holds a record of kind {record['r']!r}, which this version does not know. "
                 "Install the version of Hopyard that wrote it, or a later one."
             )
@@ -166,7 +189,8 @@ class RunState:
 
     def _apply_session(self, record: Record) -> None:
         self.sessions += 1
-        self.clock = max(self.clock, float(record["offset"]))
+        self.finished = None
+        self._tick(record["offset"])
         self.roll_back()
 
     def _apply_extend(self, record: Record) -> None:
@@ -185,26 +209,34 @@ class RunState:
         self.trials[number] = trial
 
     def _apply_lost(self, record: Record) -> None:
-        self.clock = max(self.clock, float(record["z"]))
+        self._tick(record["z"])
         for number in record["t"]:
-            self.trials[number].losses += 1
+            trial = self.trials[number]
+            trial.lost_at = trial.progress.visits, trial.losses + 1
 
     def _apply_back(self, record: Record) -> None:
         for number in record["t"]:
-            self.trials[number].progress = self.trials[number].durable
+            trial = self.trials[number]
+            trial.progress = trial.durable
+            if trial.status == "failed":
+                trial.status, trial.error = "running", None
 
     def _apply_end(self, record: Record) -> None:
         trial = self.trials[record["t"]]
         trial.status = record["status"]
         if record.get("error"):
             trial.error = Evidence.from_json(record["error"])
+        self._tick(record.get("z", 0.0))
+
+    def _tick(self, now: float) -> None:
+        self.clock = max(self.clock, now)
 
     def _apply_finish(self, record: Record) -> None:
         self.finished = record["status"]
 
     def _apply_unit(self, record: Record) -> None:
         self.units += 1
-        self.clock = max(self.clock, float(record["z"]))
+        self._tick(record["z"])
         for slot, number in enumerate(record["t"]):
             trial = self.trials[number]
             if record["v"] != trial.progress.visits:
@@ -214,7 +246,6 @@ class RunState:
                     "start the run anew with fresh=True."
                 )
             trial.seconds += float(record["z"]) - float(record["a"])
-            trial.losses = 0
             if record["ph"] == "train":
                 self._train_visit(trial, record, slot)
             else:
@@ -242,6 +273,7 @@ class RunState:
     def _end_epoch(self, trial: TrialState, values: dict[str, float]) -> None:
         """Merge what the visits measured: training sums in order of partitions, exactly."""
         trial.epochs += 1
+        trial.ended_at.append(self.clock)
         merged = merge_means(trial.progress.train)
         for prefix, found in (("train_", merged), ("val_", values)):
             for name, value in found.items():
