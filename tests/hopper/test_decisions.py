@@ -1,0 +1,113 @@
+"""Runs that are taken up, extended and taken up again end where one long run would have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hopyard.backend import InlineBackend
+from hopyard.errors import Evidence, SettingsError, StorageError, StorageFullError, TrialError
+from hopyard.hopper.history import broken_rules
+from hopyard.hopper.hopper import Options
+from hopyard.storage import MemoryStore
+
+
+def stop_at(run: Any, record: int) -> bool:
+    """Play, but die after so many records; whether it got that far."""
+    seen = 0
+
+    def stopping(state: Any, _: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == record:
+            raise KeyboardInterrupt
+
+    run.on_record = stopping
+    try:
+        run.play()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        run.on_record = None
+    return False
+
+
+def fails(request: Any) -> Evidence | None:
+    """Trial 1 fails in its second epoch."""
+    broken = request.trial == 1 and request.unit.visit == 6
+    return Evidence("ValueError", "trial 1 is broken") if broken else None
+
+
+@pytest.mark.parametrize("patience", [None, 1, 2])
+def test_a_run_that_grows_in_steps_with_a_kill_in_each_equals_one_that_was_large_from_the_start(
+    patience: int | None, game: Any, result_of: Any
+) -> None:
+    steps = [(2, 1), (2, 2), (3, 4), (5, 4), (5, 7)]
+    whole = game(
+        MemoryStore(), InlineBackend(), num_models=5, num_epochs=7, patience=patience, behaviour=fails
+    )
+    expected = result_of(whole.play())
+    assert ("stopped" in {row[2] for row in expected}) == (patience is not None)
+    for kill in (1, 2, 3, 6, 9, 13, 22, 31):
+        store = MemoryStore()
+        for models, epochs in steps:
+            run = game(store, InlineBackend(), models, epochs, patience=patience, behaviour=fails)
+            if stop_at(run, kill) and kill % 2:
+                stop_at(run, kill + 1)
+            if kill % 3:
+                run.play()
+        assert (
+            result_of(game(store, InlineBackend(), 5, 7, patience=patience, behaviour=fails).play())
+            == expected
+        )
+        assert broken_rules(run.records()) == []
+
+
+def test_trials_that_failed_alike_are_tried_again_when_the_cause_is_mended(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend(), num_models=5).play())
+    run = game(MemoryStore(), InlineBackend(), num_models=5)
+    for _ in range(2):
+        run.behaviour = lambda request: Evidence("KeyError", "'x'")
+        with pytest.raises(TrialError, match="Mend what they share and run it again"):
+            run.play()
+    run.behaviour = None
+    assert result_of(run.play()) == expected
+    assert result_of(run.play()) == expected
+
+
+def test_a_store_that_fails_ends_the_run_and_not_its_trials(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+
+    def broken(request: Any) -> None:
+        if request.unit.visit == 3:
+            raise StorageError("reading /data failed: input/output error")
+
+    run = game(MemoryStore(), InlineBackend(), behaviour=broken)
+    with pytest.raises(StorageError, match="input/output error"):
+        run.play()
+    run.behaviour = None
+    assert result_of(run.play()) == expected
+
+
+def test_a_searcher_that_decides_otherwise_than_the_journal_is_an_error(game: Any) -> None:
+    run = game(MemoryStore(), InlineBackend(), patience=1, num_epochs=5)
+    run.play()
+    other = game(run.store, InlineBackend(), num_models=3, num_epochs=5, patience=1)
+    with pytest.raises(SettingsError, match="which the searcher does not decide now"):
+        other.play()
+
+
+def test_a_budget_that_ends_while_the_disk_is_full_starts_nothing_more(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+
+    def full(request: Any) -> None:
+        if request.unit.visit == 1:
+            raise StorageFullError("the disk is full.")
+
+    run = game(
+        MemoryStore(), InlineBackend(), options=Options(time_budget=0.05, retry_seconds=0.03), behaviour=full
+    )
+    assert run.play().finished == "time budget"
+    run.options, run.behaviour = Options(), None
+    assert result_of(run.play()) == expected
