@@ -18,7 +18,7 @@ from hopyard.data.schema import Schema
 from hopyard.errors import NotFoundError
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_NAMED_VALUES = 4
+_NAMED_VALUES = 3
 _WIDTH = 160
 
 
