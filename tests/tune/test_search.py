@@ -107,7 +107,7 @@ def test_a_run_id_with_other_settings_is_an_error_that_names_them(search: Any, m
         SettingsError, match=r"run mine exists with other settings: seed: 0 \(run\) -> 5 \(now\)"
     ):
         search(store, run_id="mine", seed=5).fit(make_rows())
-    with pytest.raises(SettingsError, match="num_epochs: 2 .* -> 1"):
+    with pytest.raises(SettingsError, match=r"num_epochs: 2 .* -> 1"):
         search(store, run_id="mine", num_epochs=1).fit(make_rows())
 
 
