@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
 import pages
+from hopyard import errors
+from hopyard.torch import TorchEstimator
+from hopyard.tune.search import Common
+
+DOCS = pages.ROOT / "docs"
 
 
 def test_commands_and_links_exist_and_every_command_is_documented() -> None:
@@ -17,3 +23,24 @@ def test_commands_and_links_exist_and_every_command_is_documented() -> None:
 def test_code_runs(path: Path, tmp_path: Path) -> None:
     done = pages.run_page(pages.read_page(path), tmp_path)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_error_says_what_to_do() -> None:
+    classes = [
+        name for name, value in vars(errors).items() if isinstance(value, type) and name.endswith("Error")
+    ]
+    text = (DOCS / "errors.md").read_text()
+    assert [name for name in classes if f"`{name}`" not in text] == []
+
+
+def test_every_argument_of_an_estimator_is_explained() -> None:
+    text = (DOCS / "estimators.md").read_text()
+    arguments = inspect.signature(TorchEstimator).parameters
+    assert [name for name in arguments if f"{name}=" not in text and f"`{name}" not in text] == []
+
+
+def test_every_argument_of_a_search_is_explained() -> None:
+    text = "".join(path.read_text() for path in DOCS.glob("*.md"))
+    assert [
+        name for name in Common.__annotations__ if f"{name}=" not in text and f"`{name}`" not in text
+    ] == []
