@@ -216,18 +216,19 @@ class Launch:
         self, journal: Journal, settings: dict[str, Any], surroundings: dict[str, Any]
     ) -> tuple[RunState, Decisions, list[Record]]:
         """The run as its journal leaves it, extended if more is asked for now."""
-        header = journal.records[0]
+        records, header = journal.records, journal.records[0]
         check_header(header, "this run")
+        known: dict[str, Any] = [record["settings"] for record in records if "settings" in record][-1]
+        changes = _changes(header["run_id"], known, settings)
+        if changes:
+            records.append({"r": "extend", "num_epochs": settings["num_epochs"], "settings": settings})
         state = RunState()
         decisions = Decisions(state, self._make_searcher(), header["order_groups"])
-        pending = replay(journal.records, state, decisions)
-        changes = _changes(state.header["run_id"], state.header["settings"], settings)
+        pending = replay(records, state, decisions)
         self._check_surroundings(state, surroundings)
         if changes:
-            record = {"r": "extend", "num_epochs": settings["num_epochs"], "settings": settings}
-            self._check_states_are_kept(journal, state, settings["num_epochs"])
-            state.apply(record)
-            journal.append(record)
+            self._check_states_are_kept(state, known["num_epochs"])
+            journal.append(records[-1])
             self._progress.say(f"run {state.header['run_id']} is extended: {'; '.join(changes)}")
         elif state.units and state.finished is None:
             self._progress.say(f"run {state.header['run_id']} goes on after {state.units} units.")
@@ -300,15 +301,15 @@ class Launch:
                 "reproducible=False, or fresh=True to start anew."
             )
 
-    def _check_states_are_kept(self, journal: Journal, state: RunState, num_epochs: int) -> None:
+    def _check_states_are_kept(self, state: RunState, before: int) -> None:
         folder = self._arguments.store.runs.at(state.header["run_id"])
         for trial in state.trials.values():
             reference = trial.durable.state
-            if trial.status != "completed" or trial.epochs >= num_epochs or reference is None:
+            if not trial.running or reference is None:
                 continue
             if not all(folder.exists(f"{trial_folder(trial.number)}/{name}") for name in reference.files):
                 raise SettingsError(
-                    f"num_epochs is {num_epochs} now and was {state.num_epochs}, but the state of trial {trial.number} "
+                    f"num_epochs is {state.num_epochs} now and was {before}, but the state of trial {trial.number} "
                     "was not kept, so it cannot train on. Give another run_id; keep='completed' keeps these states."
                 )
 
