@@ -24,12 +24,14 @@ Rules that every implementation must keep (``backend.testing`` checks them):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
+from hopyard.data import Prepared, prepare
 from hopyard.errors import UsageError
+from hopyard.storage import Store
 
 
 class Backend(ABC):
@@ -73,6 +75,40 @@ class Backend(ABC):
         tag as it would be printed, without newline; calls come from one thread at a time. Backends
         that run tasks in the driver's process ignore this."""
 
+    def prepare_data(
+        self,
+        store: Store,
+        df: Any,
+        validation: Any = 0.25,
+        feature_columns: str | Sequence[str] | None = None,
+        label_columns: str | Sequence[str] | None = None,
+        *,
+        feature_column: str | None = None,
+        label_column: str | None = None,
+        seed: int = 0,
+        nulls: str = "error",
+        ragged: str = "error",
+    ) -> Prepared:
+        """Write ``df`` into ``store``, as :func:`hopyard.data.prepare` does, for ``fit_on_prepared_data``.
+
+        Args:
+            feature_column, label_column: other names of ``feature_columns`` and ``label_columns``.
+            The other arguments are those of :func:`hopyard.data.prepare`.
+
+        Raises:
+            UsageError: both names of an argument are given; and what ``prepare`` raises.
+        """
+        return prepare(
+            df,
+            store,
+            validation,
+            _either("feature_column", feature_column, feature_columns),
+            _either("label_column", label_column, label_columns),
+            seed,
+            nulls,
+            ragged,
+        )
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -81,6 +117,15 @@ class Backend(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _either(name: str, one: str | None, several: str | Sequence[str] | None) -> str | Sequence[str] | None:
+    """The column or columns, whichever name they were given under."""
+    if one is not None and several is not None:
+        raise UsageError(
+            f"{name}={one!r} and {name}s={several!r} were given, which mean the same. Give {name}s only."
+        )
+    return several if one is None else one
 
 
 def check_worker(worker: int, num_workers: int) -> None:

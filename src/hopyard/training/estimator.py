@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -159,6 +160,17 @@ class Replica(ABC):
     @abstractmethod
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         """Outputs for a dict of columns of n rows: (n, ...) arrays, in batches of the batch size."""
+
+    @abstractmethod
+    def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
+        """Write the model, as it predicts, to an ONNX file.
+
+        Args:
+            example: a batch of two rows with all feature columns; values do not matter.
+
+        Raises:
+            EstimatorError: the model, or what it is given, cannot be expressed in ONNX.
+        """
 
     @abstractmethod
     def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:

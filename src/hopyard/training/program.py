@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 
 from hopyard.data.dataset import Dataset
+from hopyard.data.schema import Schema
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest
 from hopyard.storage import Store
@@ -42,6 +43,7 @@ class Program:
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:n"``.
         threads: CPU threads of a unit.
         init_from: store and state of the weights that every trial starts from, or None.
+        schema: of the training data, in a program that a model was saved with, without its data.
     """
 
     estimator_gen_fn: Callable[[dict[str, Any]], Any]
@@ -55,6 +57,7 @@ class Program:
     device: str = "auto"
     threads: int = 1
     init_from: tuple[Store, StateRef] | None = None
+    schema: Schema | None = None
 
     @cached_property
     def train_partitions(self) -> list[Dataset]:

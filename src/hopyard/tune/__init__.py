@@ -1,5 +1,8 @@
 """Model selection: searches, search spaces, and what comes out of them."""
 
+from importlib import import_module
+from typing import Any
+
 from hopyard.search import (
     hp_choice,
     hp_int,
@@ -33,3 +36,12 @@ __all__ = [
     "load_model",
     "open_run",
 ]
+
+_ELSEWHERE = {"MLflowCallback": "hopyard.tune.mlflow", "WandbCallback": "hopyard.tune.wandb"}
+
+
+def __getattr__(name: str) -> Any:
+    """Names that need an extra are imported when first asked for; they are not among those of ``import *``."""
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'hopyard.tune' has no attribute {name!r}")
+    return getattr(import_module(_ELSEWHERE[name]), name)

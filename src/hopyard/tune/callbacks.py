@@ -88,3 +88,14 @@ class _Dispatch:
 def ends_epoch(state: RunState, record: Record) -> bool:
     """Whether a unit record is the last of its epoch."""
     return bool(record["v"] % state.layout.units == state.layout.units - 1)
+
+
+def flat_params(params: Any, prefix: str = "") -> dict[str, Any]:
+    """A point as loggers take it: ``{"optimizer": {"name": "sgd"}}`` -> ``{"optimizer/name": "sgd"}``."""
+    flat: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, dict):
+            flat |= flat_params(value, f"{prefix}{name}/")
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data import Ragged, as_source
+from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.errors import ColumnError, DataError, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
@@ -65,6 +65,19 @@ def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
         f"transform was given {type(data).__name__}; it takes a dict of arrays, a pandas or polars DataFrame or a "
         "pyarrow Table, because it returns the same kind. For arrays use predict(x)."
     )
+
+
+def example_rows(schema: Schema) -> Arrays:
+    """Two rows of zeros and empty texts."""
+    return {column.name: _example(column) for column in schema}
+
+
+def _example(column: Column) -> npt.NDArray[Any] | Ragged:
+    if column.kind == "tensor":
+        return np.zeros((2, *column.shape), column.dtype)
+    if column.kind == "ragged":
+        return Ragged(np.zeros((2, *column.shape), column.dtype), np.arange(3))
+    return np.array([{"string": "", "bytes": b""}[column.kind]] * 2, dtype=object)
 
 
 def column_names(data: Any) -> list[str]:

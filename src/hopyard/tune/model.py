@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
+from hopyard.data import Schema
+from hopyard.errors import CorruptError, DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.training import Program, build_replica, load_program, save_program
-from hopyard.tune.frames import column_names, feature_batches, with_columns
+from hopyard.tune.frames import Arrays, column_names, example_rows, feature_batches, with_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +202,8 @@ class Model:
         store = LocalStore(path)
         if store.exists(_INFO):
             raise UsageError(f"{path} already holds a model; delete the directory or give another one.")
-        program = replace(self._weights.load_program(), train=None, val=None, init_from=None)
+        program = self._weights.load_program()
+        program = replace(program, train=None, val=None, init_from=None, schema=_schema(program))
         name = save_program(store, program)
         state = save_state(store.at("weights"), self._load_weights())
         content = {
@@ -212,13 +215,41 @@ class Model:
         store.put(_INFO, json.dumps(content, indent=1).encode())
         return Path(path)
 
-    def export(self, path: str | Path) -> Path:
-        """Write the model in the format that the path's suffix names: ``.onnx``."""
+    def export(self, path: str | Path, example: Any = None) -> Path:
+        """Write the model in the format that the path's suffix names: ``.onnx``.
+
+        Inputs are called like the feature columns, or like the keywords of ``inputs=``, and are what the
+        model gets after ``val_transform``; any number of rows; outputs are the model's own, without ``predict=``.
+
+        Args:
+            example: at least two rows, as ``predict`` takes them, to trace the model with. None: two rows of the
+                training data, or of zeros and empty texts for a model that was loaded from a file.
+
+        Raises:
+            MissingExtraError: ONNX is not installed.
+            EstimatorError: the model does what ONNX cannot express.
+        """
         path = Path(path)
         if path.suffix != ".onnx":
             raise UsageError(f"{path} ends in {path.suffix!r}; models are exported as '.onnx'.")
-        self._loaded().export_onnx(path)
+        self._loaded().export_onnx(path, self._example() if example is None else self._two_rows(example))
         return path
+
+    def _two_rows(self, data: Any) -> Arrays:
+        rows = next(feature_batches(data, self.info.feature_columns, 2))
+        if len(rows[self.info.feature_columns[0]]) < 2:
+            raise DataError(
+                "example has 1 row, but two are needed to tell the number of rows from other sizes."
+            )
+        return rows
+
+    def _example(self) -> Arrays:
+        program, columns = self._weights.load_program(), self.info.feature_columns
+        if program.train is not None and len(program.train) > 1:
+            with suppress(StorageError):  # the data may be gone
+                rows = program.train[0:2]
+                return {name: rows[name] for name in columns}
+        return example_rows(_schema(program).select(columns))
 
     def weights(self) -> tuple[Store, StateRef]:
         """Where the weights are: what ``init_from=`` starts other trials from."""
@@ -239,6 +270,12 @@ class Model:
             replica.load({"model": self._load_weights()})
             self._replica = replica
         return self._replica
+
+
+def _schema(program: Program) -> Schema:
+    found = program.schema if program.train is None else program.train.schema
+    assert found is not None, "only programs of saved models have no training data"
+    return found
 
 
 def _check_rows(outputs: Any, rows: int) -> None:

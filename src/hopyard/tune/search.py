@@ -216,7 +216,8 @@ class Search(ABC):
         )
         if isinstance(data, Dataset) and isinstance(val, Dataset):
             return Ready(Splits.of(data, val), self.arguments)
-        return Raw(as_source(data), None if val is None else as_source(val), self.arguments)
+        names = [*self.arguments.feature_columns, *self.arguments.label_columns]
+        return Raw(as_source(data, names), None if val is None else as_source(val, names), self.arguments)
 
     def _launch(self, inputs: Inputs) -> Launch:
         return Launch(self.kind, self.arguments, self._patient_searcher, self._searcher_settings(), inputs)

@@ -22,7 +22,7 @@ from tensorboard.plugins.hparams.metadata import (
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hopyard.hopper.state import Record, RunState, TrialState
-from hopyard.tune.callbacks import ends_epoch
+from hopyard.tune.callbacks import ends_epoch, flat_params
 
 _STATUS = {
     "completed": api_pb2.STATUS_SUCCESS,
@@ -103,7 +103,7 @@ class TensorBoard:
 
     def _settings(self, state: RunState, trial: TrialState) -> list[Event]:
         metric = api_pb2.MetricInfo(name=api_pb2.MetricName(tag=state.metric.key))
-        params = _flat(trial.params)
+        params = flat_params(trial.params)
         infos = [api_pb2.HParamInfo(name=name) for name in params]
         experiment = api_pb2.Experiment(
             name=state.header["run_id"], hparam_infos=infos, metric_infos=[metric]
@@ -140,17 +140,6 @@ def _set(field: Any, value: Any) -> None:
         field.number_value = value
     else:
         field.string_value = str(value)
-
-
-def _flat(params: Any, prefix: str = "") -> dict[str, Any]:
-    """``{"optimizer": {"name": "sgd"}}`` -> ``{"optimizer/name": "sgd"}``."""
-    flat: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}/")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _encode(events: list[Event]) -> bytes:

@@ -92,7 +92,7 @@ class Forward:
         """
         if self.loss is None:
             return
-        outputs = self._first_outputs(batch)
+        outputs = self.explained_outputs(batch)
         labels = self.labels(batch, outputs)
         problem = explain_misfit(self.loss.module, outputs, labels)
         if problem is not None:
@@ -108,8 +108,8 @@ class Forward:
                 "in the shape of the outputs; change the label column, the loss or the model's last layer."
             ) from error
 
-    def _first_outputs(self, batch: Batch) -> Any:
-        """The outputs for a first batch; an error of PyTorch's is told with what the model was given."""
+    def explained_outputs(self, batch: Batch) -> Any:
+        """The outputs; an error of PyTorch's is told with what the model was given."""
         arguments, keywords = self.binding.arguments(batch)
         try:
             with self.autocast():
@@ -147,7 +147,7 @@ class Forward:
         several = False
         for batch in batches:
             with self.autocast():
-                outputs = self.outputs(self.binding.place(batch))
+                outputs = self.explained_outputs(self.binding.place(batch))
                 outputs = outputs if predict is None else predict(outputs)
             several = not isinstance(outputs, (torch.Tensor, np.ndarray))
             values = outputs.values() if isinstance(outputs, dict) else outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.binding import Batch, Binding, as_tensors
+from hopyard.training.torch.export import export_onnx
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.loss import Loss
 from hopyard.training.torch.optim import build_optimizer, build_scheduler
@@ -160,6 +162,20 @@ class TorchReplica(Replica):
         rows = len(batch[names[0]]) if names else 0
         pieces = ({name: batch[name][i : i + size] for name in names} for i in range(0, max(rows, 1), size))
         return self._forward.predictions(self._prepared(pieces), self._estimator.predict)
+
+    def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
+        """Its inputs are what the model gets: columns after ``val_transform``, stacked as ``inputs`` says."""
+        binding = self._forward.binding
+        try:
+            batch = next(iter(self._prepared([example])))
+        except Exception as error:
+            raise EstimatorError(
+                f"val_transform failed on the rows that the model is traced with ({type(error).__name__}: {error}). "
+                "Give rows that it takes: export(path, example=data)."
+            ) from error
+        arguments, keywords = binding.arguments(binding.place(batch))
+        names = list(keywords) or binding.model_columns
+        export_onnx(path, self.module, arguments, keywords, names)
 
     def _prepared(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
         transform = self._estimator.val_transform

@@ -1,0 +1,84 @@
+"""A trained model as an ONNX file: one file, any number of rows."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hopyard.errors import EstimatorError, missing_extra
+from hopyard.storage.oserrors import write_errors
+
+
+def export_onnx(
+    path: Path, module: torch.nn.Module, arguments: list[Any], keywords: dict[str, Any], names: list[str]
+) -> None:
+    """Write ``module`` to ``path``, which appears when it is whole.
+
+    Args:
+        arguments, keywords: inputs of two rows each; the number of rows becomes free.
+        names: of all inputs, in their order.
+
+    Raises:
+        MissingExtraError: onnx or onnxscript is not installed.
+        EstimatorError: the model does what ONNX cannot express.
+    """
+    rows = torch.export.Dim("rows")
+    shapes: Any = {name: {0: rows} for name in keywords} if keywords else tuple({0: rows} for _ in arguments)
+    module.eval()
+    try:
+        with _silence():
+            program = torch.onnx.export(
+                module,
+                tuple(arguments),
+                kwargs=keywords,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                input_names=names,
+                verbose=False,
+            )
+    except ImportError as error:
+        raise missing_extra(error.name or "onnxscript", "onnx", "Exporting a model as ONNX") from error
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise EstimatorError(
+            f"The model cannot be exported as ONNX: {reason[-1] if len(reason) < 3 else reason[0]} Its forward must be "
+            "made of tensor operations that work for any number of rows. Take model.torch() to export it otherwise."
+        ) from error
+    assert program is not None
+    _save(program, path)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """No word from the exporter about itself: deprecations, and packages that it could know more with."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _save(program: Any, path: Path) -> None:
+    with write_errors(path):
+        handle, name = tempfile.mkstemp(prefix=".hopyard-", suffix=".onnx", dir=path.absolute().parent)
+        os.close(handle)
+        try:
+            program.save(name, external_data=False)
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(name).chmod(0o666 & ~umask)
+            Path(name).replace(path)
+        finally:
+            Path(name).unlink(missing_ok=True)
