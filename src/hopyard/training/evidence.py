@@ -48,4 +48,5 @@ def _last_lines(hook: str) -> str:
     if not hook:
         return ""
     module, _, function = hook.partition(":")
-    return str(getattr(importlib.import_module(module), function)())
+    lines: list[str] = getattr(importlib.import_module(module), function)()
+    return "\n".join(lines)

@@ -1,0 +1,33 @@
+"""What a failed trial tells."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from hopyard.backend import LocalBackend
+from hopyard.errors import Evidence
+from hopyard.training.evidence import gather
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
+
+
+def fail_after(lines: list[str]) -> Evidence:
+    for line in lines:
+        print(line)
+    try:
+        raise ValueError("too wide")
+    except ValueError as error:
+        return gather(error, "build", 3, "hopyard.backend.output:last_lines")
+
+
+@pytest.mark.parametrize("lines", [[], ["first", "second"]])
+def test_the_last_lines_of_a_worker_are_text(lines: list[str], capfd: Any) -> None:
+    with LocalBackend(num_workers=1, device="cpu") as backend:
+        evidence = backend.submit(0, fail_after, lines).result()
+    assert evidence.log.splitlines() == lines
+    assert ("last output of the worker:" in evidence.describe()) == bool(lines)
+    assert evidence.describe().startswith("ValueError: too wide (build of partition 3")
