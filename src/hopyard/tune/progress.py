@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ class _Row:
     status: str
     epochs: int
     visits: int
+    planned: int
     worker: int | None
     loss: float | None
     value: float | None
@@ -75,7 +77,6 @@ class Progress:
         if kind == "session":
             self._begin(state, record)
         elif kind == "unit":
-            self._units += 1
             for number in record["t"]:
                 self._update(state, state.trials[number], record["w"])
             if ends_epoch(state, record) and not self._live.is_started:
@@ -83,9 +84,11 @@ class Progress:
         elif kind in ("trial", "end"):
             trial = state.trials[record["n" if kind == "trial" else "t"]]
             self._update(state, trial, None)
-            self._total = _total_units(state)
             if trial.error is not None:
                 self.say(f"trial {trial.number} {trial.params} failed: {trial.error.describe()}")
+        elif kind == "back":
+            for number in record["t"]:
+                self._update(state, state.trials[number], None)
         elif kind == "lost":
             self.say(
                 f"worker {record['w']} was lost in trial {record['t'][0]}; the unit is done again. {record['why']}"
@@ -95,32 +98,33 @@ class Progress:
         header = state.header
         self._title = f"run {header['run_id']} on {record['workers']} {record['backend']} workers"
         self._metric, self._maximize = state.metric.key, state.metric.mode == "max"
-        self._units = state.units
         for trial in state.trials.values():
             self._update(state, trial, None)
-        self._total = _total_units(state)
         if self._console.is_terminal and not self._console.is_jupyter:
             self._live.start()
         else:
             self.say(f"{self._title}: {header['layout']['train']} partitions, {header['num_epochs']} epochs")
 
     def _update(self, state: RunState, trial: TrialState, worker: int | None) -> None:
-        history = trial.history
-        losses, values = history.get("train_loss"), history.get(self._metric)
+        known = self._rows.get(trial.number)
+        losses, values = trial.history.get("train_loss"), trial.history.get(self._metric)
+        visits = trial.progress.visits
         row = _Row(
-            trial.number,
-            describe_params(trial.params),
-            trial.status,
-            trial.epochs,
-            trial.progress.visits,
-            worker
-            if worker is not None or trial.number not in self._rows
-            else self._rows[trial.number].worker,
-            losses[-1] if losses else None,
-            values[-1] if values else None,
-            trial.best.value if trial.best else None,
+            trial=trial.number,
+            params=known.params if known else describe_params(trial.params),
+            status=trial.status,
+            epochs=trial.epochs,
+            visits=visits,
+            planned=state.num_epochs * state.layout.units if trial.running else visits,
+            worker=worker if worker is not None or known is None else known.worker,
+            loss=losses[-1] if losses else None,
+            value=values[-1] if values else None,
+            best=trial.best.value if trial.best else None,
         )
-        self._rows[trial.number] = row if trial.running else replace(row, worker=None)
+        # Kept up by differences: going through all trials at each record would take ever longer.
+        self._units += row.visits - (known.visits if known else 0)
+        self._total += row.planned - (known.planned if known else 0)
+        self._rows[trial.number] = row
 
     def _say_epochs(self, state: RunState, record: Record) -> None:
         for number in record["t"]:
@@ -133,7 +137,10 @@ class Progress:
     # The table ------------------------------------------------------------------------------
 
     def __rich__(self) -> RenderableType:
-        rows = sorted(self._rows.values(), key=self._order)
+        everything = list(self._rows.values())  # this runs on the display's thread
+        most = max(1, min(MOST_ROWS, self._console.height - 4))  # title, header, caption, the cursor's line
+        by_number = len(everything) <= most
+        rows = heapq.nsmallest(most, everything, key=_number if by_number else self._promise)
         table = Table(
             title=self._headline(), title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
@@ -141,8 +148,7 @@ class Progress:
             width = max(len(name), len("completed") if name == "worker" else len("0.1234"))
             table.add_column(name, justify="right", no_wrap=True, min_width=width)
         table.add_column("hyperparameters", no_wrap=True)
-        most = self._most_rows()
-        for row in rows[:most]:
+        for row in rows:
             worker = "" if row.worker is None else str(row.worker)
             colour = _COLOURS[row.status]
             cells = (
@@ -154,23 +160,22 @@ class Progress:
                 row.params,
             )
             table.add_row(*(Text(cell, style=colour) for cell in cells))
-        if len(rows) > most:
-            table.caption = f"and {len(rows) - most} more trials"
+        if not by_number:
+            table.caption = f"and {len(everything) - most:,} more trials"
         return table
 
-    def _most_rows(self) -> int:
-        """As many as fit on the screen beside title, header, caption and the cursor's line."""
-        return max(1, min(MOST_ROWS, self._console.height - 4))
-
-    def _order(self, row: _Row) -> Any:
-        if len(self._rows) <= self._most_rows():
-            return row.trial
+    def _promise(self, row: _Row) -> tuple[bool, float, int]:
+        """Sorts trials that go on before those that ended, and the best first."""
         best = float("inf") if row.best is None else (-row.best if self._maximize else row.best)
         return (row.status != "running", best, row.trial)
 
     def _headline(self) -> str:
         seconds = time.monotonic() - self._began
         return f"{self._title}: {self._units:,} of {self._total:,} units, {seconds:.0f} s"
+
+
+def _number(row: _Row) -> int:
+    return row.trial
 
 
 def describe_params(params: Any) -> str:
@@ -195,9 +200,3 @@ def describe_number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4f}" if value == 0 or 0.01 <= abs(value) < 1e5 else f"{value:.4g}"
-
-
-def _total_units(state: RunState) -> int:
-    """Units that all trials known so far will have made if none of them stops early."""
-    per_trial = state.num_epochs * state.layout.units
-    return sum(per_trial if trial.running else trial.progress.visits for trial in state.trials.values())

@@ -1,0 +1,101 @@
+"""What a run shows while it goes on: the right counts, the right trials, at a cost that stays flat."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from hopyard.hopper.state import RunState
+from hopyard.tune.progress import MOST_ROWS, Progress
+
+
+class Screen:
+    """A run of made-up records, and the table that shows it."""
+
+    def __init__(self, mode: str = "max", epochs: int = 2) -> None:
+        self.text = io.StringIO()
+        console = Console(file=self.text, force_terminal=False, width=120, height=60)
+        self.progress = Progress(console=console)
+        self.state = RunState()
+        self.console = console
+        header = {"run_id": "r", "layout": {"train": 1, "validate": 1}, "num_epochs": epochs}
+        self.apply({"r": "run", **header, "metric": {"key": "val_accuracy", "mode": mode}})
+        self.apply({"r": "session", "offset": 0.0, "workers": 2, "backend": "local"})
+
+    def apply(self, record: dict[str, Any]) -> None:
+        self.state.apply(record)
+        self.progress(self.state, record)
+
+    def trial(self, number: int) -> None:
+        self.apply({"r": "trial", "n": number, "params": {"lr": number / 7}, "g": 0})
+
+    def epoch(self, number: int, value: float) -> None:
+        visit = self.state.trials[number].progress.visits
+        part = {"digest": f"{visit}", "files": [], "nbytes": 0}
+        unit = {"r": "unit", "t": [number], "e": visit // 2, "p": 0, "w": 1, "a": 0.0, "z": 1.0}
+        state = {**part, "parts": {"model": part}}
+        self.apply({**unit, "ph": "train", "v": visit, "s": [state], "m": [{"loss": [value, 1.0]}]})
+        metrics = {"values": {"accuracy": value}}
+        self.apply({**unit, "ph": "validate", "v": visit + 1, "s": [None], "m": [metrics]})
+
+    def lines(self) -> list[str]:
+        with self.console.capture() as capture:
+            self.console.print(self.progress)
+        return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_units_are_counted_as_long_as_they_count() -> None:
+    screen = Screen(epochs=3)
+    screen.trial(0)
+    screen.trial(1)
+    screen.epoch(0, 0.5)
+    assert "2 of 12 units" in screen.lines()[0]
+    screen.apply({"r": "end", "t": 1, "status": "stopped"})
+    assert "2 of 6 units" in screen.lines()[0]
+    screen.apply({"r": "unit", "t": [0], "e": 1, "ph": "train", "p": 0, "w": 1, "v": 2, "a": 0.0, "z": 1.0,
+                  "s": [None], "m": [{"loss": [1.0, 1.0]}]})  # fmt: skip
+    assert "3 of 6 units" in screen.lines()[0]
+    screen.apply({"r": "back", "t": [0], "why": "its worker was lost"})
+    assert "2 of 6 units" in screen.lines()[0]
+
+
+def test_of_many_trials_those_that_go_on_and_are_best_are_shown() -> None:
+    screen = Screen()
+    for number in range(MOST_ROWS + 6):
+        screen.trial(number)
+        screen.epoch(number, number / 100)
+    screen.apply({"r": "end", "t": 29, "status": "stopped"})
+    lines = screen.lines()
+    assert [int(line.split()[0]) for line in lines[2 : 2 + MOST_ROWS]] == [*range(28, 4, -1)]
+    assert lines[-1].strip() == "and 6 more trials"
+
+
+def test_few_trials_are_shown_in_order_and_with_what_became_of_them() -> None:
+    screen = Screen("min")
+    for number in (0, 1, 2):
+        screen.trial(number)
+    screen.epoch(1, 0.25)
+    screen.apply({"r": "end", "t": 2, "status": "failed", "error": {"kind": "ValueError", "message": "no"}})
+    lines = screen.lines()
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2"]
+    assert lines[3].split() == ["1", "1", "0.2500", "0.2500", "1", "lr=0.1429"]
+    assert "failed" in lines[4]
+    assert "trial 2 {'lr': 0.2857142857142857} failed: ValueError: no" in screen.text.getvalue()
+
+
+def test_a_record_of_one_trial_touches_no_other(monkeypatch: Any) -> None:
+    screen = Screen()
+    for number in range(1000):
+        screen.trial(number)
+    touched: list[int] = []
+    update = Progress._update
+    monkeypatch.setattr(
+        Progress, "_update", lambda self, state, trial, worker: touched.append(trial.number)
+        or update(self, state, trial, worker)
+    )  # fmt: skip
+    monkeypatch.setattr(RunState, "ranked", None)
+    screen.epoch(7, 0.5)
+    screen.apply({"r": "end", "t": 7, "status": "completed"})
+    assert set(touched) == {7}
