@@ -1,7 +1,9 @@
 """TensorBoard event files: scalars and hyperparameters of each trial.
 
-The files hold nothing that the journal does not: a driver that takes a run up writes the file of an
-unfinished trial anew, then appends to it, so that a kill neither repeats nor loses a point.
+The files hold nothing that the journal does not: a driver that takes a run up writes the files of all
+its trials anew, then appends to them, so that a kill neither repeats nor loses a point. No file describes
+the whole experiment: TensorBoard then gathers hyperparameters and metrics from all trials of all runs, where
+a description would hide what the one trial that it is found with lacks.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.plugins.hparams.metadata import (
-    EXPERIMENT_TAG,
     SESSION_END_INFO_TAG,
     SESSION_START_INFO_TAG,
     create_summary_metadata,
@@ -44,37 +45,34 @@ class TensorBoard:
         kind = record["r"]
         if kind == "session":
             for trial in state.trials.values():
-                if trial.running:
-                    self._begin(state, trial)
+                self._write(state, trial)
         elif kind == "trial":
-            self._begin(state, state.trials[record["n"]])
+            self._write(state, state.trials[record["n"]])
         elif kind == "unit" and ends_epoch(state, record):
             for number in record["t"]:
                 trial = state.trials[number]
-                self._append(state, trial, self._scalars(state, trial, trial.epochs))
+                self._append(state, trial, self._scalars(trial, trial.epochs))
         elif kind == "end":
             trial = state.trials[record["t"]]
-            info = plugin_data_pb2.SessionEndInfo(
-                status=_STATUS[trial.status], end_time_secs=self._time(state)
-            )
-            data = plugin_data_pb2.HParamsPluginData(session_end_info=info)
-            self._append(state, trial, [self._event(state, _hparams_value(SESSION_END_INFO_TAG, data), 0)])
+            self._append(state, trial, [self._end(trial, state.clock)])
 
-    def _begin(self, state: RunState, trial: TrialState) -> None:
+    def _write(self, state: RunState, trial: TrialState) -> None:
+        """Write the trial's file, with all that is known of it."""
         path = self._path(state, trial)
+        self._torn.add(trial.number)
         path.parent.mkdir(parents=True, exist_ok=True)
-        events = [
-            Event(wall_time=self._time(state), file_version="brain.Event:2"),
-            *self._settings(state, trial),
-        ]
+        clock = trial.ended_at[0] if trial.ended_at else state.clock
+        events = [self._event(clock, file_version="brain.Event:2"), self._start(state, trial, clock)]
         for epoch in range(1, trial.epochs + 1):
-            events += self._scalars(state, trial, epoch)
+            events += self._scalars(trial, epoch)
+        if not trial.running:
+            events.append(self._end(trial, trial.ended_at[-1] if trial.ended_at else state.clock))
         path.write_bytes(_encode(events))
         self._torn.discard(trial.number)
 
     def _append(self, state: RunState, trial: TrialState, events: list[Event]) -> None:
         if trial.number in self._torn:
-            self._begin(state, trial)
+            self._write(state, trial)
             return
         try:
             with self._path(state, trial).open("ab") as file:
@@ -89,48 +87,36 @@ class TensorBoard:
             self._logs / run_id / f"{trial.number:05d}" / f"events.out.tfevents.{int(self._started)}.{run_id}"
         )
 
-    def _time(self, state: RunState) -> float:
-        return self._started + state.clock
+    def _event(self, clock: float, step: int = 0, **content: Any) -> Event:
+        return Event(wall_time=self._started + clock, step=step, **content)
 
-    def _event(self, state: RunState, value: Summary.Value, step: int) -> Event:
-        return Event(wall_time=self._time(state), step=step, summary=Summary(value=[value]))
-
-    def _scalars(self, state: RunState, trial: TrialState, epoch: int) -> list[Event]:
+    def _scalars(self, trial: TrialState, epoch: int) -> list[Event]:
+        values = [
+            Summary.Value(tag=name, simple_value=values[epoch - 1]) for name, values in trial.history.items()
+        ]
         return [
-            self._event(state, Summary.Value(tag=name, simple_value=values[epoch - 1]), epoch)
-            for name, values in trial.history.items()
+            self._event(trial.ended_at[epoch - 1], epoch, summary=Summary(value=[value])) for value in values
         ]
 
-    def _settings(self, state: RunState, trial: TrialState) -> list[Event]:
-        metric = api_pb2.MetricInfo(name=api_pb2.MetricName(tag=state.metric.key))
-        params = flat_params(trial.params)
-        infos = [api_pb2.HParamInfo(name=name) for name in params]
-        experiment = api_pb2.Experiment(
-            name=state.header["run_id"], hparam_infos=infos, metric_infos=[metric]
+    def _start(self, state: RunState, trial: TrialState, clock: float) -> Event:
+        info = plugin_data_pb2.SessionStartInfo(
+            group_name=f"{state.header['run_id']}/{trial.number:05d}", start_time_secs=self._started + clock
         )
-        start = plugin_data_pb2.SessionStartInfo(
-            group_name=f"{trial.number:05d}", start_time_secs=self._time(state)
+        for name, value in flat_params(trial.params).items():
+            _set(info.hparams[name], value)
+        data = plugin_data_pb2.HParamsPluginData(session_start_info=info)
+        return self._event(clock, summary=_hparams(SESSION_START_INFO_TAG, data))
+
+    def _end(self, trial: TrialState, clock: float) -> Event:
+        info = plugin_data_pb2.SessionEndInfo(
+            status=_STATUS[trial.status], end_time_secs=self._started + clock
         )
-        for name, value in params.items():
-            _set(start.hparams[name], value)
-        return [
-            self._event(
-                state,
-                _hparams_value(EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment)),
-                0,
-            ),
-            self._event(
-                state,
-                _hparams_value(
-                    SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start)
-                ),
-                0,
-            ),
-        ]
+        data = plugin_data_pb2.HParamsPluginData(session_end_info=info)
+        return self._event(clock, summary=_hparams(SESSION_END_INFO_TAG, data))
 
 
-def _hparams_value(tag: str, data: Any) -> Summary.Value:
-    return Summary.Value(tag=tag, metadata=create_summary_metadata(data))
+def _hparams(tag: str, data: Any) -> Summary:
+    return Summary(value=[Summary.Value(tag=tag, metadata=create_summary_metadata(data))])
 
 
 def _set(field: Any, value: Any) -> None:
