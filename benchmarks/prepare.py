@@ -57,7 +57,9 @@ def write_bytes_with_pyarrow(values: np.ndarray, directory: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--columns", type=int, default=768)
     parser.add_argument("--repeats", type=int, default=5)

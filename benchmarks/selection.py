@@ -91,7 +91,9 @@ def train(rate: float, features: torch.Tensor, labels: torch.Tensor, tuned: bool
     return float(loss)
 
 
-def loop(rates: list[float], features: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], tuned: bool) -> None:
+def loop(
+    rates: list[float], features: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], tuned: bool
+) -> None:
     torch.set_num_threads(1)
     for rate in rates:
         train(rate, torch.from_numpy(features), torch.from_numpy(labels), tuned)
@@ -101,7 +103,8 @@ def loop_seconds(data: dict[str, np.ndarray[Any, Any]], tuned: bool) -> float:
     context = multiprocessing.get_context("spawn")
     began = time.perf_counter()
     processes = [
-        context.Process(target=loop, args=(RATES[half::2], data["features"], data["label"], tuned)) for half in range(2)
+        context.Process(target=loop, args=(RATES[half::2], data["features"], data["label"], tuned))
+        for half in range(2)
     ]
     for process in processes:
         process.start()
@@ -124,7 +127,9 @@ def ray_seconds(data: dict[str, np.ndarray[Any, Any]]) -> float:
         torch.set_num_threads(1)
         features, labels = ray.get(held)
         # Ray's arrays are read-only; torch wants to be told that this is fine.
-        value = train(config["lr"], torch.from_numpy(features.copy()), torch.from_numpy(labels.copy()), tuned=True)
+        value = train(
+            config["lr"], torch.from_numpy(features.copy()), torch.from_numpy(labels.copy()), tuned=True
+        )
         tune.report({"loss": value})
 
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +160,10 @@ def main() -> None:
     value = statistics.median(ours)
     for peer, seconds in peers.items():
         result = {"name": "16 networks x 5 epochs x 200k rows", "value": round(value, 2), "unit": "s"}
-        print(json.dumps(result | {"peer": f"{peer}: {seconds:.1f} s", "ratio": round(value / seconds, 3)}), flush=True)
+        print(
+            json.dumps(result | {"peer": f"{peer}: {seconds:.1f} s", "ratio": round(value / seconds, 3)}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

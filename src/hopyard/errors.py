@@ -5,7 +5,8 @@
     HopyardError
     ├── UsageError              fix the call
     │   ├── DataError           fix the data, or state a policy for it
-    │   │   └── ColumnError     name other columns
+    │   │   ├── ColumnError     name other columns
+    │   │   └── UnsupportedTypeError  turn the column into numbers, text or bytes
     │   ├── SpaceError          fix the search space
     │   ├── MetricError         name another metric, or its mode
     │   ├── EstimatorError      fix the estimator function or its arguments
@@ -53,6 +54,10 @@ class DataError(UsageError):
 
 class ColumnError(DataError):
     """A column is unknown or missing."""
+
+
+class UnsupportedTypeError(DataError):
+    """A column's values have no place in a dataset."""
 
 
 class SpaceError(UsageError):

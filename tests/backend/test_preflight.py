@@ -40,7 +40,8 @@ def test_a_store_in_memory_is_enough_inline_and_refused_by_processes(backend: Lo
     assert facts.pid == os.getpid()
     assert list(store.list()) == []
     with pytest.raises(
-        UsageError, match=r"memory:// lives in the driver's memory, .* use LocalStore .* InlineBackend"
+        UsageError,
+        match=r"memory://unnamed-\d+ lives in the driver's memory, .* use LocalStore .* InlineBackend",
     ):
         preflight(backend, store)
 

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import Callback, GridSearch, hp_choice
+from hopyard.tune.progress import Progress
 
 WALK = """
 import os, pickle, sys
@@ -134,7 +134,7 @@ def test_a_trial_that_kills_its_worker_twice_fails_with_its_last_words_and_the_o
 
 @pytest.mark.parametrize("match", ["runs/*/journal/*", "runs/*/0*/*", "train_data/*", "val_data/*"])
 def test_a_disk_that_is_full_for_a_while_pauses_the_run_and_changes_no_result(
-    match: str, search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
+    match: str, search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Full while it prepares, in the middle of a unit, or of a journal segment."""
     undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
@@ -144,35 +144,43 @@ def test_a_disk_that_is_full_for_a_while_pauses_the_run_and_changes_no_result(
     store = FaultyStore(
         LocalStore(tmp_path / "store"), Fault("full", at=2, times=10**6, match=match, until=space_made)
     )
-    maker = threading.Timer(0.3, space_made.touch)
-    maker.start()
+    said = when_paused(monkeypatch, space_made.touch)
     model = search(store).fit(make_rows())
-    maker.join()
     assert contents_of(model.run) == contents_of(undisturbed.run)
-    assert capsys.readouterr().out.count("paused: ") == 1
+    assert sum("paused: " in message for message in said) == 1
 
 
 def test_a_real_file_system_that_is_full_pauses_the_run(
-    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, capsys: Any
+    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with small_file_system(tmp_path / "small", "2m") as folder:
         undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
         ballast = folder / "ballast"
-        model = None
 
         class Fill(Callback):
-            """Fills the disk after the first epoch, and empties it a little later."""
+            """Fills the disk after the first epoch."""
 
             def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
                 if not ballast.exists():
                     fill(ballast)
-                    threading.Timer(0.3, ballast.write_bytes, (b"",)).start()
 
+        said = when_paused(monkeypatch, lambda: ballast.write_bytes(b""))
         model = search(LocalStore(folder), callbacks=[Fill()]).fit(make_rows())
         assert contents_of(model.run) == contents_of(undisturbed.run)
-    said = capsys.readouterr().out
-    assert "paused: no space is left for" in said
-    assert "there is space again: the run goes on." in said
+    assert any("paused: no space is left for" in message for message in said)
+
+
+def when_paused(monkeypatch: Any, make_space: Callable[[], Any]) -> list[str]:
+    """Have space made as soon as the user is told that there is none. Gives the messages to the user."""
+    said: list[str] = []
+
+    def say(progress: Progress, message: str) -> None:
+        said.append(message)
+        if "paused: " in message:
+            make_space()
+
+    monkeypatch.setattr(Progress, "say", say)
+    return said
 
 
 def fill(path: Path) -> None:

@@ -20,10 +20,6 @@ from hopyard.data.schema import Column, Kind
 from hopyard.errors import DataError
 
 
-class UnsupportedTypeError(DataError):
-    """One column's values have no place in a dataset; collected so that all are named at once."""
-
-
 @dataclass(frozen=True)
 class ColumnData:
     """All, or some consecutive, rows of one column.

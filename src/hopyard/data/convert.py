@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.columns import ColumnData, UnsupportedTypeError, check_names, empty_data, settle
+from hopyard.data.columns import ColumnData, check_names, empty_data, settle
 from hopyard.data.convert_arrow import SUPPORTED, from_arrow
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import TENSOR_DTYPES
-from hopyard.errors import DataError
+from hopyard.errors import DataError, UnsupportedTypeError
 
 T = TypeVar("T")
 

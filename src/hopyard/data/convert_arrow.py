@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopyard.data.columns import ColumnData, UnsupportedTypeError, expand, settle
+from hopyard.data.columns import ColumnData, expand, settle
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.errors import DataError
+from hopyard.errors import DataError, UnsupportedTypeError
 
 SUPPORTED = (
     "numbers, booleans, strings, bytes, datetimes (kept as int64 nanoseconds), and arrays or lists of numbers"

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from hopyard.data.collect import Collected, collect, pick
-from hopyard.data.columns import ColumnData, UnsupportedTypeError, check_lengths, check_names
+from hopyard.data.columns import ColumnData, check_lengths, check_names
 from hopyard.data.convert import convert_columns, from_numpy, from_rows, from_values
 from hopyard.data.convert_arrow import from_arrow
 from hopyard.data.sources_base import Batch, Source
+from hopyard.errors import UnsupportedTypeError
 
 Convert = Callable[[str, Any], ColumnData]
 

@@ -25,7 +25,9 @@ class Hasher:
     """
 
     def __init__(self, domain: str, threads: int | None = 1) -> None:
-        self._hash = blake3(derive_key_context=domain, max_threads=blake3.AUTO if threads is None else threads)
+        self._hash = blake3(
+            derive_key_context=domain, max_threads=blake3.AUTO if threads is None else threads
+        )
 
     def update(self, data: Buffer) -> None:
         self._hash.update(_bytes(data))

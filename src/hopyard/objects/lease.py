@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ class Lease:
         holder: JSON values that tell others who holds it; host, pid and start are added.
         unseen: seconds without a heartbeat after which a holder is gone (stores without files).
         clock: a monotonic clock, in seconds.
-        wait: called with seconds to wait while watching for a heartbeat.
+        wait: called with seconds to wait while watching for a heartbeat; None: an event that nobody sets.
     """
 
     def __init__(
@@ -47,14 +48,14 @@ class Lease:
         *,
         unseen: float = _UNSEEN,
         clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], object] = time.sleep,
+        wait: Callable[[float], object] | None = None,
     ) -> None:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         self._holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": since, **holder}
         self._store, self._name = store, name
         self._fd: int | None = None
         self._heart: Heartbeat | None = None
-        self._unseen, self._clock, self._wait = unseen, clock, wait
+        self._unseen, self._clock, self._wait = unseen, clock, wait or threading.Event().wait
 
     def acquire(self, take_over: bool = False) -> None:
         """Hold the lease from now on.

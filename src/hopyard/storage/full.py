@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,15 +14,10 @@ _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 10.0
 
 
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
 def wait_for_space(
     action: Callable[[], T],
     announce: Callable[[str], None],
-    wait: Callable[[float], bool] = _sleep,
+    wait: Callable[[float], bool] | None = None,
 ) -> T:
     """What ``action()`` returns, repeated for as long as the store is full.
 
@@ -36,6 +31,7 @@ def wait_for_space(
     Raises:
         StorageFullError: ``wait`` gave up.
     """
+    wait = wait or threading.Event().wait
     pause = _FIRST_WAIT
     announced = False
     while True:
