@@ -21,25 +21,23 @@ def read_state(records: Iterable[Record]) -> RunState:
 
 def committed_units(records: Iterable[Record]) -> list[Record]:
     """The unit records that count: those undone by a lost worker or driver are left out."""
-    state, units = RunState(), defaultdict[int, list[Record]](list)
-    order: dict[int, int] = {}
-    for record in records:
+    state, units = RunState(), defaultdict[int, list[tuple[int, Record]]](list)
+    for index, record in enumerate(records):
         state.apply(record)
         if record["r"] == "unit":
-            order[id(record)] = len(order)
             for number in record["t"]:
-                units[number].append(record)
+                units[number].append((index, record))
         elif record["r"] in ("back", "session"):
             for number in record["t"] if record["r"] == "back" else list(units):
                 _undo(units[number], state.trials[number].durable.visits)
     for number, trial in state.trials.items():
         _undo(units[number], trial.durable.visits)
-    kept = {id(record): record for done in units.values() for record in done}
-    return sorted(kept.values(), key=lambda record: order[id(record)])
+    kept = {index: record for done in units.values() for index, record in done}
+    return [kept[index] for index in sorted(kept)]
 
 
-def _undo(units: list[Record], visits: int) -> None:
-    while units and units[-1]["v"] >= visits:
+def _undo(units: list[tuple[int, Record]], visits: int) -> None:
+    while units and units[-1][1]["v"] >= visits:
         units.pop()
 
 

@@ -39,6 +39,11 @@ def read_records(store: Store) -> Iterator[Record]:
     return _records(NumberedLog(store, FOLDER), store)
 
 
+def has_records(store: Store) -> bool:
+    """Whether there is a run in ``store`` (a run's folder), without reading it."""
+    return next(store.list(FOLDER), None) is not None
+
+
 def _records(log: NumberedLog, store: Store) -> Iterator[Record]:
     for number, segment in log.read():
         body, mark = segment[:-_MARK], segment[-_MARK:]

@@ -15,7 +15,7 @@ from hopyard.backend.preflight import preflight
 from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import ALIKE, Hopper
-from hopyard.hopper.journal import Journal, read_records
+from hopyard.hopper.journal import Journal, has_records, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import Metric, Record, RunState
@@ -124,7 +124,7 @@ class Launch:
     def _free_id(self, name: str) -> str:
         """``name``, or the first of ``name-2``, ``name-3``, ... that no run has."""
         runs, number, free = self._arguments.store.runs, 1, name
-        while next(read_records(runs.at(free)), None) is not None:
+        while has_records(runs.at(free)):
             number += 1
             free = f"{name}-{number}"
         return free
@@ -204,6 +204,7 @@ class Launch:
                 journal.append(header)
                 journal.records.append(header)
             state, decisions, pending = self._replayed(journal, settings, surroundings)
+            journal.records.clear()  # they are many, and the state has what counts
             if state.finished != "completed":
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 work = TrainingWork(folder, save_program(folder, self._program(splits)))

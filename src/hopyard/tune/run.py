@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import CorruptError, NotFoundError, TrialError, nearest
+from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, TrialError, nearest
 from hopyard.hopper.history import broken_rules, committed_units, read_state
-from hopyard.hopper.journal import read_records
+from hopyard.hopper.journal import FOLDER, has_records, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.storage import Store
@@ -29,7 +30,7 @@ class Run:
     """
 
     def __init__(self, store: Store, run_id: str, records: list[Record]) -> None:
-        self._store, self._records = store, records
+        self._store, self._known = store, len(records)
         self.run_id = run_id
         check_header(records[0], f"run {run_id} in {store.url}")
         self.state: RunState = read_state(records)
@@ -46,18 +47,22 @@ class Run:
 
         Raises:
             TrialError: no trial has a result.
+            RunInterruptedError: none has one so far.
         """
-        if self.state.best is None:
-            failed = [trial for trial in self.state.trials.values() if trial.error is not None]
-            shown = (
-                failed[0].error.describe() if failed and failed[0].error else "no trial has ended an epoch"
+        if self.state.best is not None:
+            return self.model(self.state.best)
+        errors = [trial.error for trial in self.failures() if trial.error is not None]
+        if self.status != "completed":
+            raise RunInterruptedError(
+                f"run {self.run_id} has no model so far: none of its {len(self.state.trials)} trials has ended an epoch."
+                " Run the same script again, without time_budget or with a larger one, to go on."
             )
-            raise TrialError(
-                f"run {self.run_id} has no model: {len(failed)} of {len(self.state.trials)} trials failed. "
-                f"See run.trials() for all of them; the first says:\n{shown}",
-                failed[0].error if failed else None,
-            )
-        return self.model(self.state.best)
+        first = errors[0].describe() if errors else f"{self.state.metric.key} was no number in any epoch."
+        raise TrialError(
+            f"run {self.run_id} has no model: {len(errors)} of {len(self.state.trials)} trials failed. "
+            f"See run.trials() for all of them; the first says:\n{first}",
+            errors[0] if errors else None,
+        )
 
     @property
     def models(self) -> list[Model]:
@@ -87,11 +92,11 @@ class Run:
 
     def units(self) -> list[Record]:
         """The committed units, as the journal records them."""
-        return committed_units(self._records)
+        return committed_units(self._records())
 
     def broken_rules(self) -> list[str]:
         """The rules of model hopping that this run's units break: none, if all is well."""
-        return broken_rules(self._records)
+        return broken_rules(self._records())
 
     def failures(self) -> Iterator[TrialState]:
         return (trial for trial in self.state.trials.values() if trial.error is not None)
@@ -99,6 +104,10 @@ class Run:
     def histories(self) -> dict[int, dict[str, list[float]]]:
         """The history of every trial by its number."""
         return {number: dict(trial.history) for number, trial in self.state.trials.items()}
+
+    def _records(self) -> Iterator[Record]:
+        """The records that the run had when it was opened: read again, because they are many."""
+        return itertools.islice(read_records(self._store), self._known)
 
     def _model(self, trial: TrialState) -> Model:
         assert trial.best is not None
@@ -155,6 +164,10 @@ def open_run(store: Store, run_id: str) -> Run:
 
 def list_runs(store: Store) -> list[str]:
     """The ids of all runs in ``store``, sorted."""
-    return sorted(
-        {entry.name.partition("/")[0] for entry in store.runs.list() if "/journal/" in f"/{entry.name}"}
-    )
+    runs = store.runs
+    folder = runs.path("run")
+    if folder is None:
+        names = {entry.name.partition("/")[0] for entry in runs.list()}
+    else:  # a run holds many objects: one level of its directory says enough
+        names = {path.parent.name for path in folder.parent.glob(f"*/{FOLDER}")}
+    return sorted(name for name in names if has_records(runs.at(name)))

@@ -1,0 +1,109 @@
+"""Runs as their journals tell them: found cheaply, also damaged or unfinished ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard import open_run
+from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, SettingsError
+from hopyard.hopper.history import broken_rules, committed_units
+from hopyard.hopper.journal import read_records
+from hopyard.storage import LocalStore, MemoryStore
+from hopyard.tune import Callback, list_runs
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_runs_are_listed_by_their_journals(kind: str, search: Any, make_rows: Any, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path) if kind == "local" else MemoryStore()
+    assert list_runs(store) == []
+    for name in ("b", "a"):
+        search(store, run_id=name, num_models=1, num_epochs=1).fit(make_rows())
+    store.runs.put("not-a-run/lease", b"")
+    assert list_runs(store) == ["a", "b"]
+    with pytest.raises(NotFoundError, match=r"no run 'c'.*The runs there are: a, b"):
+        open_run(store, "c")
+
+
+def test_runs_are_listed_without_listing_what_they_hold(
+    search: Any, make_rows: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    store = LocalStore(tmp_path)
+    search(store, run_id="a", num_models=1, num_epochs=1).fit(make_rows())
+    listed: list[str] = []
+    whole = LocalStore.list
+    monkeypatch.setattr(
+        LocalStore, "list", lambda self, prefix="": listed.append(prefix) or whole(self, prefix)
+    )
+    assert list_runs(store) == ["a"]
+    assert listed == ["runs/a/journal"]
+
+
+def test_a_run_tells_what_was_there_when_it_was_opened(search: Any, make_rows: Any) -> None:
+    store = MemoryStore()
+    run = search(store, run_id="a", num_models=1).fit(make_rows()).run
+    before = run.units()
+    search(store, run_id="a", num_models=2).fit(make_rows())
+    assert run.units() == before
+    assert len(open_run(store, "a").units()) == 2 * len(before)
+    assert committed_units(iter(list(read_records(store.runs.at("a"))))) == open_run(store, "a").units()
+    assert broken_rules(read_records(store.runs.at("a"))) == []
+
+
+def test_a_damaged_journal_is_an_error_and_fresh_starts_beside_it(search: Any, make_rows: Any) -> None:
+    store = MemoryStore()
+    first = search(store).fit(make_rows())
+    store.put(f"runs/{first.run_id}/journal/000000000001", b"garbage")
+    with pytest.raises(CorruptError, match="start the run anew with fresh=True"):
+        search(store).fit(make_rows())
+    fresh = search(store, fresh=True).fit(make_rows())
+    assert fresh.run_id == f"{first.run_id}-2"
+    assert fresh.get_all_model_history() == first.get_all_model_history()
+
+
+def test_a_run_without_a_result_so_far_says_how_to_go_on(search: Any, make_rows: Any) -> None:
+    store = MemoryStore()
+    with pytest.raises(
+        RunInterruptedError, match=r"has no model so far: none of its 3 trials has ended an epoch"
+    ):
+        search(store, time_budget=1e-6).fit(make_rows())
+    assert len(search(store).fit(make_rows()).get_all_models()) == 3
+
+
+@pytest.mark.parametrize("patience", [None, 1])
+def test_a_run_that_is_extended_in_steps_and_interrupted_equals_a_long_one(
+    patience: int | None, search: Any, make_rows: Any, contents_of: Any
+) -> None:
+    whole = search(MemoryStore(), num_models=3, num_epochs=5, patience=patience).fit(make_rows())
+    store = MemoryStore()
+
+    class Stop(Callback):
+        def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
+            raise KeyboardInterrupt
+
+    for models, epochs in ((1, 1), (2, 2), (3, 3), (3, 5)):
+        budget = {"run_id": "grows", "num_models": models, "num_epochs": epochs, "patience": patience}
+        with pytest.raises(KeyboardInterrupt):
+            search(store, **budget, callbacks=[Stop()]).fit(make_rows())
+        if epochs != 2:
+            model = search(store, **budget).fit(make_rows())
+    assert contents_of(model.run) == contents_of(whole.run)
+    assert model.run.broken_rules() == []
+
+
+def test_a_run_that_kept_only_its_best_grows_in_models_but_not_in_epochs(search: Any, make_rows: Any) -> None:
+    store = MemoryStore()
+    search(store, run_id="a", keep="best").fit(make_rows())
+    before = len(list(read_records(store.runs.at("a"))))
+    with pytest.raises(
+        SettingsError, match=r"num_epochs is 3 now and was 2, but the state of trial \d was not kept"
+    ):
+        search(store, run_id="a", keep="best", num_epochs=3).fit(make_rows())
+    assert len(list(read_records(store.runs.at("a")))) == before
+    grown = search(store, run_id="a", keep="best", num_models=5).fit(make_rows())
+    whole = search(MemoryStore(), num_models=5).fit(make_rows())
+    assert grown.get_all_model_history() == whole.get_all_model_history()
+    kept = {entry.name.split("/")[2] for entry in store.list("runs/a") if entry.name.endswith(".safetensors")}
+    assert kept == {f"{grown.trial:05d}"}
