@@ -16,7 +16,7 @@ from enum import IntEnum
 from itertools import islice
 from typing import Any, TypeAlias
 
-import cloudpickle
+from hopyard.objects import pickles
 
 Part: TypeAlias = bytes | bytearray | memoryview
 
@@ -51,7 +51,7 @@ def dumps(value: Any, *, copy: bool) -> list[Part]:
         buffers.append(view.tobytes() if copy else view)
         return False
 
-    return [cloudpickle.dumps(value, protocol=5, buffer_callback=keep), *buffers]
+    return [pickles.dumps(value, keep), *buffers]
 
 
 def loads(parts: Sequence[Part]) -> Any:

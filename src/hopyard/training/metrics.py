@@ -25,10 +25,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from hopyard.errors import MetricError, nearest
+from hopyard.objects.pickles import dumps
 from hopyard.training.metric import Array, Mean, Metric, State
 from hopyard.training.metrics_classes import F1, Accuracy, Precision, Recall, TopKAccuracy
 from hopyard.training.metrics_ranking import AUC
@@ -156,7 +156,7 @@ class ObjectMetric(Metric):
     def state(self) -> State:
         if self._live is None:
             return {}
-        return {"pickle": np.frombuffer(cloudpickle.dumps(self._live), np.uint8)}
+        return {"pickle": np.frombuffer(dumps(self._live), np.uint8)}
 
     @state.setter
     def state(self, value: State) -> None:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-import cloudpickle
-
 from hopyard.data.dataset import Dataset
 from hopyard.data.schema import Schema
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest
+from hopyard.objects.pickles import dumps
 from hopyard.storage import Store
 
 _HEADER = b"hopyard program 1\n"
@@ -84,7 +83,7 @@ def pickled(program: Program) -> bytes:
         EstimatorError: the estimator function, or what it reaches, cannot be pickled.
     """
     try:
-        data: bytes = cloudpickle.dumps(program)
+        data = dumps(program)
     except (TypeError, pickle.PicklingError, NotImplementedError, AttributeError, RecursionError) as error:
         raise EstimatorError(
             f"The estimator function cannot be pickled ({error}), but workers, and the run's folder, get it as a "
