@@ -99,3 +99,15 @@ def test_a_record_of_one_trial_touches_no_other(monkeypatch: Any) -> None:
     screen.epoch(7, 0.5)
     screen.apply({"r": "end", "t": 7, "status": "completed"})
     assert set(touched) == {7}
+
+
+def test_of_trials_that_fail_alike_only_the_first_is_shown_with_its_traceback() -> None:
+    screen = Screen()
+    for number, message in enumerate(["too wide", "too wide", "too deep"]):
+        screen.trial(number)
+        error = {"kind": "ValueError", "message": message, "traceback": f"in estimator {number}"}
+        screen.apply({"r": "end", "t": number, "status": "failed", "error": error})
+    said = screen.text.getvalue()
+    assert "trial 0 {'lr': 0.0} failed: ValueError: too wide" in said
+    assert "failed like trial 0: ValueError: too wide\n" in said
+    assert [number for number in range(3) if f"in estimator {number}" in said] == [0, 2]

@@ -34,14 +34,13 @@ def list_command(store: StorePath) -> None:
     opened = _open(store)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", no_wrap=True)
-    for title in ("status", "begun", "trials", "units"):
-        table.add_column(title, no_wrap=True, justify="right" if title in ("trials", "units") else "left")
+    for title in ("status", "begun", "trials"):
+        table.add_column(title, no_wrap=True, justify="right" if title == "trials" else "left")
     table.add_column("best")
     for run_id in list_runs(opened):
         run = open_run(opened, run_id)
         begun = datetime.datetime.fromtimestamp(run.state.header["created"]).strftime("%Y-%m-%d %H:%M")
-        trials, units = str(len(run.state.trials)), f"{run.state.units:,}"
-        table.add_row(run_id, run.status, begun, trials, units, _best(run))
+        table.add_row(run_id, run.status, begun, str(len(run.state.trials)), _best(run))
     if table.row_count:
         console().print(table)
     else:

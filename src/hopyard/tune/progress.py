@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from hopyard.backend import Backend
+from hopyard.errors import Evidence
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.tune.callbacks import ends_epoch
 
@@ -42,6 +43,7 @@ class Progress:
         self._console = console or Console()
         self._enabled = enabled
         self._rows: dict[int, _Row] = {}
+        self._failures: dict[tuple[str, str], int] = {}
         self._title, self._metric, self._units, self._total = "", "", 0, 0
         self._maximize = False
         self._began = time.monotonic()
@@ -85,7 +87,7 @@ class Progress:
             trial = state.trials[record["n" if kind == "trial" else "t"]]
             self._update(state, trial, None)
             if trial.error is not None:
-                self.say(f"trial {trial.number} {trial.params} failed: {trial.error.describe()}")
+                self._say_failure(trial, trial.error)
         elif kind == "back":
             for number in record["t"]:
                 self._update(state, state.trials[number], None)
@@ -93,6 +95,15 @@ class Progress:
             self.say(
                 f"worker {record['w']} was lost in trial {record['t'][0]}; the unit is done again. {record['why']}"
             )
+
+    def _say_failure(self, trial: TrialState, error: Evidence) -> None:
+        """In full once; of trials that fail alike, a line each."""
+        first = self._failures.setdefault((error.kind, error.message), trial.number)
+        what = f"trial {trial.number} {trial.params} failed"
+        if first == trial.number:
+            self.say(f"{what}: {error.describe()}")
+        else:
+            self.say(f"{what} like trial {first}: {error.kind}: {error.message}")
 
     def _begin(self, state: RunState, record: Record) -> None:
         header = state.header
@@ -141,9 +152,7 @@ class Progress:
         most = max(1, min(MOST_ROWS, self._console.height - 4))  # title, header, caption, the cursor's line
         by_number = len(everything) <= most
         rows = heapq.nsmallest(most, everything, key=_number if by_number else self._promise)
-        table = Table(
-            title=self._headline(), title_justify="left", box=None, pad_edge=False, header_style="bold"
-        )
+        table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("trial", "epoch", "loss", self._metric.removeprefix("val_"), "worker"):
             width = max(len(name), len("completed") if name == "worker" else len("0.1234"))
             table.add_column(name, justify="right", no_wrap=True, min_width=width)
@@ -162,7 +171,7 @@ class Progress:
             table.add_row(*(Text(cell, style=colour) for cell in cells))
         if not by_number:
             table.caption = f"and {len(everything) - most:,} more trials"
-        return table
+        return Group(Text(self._headline(), style="bold"), table)
 
     def _promise(self, row: _Row) -> tuple[bool, float, int]:
         """Sorts trials that go on before those that ended, and the best first."""
