@@ -145,7 +145,7 @@ def test_points_share_nothing_with_the_space() -> None:
 def test_a_grid_is_the_product_of_its_choices() -> None:
     space = {"a": hp_choice([1, 2]), "b": (hp_choice(["x", "y"]), 0), "c": hp_quniform(0, 1, 0.5), "d": None}
     expected = [
-        {"a": a, "b": (b, 0), "c": c, "d": None} for a in (1, 2) for b in ("x", "y") for c in (0.0, 0.5, 1.0)
+        {"a": a, "b": [b, 0], "c": c, "d": None} for a in (1, 2) for b in ("x", "y") for c in (0.0, 0.5, 1.0)
     ]
     assert grid(space) == expected
 

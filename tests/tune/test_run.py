@@ -12,7 +12,7 @@ from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, Set
 from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore, MemoryStore
-from hopyard.tune import Callback, list_runs
+from hopyard.tune import Callback, hp_choice, list_runs
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
@@ -107,3 +107,27 @@ def test_a_run_that_kept_only_its_best_grows_in_models_but_not_in_epochs(search:
     assert grown.get_all_model_history() == whole.get_all_model_history()
     kept = {entry.name.split("/")[2] for entry in store.list("runs/a") if entry.name.endswith(".safetensors")}
     assert kept == {f"{grown.trial:05d}"}
+
+
+def test_parameters_are_the_same_values_before_and_after_a_run_is_taken_up(
+    search: Any, make_rows: Any
+) -> None:
+    store = MemoryStore()
+    seen: list[Any] = []
+
+    class Stop(Callback):
+        def on_trial_start(self, trial: Any) -> None:
+            seen.append(trial.params)
+
+        def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
+            raise KeyboardInterrupt
+
+    space = {"width": 4, "lr": 0.1, "betas": hp_choice([(0.9, 0.99), (0.8, 0.9)]), "plain": (1, {"a": (2,)})}
+    points = [{"width": 4, "lr": 0.1, "betas": (0.8, 0.9), "plain": (1, {"a": (2,)})}]
+    arguments = {"search_space": space, "num_models": 2, "initial_params": points}
+    with pytest.raises(KeyboardInterrupt):
+        search(store, **arguments, callbacks=[Stop()]).fit(make_rows())
+    model = search(store, **arguments).fit(make_rows())
+    trials = model.run.state.trials
+    assert [trials[number].params for number in sorted(trials)] == seen
+    assert seen[0] == {"width": 4, "lr": 0.1, "betas": [0.8, 0.9], "plain": [1, {"a": [2]}]}

@@ -55,10 +55,8 @@ def points(space: Any) -> Iterator[Any]:
         case dict():
             for values in _product(list(space.values())):
                 yield dict(zip(space, values, strict=True))
-        case list():
+        case list() | tuple():
             yield from (list(values) for values in _product(space))
-        case tuple():
-            yield from (tuple(values) for values in _product(space))
         case _:
             yield space
 
@@ -123,10 +121,8 @@ def _draw(space: Any, seed: int, trial: int, path: tuple[Step, ...]) -> Any:
             return space.value(_multiple(space, _bits(seed, path, trial)))
         case dict():
             return {key: _draw(value, seed, trial, (*path, key)) for key, value in space.items()}
-        case list():
+        case list() | tuple():
             return [_draw(value, seed, trial, (*path, index)) for index, value in enumerate(space)]
-        case tuple():
-            return tuple(_draw(value, seed, trial, (*path, index)) for index, value in enumerate(space))
     return space
 
 

@@ -1,8 +1,9 @@
 """Search spaces: what a user writes, checked as it is written.
 
 A space is a dictionary with text keys. Its values are dimensions (what the ``hp_`` functions return), further
-dictionaries, lists or tuples that may hold dimensions, or constants (JSON values), which every point carries
-unchanged. An option of ``hp_choice`` may itself be a space: its dimensions exist only where it is chosen.
+dictionaries or lists that may hold dimensions, or constants (JSON values), which every point carries
+unchanged. Tuples are lists, as which a journal gives them back. An option of ``hp_choice`` may itself be a
+space: its dimensions exist only where it is chosen.
 """
 
 from __future__ import annotations
@@ -195,8 +196,7 @@ def check_space(space: Any, where: str = "the search space") -> Any:
                 )
         return {key: check_space(value, f"{where}[{key!r}]") for key, value in space.items()}
     if isinstance(space, list | tuple):
-        items = [check_space(value, f"{where}[{index}]") for index, value in enumerate(space)]
-        return items if isinstance(space, list) else tuple(items)
+        return [check_space(value, f"{where}[{index}]") for index, value in enumerate(space)]
     raise SpaceError(
         f"{where} holds {_short(space)} of type {type(space).__name__}, but a space is made of hp_ "
         "dimensions, "
