@@ -128,7 +128,7 @@ def short_search(store: Any, estimator_gen_fn: Any, **arguments: Any) -> RandomS
     )
 
 
-def test_a_run_is_opened_by_its_id(wine_model: Any, tmp_path: Path) -> None:
+def test_a_run_is_opened_by_its_id(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     model = short_search(store, mixed, **MIXED).fit(people())
     run = hopyard.open_run(open_store(str(tmp_path)), model.run_id)

@@ -114,7 +114,7 @@ class Forward:
         try:
             with self.autocast():
                 return self.module(*arguments, **keywords)
-        except (RuntimeError, TypeError, IndexError) as error:
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
             given = [shape_of(value) for value in arguments]
             given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
             raise EstimatorError(

@@ -1,0 +1,356 @@
+"""Arguments and data that cannot work: each is refused in words, before anything is written."""
+
+# ruff: noqa: E501 - the messages stand in one piece
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from hopyard.backend import InlineBackend
+from hopyard.data import prepare
+from hopyard.errors import (
+    ColumnError,
+    DataError,
+    HopyardError,
+    MetricError,
+    NotFoundError,
+    SettingsError,
+    SpaceError,
+    TrialError,
+    UsageError,
+)
+from hopyard.storage import LocalStore, MemoryStore
+from hopyard.torch import TorchEstimator
+from hopyard.tune import Callback, GridSearch, RandomSearch, hp_choice, hp_loguniform, hp_uniform
+
+
+def linear(params: dict[str, Any]) -> TorchEstimator:
+    model, loss = torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss()
+    return TorchEstimator(model, torch.optim.SGD, loss, batch_size=8, optimizer_params={"lr": 0.1})
+
+
+@pytest.fixture
+def untouched(tmp_path: Path) -> Iterator[LocalStore]:
+    """A store in which no file may be when the test is over."""
+    yield LocalStore(tmp_path / "store")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def refused(kind: type[HopyardError], text: str) -> Any:
+    """``text`` must be in the message as it stands."""
+    return pytest.raises(kind, match=re.escape(text))
+
+
+# Arguments -------------------------------------------------------------------------------------
+
+ARGUMENTS: list[tuple[str, Any, type[HopyardError], str]] = [
+    ("backend", "local", UsageError, "backend is 'local'; it must be a Backend, for example hopyard.backend.LocalBackend("),
+    ("store", "/tmp/x", UsageError, "store is '/tmp/x'; it must be a Store, for example hopyard.storage.LocalStore("),
+    ("estimator_gen_fn", None, UsageError, "estimator_gen_fn is None; it must be a function that takes a dict"),
+    ("search_space", None, SpaceError, "the search space is None, but must be a dictionary"),
+    ("search_space", {}, SpaceError, "the search space is empty, but needs at least one parameter."),
+    ("search_space", {"a": 3}, SpaceError, "has only 1 different points. Write num_models=1 or less"),
+    ("search_space", {1: hp_choice([1])}, SpaceError, "has the key 1 (int), but keys are texts. Write '1'."),
+    ("num_models", 0, UsageError, "num_models is 0; it must be an int of at least 1."),
+    ("num_models", 2.0, UsageError, "num_models is 2.0; it must be an int of at least 1."),
+    ("num_epochs", "2", UsageError, "num_epochs is '2'; it must be an int of at least 1."),
+    ("num_epochs", True, UsageError, "num_epochs is True; it must be an int of at least 1."),
+    ("evaluation_metric", None, UsageError, "evaluation_metric is None; it must be the name of one metric"),
+    ("evaluation_metric", ["accuracy"], UsageError, "evaluation_metric is ['accuracy']; it must be the name of one metric"),
+    ("evaluation_metric", "val_", UsageError, "evaluation_metric is 'val_'; it must be the name of one metric"),
+    ("evaluation_metric", "train_loss", MetricError, "trials are ranked by validation. Give 'loss'"),
+    ("evaluation_metric", "acuracy", MetricError, "direction is known; did you mean 'accuracy'? For a metric of your own give mode="),
+    ("evaluation_metric", "gain", MetricError, "direction is known. For a metric of your own give mode='max' if"),
+    ("mode", "best", UsageError, "mode is 'best'; it must be 'min', 'max' or None."),
+    ("feature_columns", [], UsageError, "feature_columns is []; it must be a list of column names, at least one."),
+    ("feature_columns", None, UsageError, "feature_columns is None; it must be a list of column names"),
+    ("feature_columns", [3], UsageError, "feature_columns is [3]; it must be a list of column names"),
+    ("feature_columns", ["features"] * 2, UsageError, "which names 'features' twice. Name each column once."),
+    ("label_columns", 3, UsageError, "label_columns is 3; it must be a list of column names"),
+    ("validation", 0, DataError, "validation=0 is not a share: it must be greater than 0 and less than 1."),
+    ("validation", 1.5, DataError, "validation=1.5 is not a share: it must be greater than 0 and less than 1."),
+    ("validation", float("nan"), DataError, "validation=nan is not a share"),
+    ("validation", True, DataError, "validation=True is not a share"),
+    ("num_partitions", 0, UsageError, "num_partitions is 0; it must be an int of at least 1 or None."),
+    ("num_partitions", "8", UsageError, "num_partitions is '8'; it must be an int of at least 1 or None."),
+    ("order_groups", 2.5, UsageError, "order_groups is 2.5; it must be an int of at least 1 or None."),
+    ("seed", "a", UsageError, "seed is 'a'; it must be an int, or None for a random one that is recorded."),
+    ("seed", True, UsageError, "seed is True; it must be an int"),
+    ("logdir", 3, UsageError, "logdir is 3; it must be the path of a directory, or None"),
+    ("logdir", b"x", UsageError, "logdir is b'x'; it must be the path of a directory, or None"),
+    ("stock", 1, UsageError, "stockrooms come in a later version of Hopyard. Leave it out."),
+    ("run_id", "", UsageError, "run_id is ''; it must be up to 100 of the letters"),
+    ("run_id", "../x", UsageError, "run_id is '../x'; it must be up to 100 of the letters"),
+    ("run_id", "é", UsageError, "run_id is 'é'; it must be up to 100 of the letters"),
+    ("run_id", "a" * 101, UsageError, "it must be up to 100 of the letters"),
+    ("run_id", "-", UsageError, "and begin with a letter or digit."),
+    ("fresh", "no", UsageError, "fresh is 'no'; it must be True or False."),
+    ("reproducible", None, UsageError, "reproducible is None; it must be True or False."),
+    ("progress", 1, UsageError, "progress is 1; it must be True or False."),
+    ("packing", "fused", UsageError, "other packings come in a later one. Leave it out, or give 'auto', 'serial' or 'off'."),
+    ("packing", "none", UsageError, "packing is 'none'; it must be one of 'auto', 'off', 'serial'"),
+    ("keep", "none", UsageError, "keep is 'none'; it must be 'completed', 'best' or 'all'."),
+    ("keep_n", 0, UsageError, "keep_n is 0; it must be an int of at least 1."),
+    ("keep_n", 3, UsageError, "keep is 'completed'. Give keep='best', or leave keep_n out."),
+    ("checkpoint_every", 0, UsageError, "checkpoint_every is 0; it must be 'unit', 'epoch' or a number of seconds above 0."),
+    ("checkpoint_every", "batch", UsageError, "checkpoint_every is 'batch'; it must be 'unit', 'epoch'"),
+    ("time_budget", -1, UsageError, "time_budget is -1; it must be a number of seconds above 0, or None."),
+    ("time_budget", float("nan"), UsageError, "time_budget is nan; it must be a number of seconds above 0"),
+    ("patience", 0, UsageError, "patience is 0; it must be an int of at least 1 or None."),
+    ("initial_params", None, UsageError, "initial_params is None; it must be a list of points"),
+    ("initial_params", {"width": 4}, UsageError, "initial_params is {'width': 4}; it must be a list of points"),
+    ("initial_params", [{"width": 5, "lr": 0.1}], SpaceError, "width is 5, but the search space asks for one of 4, 8."),
+    ("initial_params", [{"wdth": 4, "lr": 0.1}], SpaceError, "; did you mean 'width'? Rename or remove it."),
+    ("initial_params", [{"width": 4}], SpaceError, "lacks 'lr', but a point gives every parameter."),
+    ("init_from", "best", UsageError, "init_from is 'best'; it must be a model of a search"),
+    ("callbacks", None, UsageError, "callbacks is None; it must be a list of objects"),
+    ("callbacks", [print], UsageError, "it must be a list of objects whose classes extend hopyard.tune.Callback."),
+    ("callbacks", Callback(), UsageError, "it must be a list of objects whose classes extend"),
+    ("callbacks", [Callback], UsageError, "callbacks has the class Callback; give an object: Callback()."),
+    ("nulls", "drop", UsageError, "nulls='drop'"),
+    ("ragged", None, UsageError, "ragged=None"),
+    ("num_modles", 3, UsageError, "RandomSearch has no argument 'num_modles'; did you mean 'num_models'? Its arguments are"),
+    ("zzz", 3, UsageError, "RandomSearch has no argument 'zzz'. Its arguments are backend, store"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "kind", "text"), ARGUMENTS)
+def test_every_argument_is_checked(
+    name: str, value: Any, kind: type[HopyardError], text: str, search: Any, make_rows: Any, untouched: Any
+) -> None:
+    with refused(kind, text):
+        search(**({"store": untouched} | {name: value})).fit(make_rows())
+
+
+def test_arguments_of_another_search_are_refused(untouched: Any) -> None:
+    with refused(UsageError, "GridSearch has no argument 'num_models'"):
+        GridSearch(InlineBackend(), untouched, linear, {"x": hp_choice([1])}, 1, num_models=3)  # type: ignore[call-arg]
+    with refused(SpaceError, "which has no end of values, but a grid tries every point. Write hp_choice("):
+        GridSearch(InlineBackend(), untouched, linear, {"x": hp_uniform(0, 1)}, 1)
+    with refused(SpaceError, "num_models=3, but the search space has only 2 different points."):
+        RandomSearch(InlineBackend(), untouched, linear, {"x": hp_choice([1, 2])}, 3, 1)
+
+
+def test_dimensions_that_cannot_be_meant_are_refused() -> None:
+    with refused(
+        SpaceError, "hp_choice was given no options, but needs at least one. Write hp_choice([32, 64])."
+    ):
+        hp_choice([])
+    with refused(
+        SpaceError, "For values from 0.0001 to 0.1 write hp_log(0.0001, 0.1), or hp_loguniform(-4, -1)."
+    ):
+        hp_loguniform(1e-4, 1e-1)
+
+
+# Data ------------------------------------------------------------------------------------------
+
+
+def rows_of(n: int = 96) -> dict[str, Any]:
+    features = np.random.default_rng(0).standard_normal((n, 4)).astype(np.float32)
+    return {"features": features, "label": (features[:, 0] > 0).astype(np.int64)}
+
+
+def changed(**columns: Any) -> Any:
+    return lambda: rows_of() | columns
+
+
+LISTS = [list(range(1 + i % 3)) for i in range(96)]
+WITH_NULL = [[0.0] * 4] * 95 + [None]
+DATA: list[tuple[Any, type[HopyardError], str]] = [
+    (lambda: {"feature": rows_of()["features"], "label": rows_of()["label"]}, ColumnError, "'features'; did you mean 'feature'? The columns there are: feature, label."),
+    (lambda: {"features": rows_of()["features"]}, ColumnError, "Unknown column: 'label'. The columns there are: features."),
+    (lambda: pd.DataFrame(np.zeros((96, 2))), DataError, "Column names must be non-empty strings, but there are: 0, 1."),
+    (lambda: pd.DataFrame(np.zeros((96, 2)), columns=["label", "label"]), DataError, "must be unique, but these occur more than once: label."),
+    (dict, DataError, "The data is empty: it has no rows, or no columns. Give at least one row."),
+    (lambda: rows_of(0), DataError, "The data is empty: it has no rows, or no columns."),
+    (lambda: iter(()), DataError, "The data is empty: it has no rows, or no columns."),
+    (list, DataError, "The data is empty: it has no rows, or no columns."),
+    (lambda: None, DataError, "cannot be read. Give a dict of arrays, a pandas or polars frame"),
+    (lambda: rows_of()["features"], DataError, "Data of type numpy.ndarray cannot be read. Give a dict of arrays"),
+    (lambda: "nowhere.parquet", NotFoundError, "file at nowhere.parquet. Check the path."),
+    (lambda: ((1, 2) for _ in range(3)), DataError, "An iterable must give dicts, one a row, but row 0 is a tuple."),
+    (changed(label=np.zeros(5, np.int64)), DataError, "All columns must have the same number of rows, but they have: features 96, label 5."),
+    (changed(features=LISTS), DataError, "Column 'features' is ragged: its rows have 1 to 3 values. Pass ragged='pad'"),
+    (changed(features=WITH_NULL), DataError, "column 'features' has 1 (the first in row 95). Remove those rows, or pass nulls='fill'"),
+    (lambda: pd.DataFrame({"features": list(rows_of()["features"]), "label": [None, *[1.0] * 95]}), DataError, "There are null values: column 'label' has 1 (the first in row 0)."),
+    (changed(features=rows_of()["features"].astype(complex)), DataError, "These columns hold what a dataset cannot: features (complex128)"),
+    (lambda: rows_of(1), DataError, "validation=0.25 leaves the validation set empty (1 rows in all). Give another share or column, more rows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(DATA)))
+def test_data_that_breaks_a_rule_is_refused(case: int, search: Any, untouched: Any) -> None:
+    make, kind, text = DATA[case]
+    with refused(kind, text):
+        search(untouched, estimator_gen_fn=linear, evaluation_metric="loss").fit(make())
+
+
+LABELS: list[tuple[Any, str]] = [
+    (changed(label=np.array(["yes", "no"] * 48)), "holds str objects such as 'yes', but labels must be integers (classes) or floating numbers"),
+    (changed(label=rows_of()["label"].astype(bool)), "holds torch.bool, but labels must be integers (classes) or floating numbers; convert it"),
+    (changed(label=rows_of()["label"].astype(np.float32)), "Floating labels (8,) do not fit the model's outputs (8, 2): both need as many elements."),
+    (changed(label=rows_of()["label"] + 1), "CrossEntropyLoss with 2 outputs takes classes 0 to 1, not 2"),
+    (changed(label=rows_of()["label"] - 1), "CrossEntropyLoss with 2 outputs takes classes 0 to 1, not -1"),
+    (changed(label=np.zeros((96, 2), np.int64)), "failed on outputs float32 (8, 2) and labels int64 (8, 2)"),
+    (changed(features=np.ones((96, 4), np.int32)), "The model failed on inputs int64 (8, 4): mat1 and mat2 must have the same dtype"),
+    (changed(features=np.ones((96, 5))), "The model failed on inputs float32 (8, 5): mat1 and mat2 shapes cannot be multiplied"),
+    (changed(features=np.array(["a"] * 96)), "holds ndarray, not numbers of one shape; encode or pad it when preparing the data"),
+    (changed(features=np.full((96, 4), np.inf)), "The loss became nan in epoch 1, partition 0, batch 1; lower the learning rate"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(LABELS)))
+def test_data_that_does_not_fit_the_model_is_refused_by_the_check_on_one_batch(
+    case: int, search: Any, tmp_path: Path
+) -> None:
+    make, text = LABELS[case]
+    store = LocalStore(tmp_path / "store")
+    with refused(TrialError, text) as caught:
+        search(store, estimator_gen_fn=linear).fit(make())
+    message = str(caught.value)
+    assert message.startswith(
+        "the first 3 trials fail alike on one batch, so nothing was prepared and no run was begun."
+    )
+    assert "None" not in message.splitlines()[1]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_more_partitions_than_row_groups_are_refused_with_the_number_that_works(
+    search: Any, untouched: Any
+) -> None:
+    with refused(
+        UsageError,
+        "num_partitions is 9, but the training data has 6 row groups, and a partition needs at least one. Give num_partitions=6 or less.",
+    ):
+        search(untouched, num_partitions=9).fit(rows_of(8))
+    stream = ({"features": f, "label": y} for f, y in zip(*rows_of(8).values(), strict=True))
+    with refused(UsageError, "Give num_partitions=6 or less."):
+        search(untouched, num_partitions=9).fit(stream)
+    prepared = prepare(rows_of(8), MemoryStore())
+    with refused(UsageError, "Give num_partitions=6 or less."):
+        search(untouched, num_partitions=9).fit(prepared.train, prepared.val)
+
+
+def test_the_most_partitions_work(search: Any) -> None:
+    model = search(MemoryStore(), estimator_gen_fn=linear, evaluation_metric="loss", num_partitions=6).fit(
+        rows_of(8)
+    )
+    assert model.run.broken_rules() == []
+
+
+@pytest.mark.parametrize(
+    ("val", "kind", "text"),
+    [
+        (lambda: {"features": rows_of()["features"]}, ColumnError, "Unknown validation column: 'label'. The columns there are: features."),
+        (lambda: rows_of() | {"features": np.zeros((96, 2), np.float32)}, DataError, "float32[4] in the training data but features: float32[2] in the validation data."),
+        (lambda: rows_of(0), DataError, "The data is empty"),
+        (lambda: 0.3, DataError, "Data of type builtins.float cannot be read."),
+    ],
+)  # fmt: skip
+def test_validation_data_must_be_like_the_training_data(
+    val: Any, kind: Any, text: str, search: Any, tmp_path: Path
+) -> None:
+    with refused(kind, text):
+        search(LocalStore(tmp_path)).fit(rows_of(), val())
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_column_that_cannot_split_is_refused(search: Any, untouched: Any) -> None:
+    for column, text in (
+        (np.zeros(96, int), "validation='s' leaves the validation set empty (96 rows in all)."),
+        (np.ones(96, int), "validation='s' leaves the training set empty (96 rows in all)."),
+        (np.ones(96), "Column 's' cannot split the data: it is s: float64, but must hold bools or ints"),
+    ):
+        with refused(DataError, text):
+            search(untouched, validation="s").fit(rows_of() | {"s": column})
+    with refused(ColumnError, "Unknown validation column: 'lable'; did you mean 'label'?"):
+        search(untouched, validation="lable").fit(rows_of())
+    with refused(DataError, "Column 'features' splits the data and cannot be a feature or label as well."):
+        search(untouched, validation="features").fit(rows_of())
+
+
+def test_prepared_data_is_checked_like_any_other(search: Any, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with refused(NotFoundError, "holds no train dataset: neither a manifest.json nor Parquet files are in"):
+        search(store).fit_on_prepared_data()
+    prepared, other = (
+        prepare(rows_of(), store),
+        prepare({"features": [[1.0, 2.0]] * 8, "label": [1] * 8}, MemoryStore()),
+    )
+    with refused(
+        ColumnError,
+        "the training data has no column 'feature'; did you mean 'features'? It has ['features', 'label']",
+    ):
+        search(store, feature_columns=["feature"]).fit_on_prepared_data()
+    with refused(
+        DataError,
+        "column 'features' is features: float32[4] in the training data, but features: float64[2] in the validation data.",
+    ):
+        search(store).fit(prepared.train, other.val)
+    pd.DataFrame({"features": [0.0] * 8, "label": [1] * 8}).to_parquet(tmp_path / "a.parquet")
+    with refused(
+        UsageError,
+        "Parquet is trained on as it is, so none is split off. Give val=... too, or validation=None",
+    ):
+        search(store).fit_on_parquet(tmp_path / "a.parquet")
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").rglob("*"))
+
+
+def test_a_run_id_with_other_settings_is_refused_before_anything_is_written(
+    search: Any, tmp_path: Path
+) -> None:
+    class Stop(Callback):
+        def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
+            raise KeyboardInterrupt
+
+    store = LocalStore(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        search(store, run_id="mine", callbacks=[Stop()]).fit(rows_of())
+    before = sorted(tmp_path.rglob("*"))
+    other = rows_of() | {"features": rows_of()["features"] * 2}
+    with refused(
+        SettingsError,
+        "run mine exists with other settings: seed: 0 (run) -> 5 (now). Only num_models and num_epochs can grow.",
+    ):
+        search(store, run_id="mine", seed=5).fit(rows_of())
+    with refused(SettingsError, "run mine exists with other settings: data: "):
+        search(store, run_id="mine").fit(other)
+    with refused(SettingsError, "the estimator function's code changed: linear (new)"):
+        search(store, run_id="mine", estimator_gen_fn=linear).fit(rows_of())
+    assert sorted(tmp_path.rglob("*")) == before
+    assert search(store, run_id="mine").fit(rows_of()).run.status == "completed"
+
+
+# Few rows, odd types: they work ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_fewer_rows_than_a_batch_train(rows: int, search: Any) -> None:
+    model = search(
+        MemoryStore(), estimator_gen_fn=linear, evaluation_metric="loss", validation=0.5, num_partitions=None
+    ).fit(rows_of(rows))
+    assert model.run.broken_rules() == []
+    assert all(np.isfinite(values).all() for values in model.get_history().values())
+
+
+def test_equal_numbers_of_other_types_train_alike(search: Any) -> None:
+    data = rows_of()
+    single = {"features": data["features"].tolist(), "label": data["label"].astype(np.uint8)}
+    forms = [
+        data,
+        {"features": data["features"].astype(np.float64), "label": data["label"].astype(np.int8)},
+        {"features": data["features"].astype(object), "label": data["label"].reshape(-1, 1)},
+        {"features": torch.from_numpy(data["features"]), "label": torch.from_numpy(data["label"])},
+        pa.table({"features": single["features"], "label": single["label"]}),
+    ]
+    histories = [search(MemoryStore(), num_models=1, num_epochs=1).fit(form).get_history() for form in forms]
+    assert all(history == histories[0] for history in histories)
