@@ -71,7 +71,7 @@ def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
             f"The store {store.url} lives in the driver's memory, where the worker processes of {backend!r} "
             "cannot see it; use LocalStore (or another store that is shared), or InlineBackend."
         )
-    name, data = f"preflight/{secrets.token_hex(8)}", secrets.token_bytes(PROBE_BYTES)
+    name, data = f"preflight-{secrets.token_hex(8)}", secrets.token_bytes(PROBE_BYTES)
     store.put(name, data)
     try:
         workers = range(backend.num_workers)

@@ -7,6 +7,7 @@ of renaming, because a link fails if the name is taken, also on NFS.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import shutil
@@ -23,9 +24,11 @@ from hopyard.storage import files
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.names import validate_name, validate_prefix
 from hopyard.storage.oserrors import read_error, write_error
-from hopyard.storage.temporary import staging_name, sweep, temporary_name
+from hopyard.storage.temporary import remove_if_empty, staging_name, sweep, temporary_name
 
 _PathLike = str | os.PathLike[str]
+
+_staged: set[str] = set()  # directories of this process
 
 
 class LocalStore(Store):
@@ -213,6 +216,9 @@ class LocalStore(Store):
             files.make_directory(staging)
         except OSError as error:
             raise write_error(staging, error) from error
+        if staging not in _staged:
+            _staged.add(staging)
+            atexit.register(remove_if_empty, staging)
         self._sweep_once(root)
         return Path(staging)
 

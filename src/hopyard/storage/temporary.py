@@ -52,6 +52,12 @@ def staging_name() -> str:
     return f"{TEMPORARY_PREFIX}{machine()}-{os.getpid()}-staging"
 
 
+def remove_if_empty(directory: str) -> None:
+    """Remove a directory that nothing is in."""
+    with contextlib.suppress(OSError):
+        Path(directory).rmdir()
+
+
 def sweep(directory: str) -> None:
     """Remove unfinished files in ``directory`` whose writers are provably gone."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
