@@ -65,7 +65,7 @@ def test_a_held_lease_names_its_holder_and_the_next_steps(tmp_path: Path) -> Non
     assert f"{tmp_path} is held by another driver (host " in message
     assert f"pid {holder.pid}, since 20" in message
     assert "driver first). Wait until it ends or stop it; " in message
-    assert "--take-over (take_over=True)" in message
+    assert "run the search with take_over=True" in message
     holder.communicate(b"\n", timeout=60)
     Lease(store, "lease", {}).acquire()
 

@@ -123,7 +123,7 @@ class Lease:
         who = ", ".join(f"{key} {value}" for key, value in holder.items()) or "it has not said who it is yet"
         raise RunHeldError(
             f"{self._store.url} is held by another driver ({who}). Wait until it ends or stop it; "
-            "if it hangs or cannot be reached, take the run over with --take-over (take_over=True): "
+            "if it hangs or cannot be reached, run the search with take_over=True: "
             "the other driver then stops at its next write."
         )
 

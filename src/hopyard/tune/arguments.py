@@ -44,6 +44,7 @@ class Arguments:
     logdir: Any = None
     run_id: str | None = None
     fresh: bool = False
+    take_over: bool = False
     reproducible: bool = True
     options: Options = field(default_factory=Options)
     patience: int | None = None
@@ -66,7 +67,7 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
     _check_metric(fields["evaluation_metric"], fields["mode"])
     if isinstance(fields["validation"], bool | int | float):
         check_share(fields["validation"])
-    for name in ("fresh", "reproducible", "progress"):
+    for name in ("fresh", "take_over", "reproducible", "progress"):
         if not isinstance(fields[name], bool):
             raise UsageError(f"{name} is {fields[name]!r}; it must be True or False.")
     for name in ("num_epochs", "num_partitions", "order_groups", "patience"):

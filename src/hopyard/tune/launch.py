@@ -196,7 +196,7 @@ class Launch:
         run_id = self._run_id(settings)
         folder = arguments.store.runs.at(run_id)
         surroundings = environment(arguments.backend.threads_per_worker, instructions)
-        journal = Journal(folder, announce=self._progress.say)
+        journal = Journal(folder, take_over=arguments.take_over, announce=self._progress.say)
         try:
             if not journal.records:
                 program = save_program(folder, self._program(splits))

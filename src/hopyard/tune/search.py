@@ -34,6 +34,7 @@ class Common(TypedDict, total=False):
     stock: Any
     run_id: str | None
     fresh: bool
+    take_over: bool
     reproducible: bool
     packing: str
     keep: str
@@ -62,6 +63,7 @@ _DEFAULTS: Common = {
     "stock": None,
     "run_id": None,
     "fresh": False,
+    "take_over": False,
     "reproducible": True,
     "packing": "auto",
     "keep": "completed",
@@ -101,6 +103,8 @@ class Search(ABC):
         stock: comes in a later version.
         run_id: a name for the run; None: a digest of all settings, so that the same script resumes.
         fresh: train again, beside a run with the same settings.
+        take_over: go on with a run that another driver seems to hold, for one that hangs or cannot be reached;
+            it stops at its next write. (The death of a driver needs no such help.)
         reproducible: a run is continued only where it gives the same bits (versions, threads, processor).
         packing: ``"auto"``, ``"serial"`` or ``"off"``; other packings come in a later version.
         keep, keep_n: which trials' weights are kept: ``"completed"``, ``"best"`` (of ``keep_n``), ``"all"``.
