@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -115,6 +116,7 @@ class Game:
     options: Options = field(default_factory=Options)
     patience: int | None = None
     take_over: bool = False
+    clock: Callable[[], float] = time.monotonic
     behaviour: Callable[[Visit], Any] | None = None
     on_record: Callable[[RunState, Record], None] | None = None
 
@@ -144,6 +146,7 @@ class Game:
                 options=self.options,
                 observers=observers,
                 announce=self.messages.append,
+                clock=self.clock,
             ).run(pending)
             return state
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -111,3 +112,19 @@ def test_a_budget_that_ends_while_the_disk_is_full_starts_nothing_more(game: Any
     assert run.play().finished == "time budget"
     run.options, run.behaviour = Options(), None
     assert result_of(run.play()) == expected
+
+
+def test_the_times_of_a_run_go_on_from_driver_to_driver_whatever_their_clocks_say(game: Any) -> None:
+    store = MemoryStore()
+    for start in (1e6, 5.0, 3e5, 0.0):
+        ticks = itertools.count(start, 0.25)
+        run = game(store, InlineBackend(), clock=ticks.__next__)
+        stop_at(run, 14)
+    state = run.play()
+    times = [(record["a"], record["z"]) for record in run.records() if record["r"] == "unit"]
+    assert all(start < end for start, end in times)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(times))
+    assert times[0][0] < 10
+    assert times[-1][1] < 10 * state.units
+    assert all(trial.ended_at == sorted(trial.ended_at) for trial in state.trials.values())
+    assert broken_rules(run.records()) == []
