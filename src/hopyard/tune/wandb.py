@@ -36,7 +36,7 @@ class WandbCallback(Callback):
         self._run(trial)
 
     def on_epoch_end(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float]) -> None:
-        self._run(trial).log(dict(metrics), step=epoch)
+        self._run(trial).log(dict(metrics), step=epoch, commit=True)
 
     def on_trial_end(self, trial: TrialInfo) -> None:
         run = self._run(trial)
