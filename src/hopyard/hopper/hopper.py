@@ -150,6 +150,7 @@ class Hopper:
         self._saved_at: dict[int, float] = {}
         self._must_save: set[int] = set()
         self._failures: list[Evidence] = []
+        self._shown: set[tuple[type[Exception], str, int | None]] = set()
         self._timer: threading.Timer | None = None
         self._stopping: str | None = None
         self._full = False
@@ -406,11 +407,15 @@ class Hopper:
             )
 
     def _observe(self, observer: Observer, record: Record) -> None:
-        """An observer that fails is shown, and costs no work."""
+        """An observer that fails is shown, once for each place where it does, and costs no work."""
         try:
             observer(self._state, record)
-        except Exception:
-            self._announce(f"a callback failed; the run goes on.\n{traceback.format_exc()}")
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = type(error), frame.filename, frame.lineno
+            if place not in self._shown:
+                self._shown.add(place)
+                self._announce(f"a callback failed; the run goes on.\n{traceback.format_exc()}")
 
     def _retry_later(self) -> None:
         self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
