@@ -156,6 +156,18 @@ def test_damaged_and_newer_states_are_not_believed(search: Any, make_rows: Any, 
         open_run(store, "mine").best.predict(data["features"])
 
 
+def test_one_changed_byte_of_the_weights_is_noticed(search: Any, make_rows: Any, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    model = search(store).fit(make_rows())
+    [name] = model.weights()[1].files
+    [path] = (tmp_path / "runs").glob(f"*/*/{name}")
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    rewrite(path, bytes(data))
+    with refused(CorruptError, name):
+        open_run(store, model.run_id).model(model.trial).predict(make_rows()["features"])
+
+
 def test_runs_and_models_that_are_not_there_are_named(search: Any, make_rows: Any, tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     model = search(store, run_id="mine").fit(make_rows())

@@ -400,8 +400,9 @@ class Hopper:
         if len({(evidence.kind, evidence.message) for evidence in failed}) == 1:
             numbers = [trial.number for trial in trials.values() if trial.status == "failed"]
             self._commit({"r": "back", "t": numbers, "why": "all fail alike, before any unit is done"})
+            who = f"the first {len(failed)} trials fail alike" if len(failed) > 1 else "the only trial fails"
             raise TrialError(
-                f"the first {len(failed)} trials fail alike, before any unit is done, so the run stops. "
+                f"{who}, before any unit is done, so the run stops. "
                 f"Mend what they share and run it again.\n{failed[0].describe()}",
                 failed[0],
             )

@@ -39,7 +39,7 @@ def build_in_session(
     )
     if program.init_from is not None:
         store, ref = program.init_from
-        replica.load({"model": load_state(store, ref)})
+        replica.load({"model": load_state(store, ref, verify=True)})
     return replica
 
 

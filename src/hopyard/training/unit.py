@@ -107,7 +107,7 @@ class _TrialUnit:
             return kept
         ref, tree, saved = self._ref, None, True  # without ref, the initial state, which the seed gives
         if ref is not None:
-            tree = load_state(self._store, ref)
+            tree = load_state(self._store, ref, verify=True)
         elif position > 0:
             assert kept is not None
             ref, tree, saved = kept.ref, kept.tree, kept.saved

@@ -68,7 +68,7 @@ class Weights:
         return load_program(self.store, self.program)
 
     def load(self) -> Any:
-        return load_state(self.store.at(self.folder), self.state)
+        return load_state(self.store.at(self.folder), self.state, verify=True)
 
 
 class Model:
