@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-import platform
 import random
 import re
+import site
 from pathlib import Path
 from typing import Any
 
@@ -211,12 +211,12 @@ def failing(params: dict[str, Any]) -> TorchEstimator:
 
 def test_a_failing_estimator_function_is_evidence_with_the_users_frames(chain: Any) -> None:
     units = chain(failing)
-    request = units.request("train", 0, 0, log_tail="platform:python_version")
+    request = units.request("train", 0, 0, log_tail="site:getsitepackages")
     error = run_unit(request).errors[0]
     assert error is not None
     assert (error.kind, error.message, error.phase) == ("KeyError", "'no such layer'", "build")
     assert "in failing" in error.traceback
-    assert error.log == platform.python_version()
+    assert error.log == "\n".join(site.getsitepackages())
 
 
 def leaving(params: dict[str, Any]) -> TorchEstimator:
