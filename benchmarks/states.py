@@ -121,7 +121,7 @@ class Bench:
                 "value": round(value, 3),
                 "unit": "ms" if small else "MB/s",
                 "peer": round(other, 3),
-                "ratio": round(theirs / ours, 2),
+                "ratio": round(value / other, 3),
             }
             print(json.dumps(result), flush=True)
 
