@@ -153,3 +153,21 @@ def test_a_missing_service_skips_at_home_and_fails_in_ci(
     needs(True, "Python")
     with pytest.raises(outcome, match="this test needs a bucket, which is not available here"):
         needs(None, "a bucket")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("hopyard", "StockRoom"),
+        ("hopyard.backend", "SparkBackend"),
+        ("hopyard.storage", "ObjectStore"),
+        ("hopyard.tune", "ASHA"),
+    ],
+)
+def test_names_that_come_later_say_so_when_they_are_imported(module: str, name: str) -> None:
+    with pytest.raises(
+        ImportError, match=rf"{module}.{name} is not in this version of Hopyard; it comes with a later"
+    ):
+        exec(f"from {module} import {name}")
+    with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
+        exec(f"from {module} import Nonsense")

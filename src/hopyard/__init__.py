@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from hopyard.errors import no_name
+
 __version__ = "0.1.0"
 
 _ELSEWHERE = {
@@ -17,7 +19,7 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> Any:
     """Names whose modules are heavy, or need an extra, are imported when first asked for."""
     if name not in _ELSEWHERE:
-        raise AttributeError(f"module 'hopyard' has no attribute {name!r}")
+        raise no_name(__name__, name, _ELSEWHERE)
     return getattr(import_module(_ELSEWHERE[name]), name)
 
 

@@ -200,6 +200,25 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     )
 
 
+_LATER = {
+    "hopyard": ("StockRoom",),
+    "hopyard.backend": ("RayBackend", "SparkBackend"),
+    "hopyard.storage": ("HDFSStore", "ObjectStore"),
+    "hopyard.tune": ("ASHA", "HyperOpt", "Hyperband", "PBT"),
+}
+
+
+def no_name(module: str, name: str, names: Iterable[str] = ()) -> Exception:
+    """What a module's ``__getattr__`` raises for a name that it does not have: names of the documented interface
+    that a later version brings say so, also in ``from module import name``."""
+    if name in _LATER[module]:
+        return MissingExtraError(
+            f"{module}.{name} is not in this version of Hopyard; it comes with a later one. "
+            f"What {module} has: {', '.join(names)}."
+        )
+    return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
 def nearest(name: str, options: Iterable[str], otherwise: str = "") -> str:
     """``"; did you mean 'x'?"`` for the closest of ``options``, or ``otherwise``: ``"."`` where a sentence ends."""
     close = difflib.get_close_matches(name, list(options), n=1, cutoff=0.5)

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any
 
+from hopyard.errors import no_name
 from hopyard.search import (
     hp_choice,
     hp_int,
@@ -43,5 +44,5 @@ _ELSEWHERE = {"MLflowCallback": "hopyard.tune.mlflow", "WandbCallback": "hopyard
 def __getattr__(name: str) -> Any:
     """Names that need an extra are imported when first asked for; they are not among those of ``import *``."""
     if name not in _ELSEWHERE:
-        raise AttributeError(f"module 'hopyard.tune' has no attribute {name!r}")
+        raise no_name(__name__, name, __all__)
     return getattr(import_module(_ELSEWHERE[name]), name)
