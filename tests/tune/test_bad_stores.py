@@ -3,6 +3,8 @@
 # ruff: noqa: E501 - the messages stand in one piece
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -24,10 +26,13 @@ from hopyard.errors import (
     InvalidNameError,
     NotFoundError,
     NotWritableError,
+    StorageError,
     UsageError,
+    WorkerLostError,
 )
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.storage import LocalStore
+from hopyard.training.unit import residents
 from hopyard.tune import Callback, list_runs
 
 
@@ -272,6 +277,49 @@ def test_data_that_is_damaged_while_a_run_is_interrupted_is_not_trained_on(
     rewrite(file, file.read_bytes()[:-8])
     with refused(CorruptError, "it was truncated or changed."):
         search(store, run_id="mine").fit_on_prepared_data()
+
+
+def test_data_that_is_damaged_stops_the_run_and_once_mended_it_goes_on(
+    search: Any, make_rows: Any, contents_of: Any, local: Any, tmp_path: Path
+) -> None:
+    undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
+    store = LocalStore(tmp_path / "store")
+
+    class Damage(Callback):
+        def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
+            [file] = (tmp_path / "store" / "train_data").rglob("*.parquet")
+            if not damaged:
+                damaged.append((file, file.read_bytes()))
+                file.unlink()
+                for worker in range(2):  # fresh workers map the file anew
+                    with contextlib.suppress(WorkerLostError):
+                        local.submit(worker, os._exit, 1).result()
+
+    damaged: list[tuple[Path, bytes]] = []
+    with pytest.raises(StorageError):
+        search(store, local, run_id="mine", callbacks=[Damage()]).fit(make_rows())
+    [(file, whole)] = damaged
+    file.write_bytes(whole)
+    model = search(store, local, run_id="mine").fit(make_rows())
+    assert contents_of(model.run) == contents_of(undisturbed.run)
+
+
+def test_a_state_that_is_lost_costs_its_trial_and_no_other(
+    search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    class Stop(Callback):
+        def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
+            raise KeyboardInterrupt
+
+    store = LocalStore(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        search(store, run_id="mine", callbacks=[Stop()]).fit(make_rows())
+    for path in (tmp_path / "runs" / "mine" / "00001").iterdir():
+        path.unlink()
+    residents.clear()
+    model = search(store, run_id="mine").fit(make_rows())
+    states = dict(model.trials().set_index("number")["state"])
+    assert states == {0: "completed", 1: "failed", 2: "completed"}
 
 
 # What a trained model is given -----------------------------------------------------------------

@@ -21,9 +21,7 @@ from typing import Any, Protocol, TypeAlias
 
 from hopyard.backend import Backend
 from hopyard.errors import (
-    CorruptError,
     Evidence,
-    NotFoundError,
     RunError,
     StorageError,
     StorageFullError,
@@ -249,8 +247,8 @@ class Hopper:
             self._pause_for_space(ended.start.unit, error)
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
             self._worker_lost(ended.start, error)
-        elif isinstance(error, StorageError) and not isinstance(error, NotFoundError | CorruptError):
-            raise error  # the trial cannot help it, and would fail for good
+        elif isinstance(error, StorageError):
+            raise error  # no trial can help it: once it is mended, the run goes on
         else:
             self._fail(ended.start, (_evidence(error, ended.start),))
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.errors import Evidence, StorageError, WorkerError
+from hopyard.errors import CorruptError, Evidence, NotFoundError, StorageError, WorkerError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import Store
 from hopyard.training.build import build_in_session
@@ -90,10 +90,16 @@ class _TrialUnit:
             return (
                 self._train(resident, visit) if request.phase == "train" else self._validate(resident, visit)
             )
-        except (StorageError, WorkerError):
-            raise
+        except (StorageError, WorkerError) as error:
+            # A state that is gone or damaged is this trial's loss; damaged data concerns all of them.
+            if self._phase != "build" or not isinstance(error, NotFoundError | CorruptError):
+                raise
+            return self._failed(error)
         except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
-            return _Done(None, {}, gather(error, self._phase, request.partition, request.log_tail))
+            return self._failed(error)
+
+    def _failed(self, error: BaseException) -> _Done:
+        return _Done(None, {}, gather(error, self._phase, self._request.partition, self._request.log_tail))
 
     def _acquire(self) -> Resident:
         """The trial in the state that the request names, taken out of the residents."""
