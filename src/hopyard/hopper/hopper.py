@@ -248,6 +248,7 @@ class Hopper:
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
             self._worker_lost(ended.start, error)
         elif isinstance(error, StorageError):
+            self._journal.flush()  # a driver that was taken over learns that first
             raise error  # no trial can help it: once it is mended, the run goes on
         else:
             self._fail(ended.start, (_evidence(error, ended.start),))
