@@ -248,8 +248,11 @@ class Hopper:
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
             self._worker_lost(ended.start, error)
         elif isinstance(error, StorageError):
-            self._journal.flush()  # a driver that was taken over learns that first
-            raise error  # no trial can help it: once it is mended, the run goes on
+            # No trial can help it: once it is mended, the run goes on. The record is for the history,
+            # and a driver that was taken over learns that by it.
+            self._commit({"r": "back", "t": [ended.start.unit.pack], "why": str(error)})
+            self._journal.flush()
+            raise error
         else:
             self._fail(ended.start, (_evidence(error, ended.start),))
 
