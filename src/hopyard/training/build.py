@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hopyard.errors import EstimatorError
@@ -49,11 +50,12 @@ def _call(program: Program, params: dict[str, Any], trial: int, session: Session
     A function that itself imports the framework for the first time drew its weights unseeded: it
     is called once more, now that the framework can be seeded.
     """
+    session.reset()
     session.seed(program.seed, trial, "init")
-    estimator = program.estimator_gen_fn(dict(params))
+    estimator = program.estimator_gen_fn(copy.deepcopy(params))  # nested ones may be changed in place, too
     if session.admit():
         session.seed(program.seed, trial, "init")
-        estimator = program.estimator_gen_fn(dict(params))
+        estimator = program.estimator_gen_fn(copy.deepcopy(params))
     if not isinstance(estimator, Estimator):
         raise EstimatorError(
             f"The estimator function returned {type(estimator).__name__}, but must return a "

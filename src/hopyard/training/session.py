@@ -25,6 +25,8 @@ class FrameworkSession(Protocol):
 
     def seed(self, value: int) -> None: ...
 
+    def reset(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -57,6 +59,11 @@ class Session:
             module = importlib.import_module(_FRAMEWORKS[name])
             self._open[name] = module.open_session(self._threads)
         return bool(new)
+
+    def reset(self) -> None:
+        """Undo what a user's function set in frameworks: another trial's comes next."""
+        for session in self._open.values():
+            session.reset()
 
     def seed(self, *parts: int | str) -> None:
         """Seed the global generators of Python, NumPy and the frameworks from ``parts``."""

@@ -16,6 +16,11 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 # Set by every pass anyway, or the state dict's own.
 _SKIPPED = {"training", "_parameters", "_modules", "_buffers", "_non_persistent_buffers_set"}
 _DEPTH = 4
+# Of optimizers: what their state dict holds, and notes of PyTorch's own that change no step.
+_OF_OPTIMIZERS = {
+    *("state", "param_groups", "defaults", "step", "_opt_called", "_zero_grad_profile_name"),
+    *("_step_count", "_need_device_dtype_check_for_fused", "_warned_capturable_if_run_uncaptured"),
+}
 
 
 def fingerprint(*modules: Any) -> list[Any]:
@@ -25,12 +30,45 @@ def fingerprint(*modules: Any) -> list[Any]:
         if isinstance(root, torch.nn.Module):
             mark = _Marker({id(tensor) for tensor in root.state_dict(keep_vars=True).values()})
             found += [(name, mark.module(module)) for name, module in root.named_modules()]
+            found.append([parameter.requires_grad for parameter in root.parameters()])
     return found
 
 
-def versions(module: torch.nn.Module) -> list[int]:
-    """A number per tensor of the state dict that grows with every change in place."""
-    return [version(tensor) for tensor in module.state_dict(keep_vars=True).values()]
+def of_optimizer(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The same for an optimizer of the user's own; those of torch.optim keep all in their state dicts."""
+    if type(optimizer).__module__.startswith("torch.optim."):
+        return []
+    tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    mark = _Marker({id(tensor) for tensor in tensors})
+    inner = [
+        value
+        for value in optimizer.__dict__.values()
+        if isinstance(value, torch.optim.Optimizer) and value.state is not optimizer.state
+    ]
+    return [mark.value(dict(value.state)) for value in inner] + [
+        (name, mark.value(value))
+        for name, value in optimizer.__dict__.items()
+        if name not in _OF_OPTIMIZERS and not name.endswith("_hooks")
+    ]
+
+
+def snapshot(module: torch.nn.Module, but: torch.nn.Module | None = None) -> list[tuple[Any, int]]:
+    """The tensors of the state dict but those of ``but``, each with a number that grows with every change in place."""
+    others = set() if but is None else {id(value) for value in but.state_dict(keep_vars=True).values()}
+    values = module.state_dict(keep_vars=True).values()
+    return [(value, version(value)) for value in values if id(value) not in others]
+
+
+def changed(before: list[tuple[Any, int]], after: list[tuple[Any, int]]) -> bool:
+    """Whether a tensor was changed in place between two snapshots, or replaced by one of other values."""
+    return len(before) != len(after) or any(
+        then != now if old is new else isinstance(old, torch.Tensor) and not _same_values(old, new)
+        for (old, then), (new, now) in zip(before, after, strict=True)
+    )
+
+
+def _same_values(old: torch.Tensor, new: Any) -> bool:
+    return isinstance(new, torch.Tensor) and old.dtype == new.dtype and torch.equal(old, new)
 
 
 def version(value: Any) -> int:

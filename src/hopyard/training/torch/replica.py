@@ -19,7 +19,7 @@ from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.loss import Loss
 from hopyard.training.torch.optim import build_optimizer, build_scheduler
 from hopyard.training.torch.ownership import claim
-from hopyard.training.torch.session import resolve_device
+from hopyard.training.torch.session import Flags, resolve_device
 from hopyard.training.torch.training import TrainingPass
 from hopyard.training.torch.validation import measure
 
@@ -61,6 +61,7 @@ class TorchReplica(Replica):
         )
         self._forward = self._make_forward(binding, device)
         self._hidden = self._fingerprint()
+        self._flags = Flags.now()  # with what the estimator function set
 
     def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
         given = self._estimator
@@ -77,6 +78,8 @@ class TorchReplica(Replica):
 
     def train(self, visit: Visit) -> dict[str, list[float]]:
         given = self._estimator
+        self._flags.apply()
+        loss_before = self._loss_snapshot()
         training = TrainingPass(
             self._forward,
             self._optimizer,
@@ -88,6 +91,11 @@ class TorchReplica(Replica):
         sizes = batch_sizes(len(visit.rows), given.batch_size)
         where = f"epoch {visit.epoch + 1}, partition {visit.partition}"
         sums = training.run(self._training_batches(visit), sizes, where)
+        if hidden.changed(loss_before, self._loss_snapshot()):
+            raise EstimatorError(
+                "The loss changed its own parameters or buffers while training, but only the model's are kept from "
+                "visit to visit; make them part of the model, e.g. with step=fn(model, batch)."
+            )
         if visit.last and given.scheduler_interval == "epoch" and self._scheduler is not None:
             self._scheduler.step()
         return sums
@@ -106,14 +114,21 @@ class TorchReplica(Replica):
         batches = visit.validation_batches(given.batch_size, columns, "torch")
         if given.val_transform is not None:
             batches = transformed(batches, given.val_transform, visit, "val_transform")
-        before = hidden.versions(self.module)
+        self._flags.apply()
+        before = hidden.snapshot(self.module)
         found = self._measure(batches)
-        if hidden.versions(self.module) != before:
+        if hidden.changed(before, hidden.snapshot(self.module)):
             raise EstimatorError(
                 "The model changed its own parameters or buffers while it was validated; "
                 "let it do so only while `self.training` is true."
             )
         return found
+
+    def _loss_snapshot(self) -> list[tuple[Any, int]]:
+        loss = self._forward.loss
+        if loss is None or not isinstance(loss.module, torch.nn.Module):
+            return []
+        return hidden.snapshot(loss.module, but=self.module)
 
     def _measure(self, batches: Iterable[Mapping[str, Any]]) -> MetricSet:
         given = self._estimator
@@ -144,7 +159,8 @@ class TorchReplica(Replica):
 
     def _fingerprint(self) -> list[Any]:
         loss = self._forward.loss
-        return hidden.fingerprint(self.module, None if loss is None else loss.module)
+        marks = hidden.fingerprint(self.module, None if loss is None else loss.module)
+        return [*marks, hidden.of_optimizer(self._optimizer)]
 
     def nbytes(self) -> int:
         tensors = list(self.module.state_dict().values())

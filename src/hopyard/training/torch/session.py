@@ -3,17 +3,90 @@
 from __future__ import annotations
 
 import os
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import deterministic
 
 from hopyard.errors import EstimatorError
 
+_BACKENDS: Any = torch.backends
+# Settings of kernels: where, which attribute, PyTorch's default.
+_SETTINGS: list[tuple[Any, str, Any]] = [(_BACKENDS.cudnn, "benchmark", False)]
+if hasattr(_BACKENDS, "fp32_precision"):  # since PyTorch 2.9; once it is used, reading the old one fails
+    _SETTINGS += [
+        (_BACKENDS, "fp32_precision", "none"),
+        (_BACKENDS.cuda.matmul, "fp32_precision", "none"),
+        (_BACKENDS.mkldnn.matmul, "fp32_precision", "none"),
+        (_BACKENDS.cudnn.conv, "fp32_precision", "tf32"),
+        (_BACKENDS.cudnn.rnn, "fp32_precision", "tf32"),
+    ]
+else:
+    _SETTINGS += [(_BACKENDS.cuda.matmul, "allow_tf32", False), (_BACKENDS.cudnn, "allow_tf32", True)]
+_DEFAULTS = tuple(default for _, _, default in _SETTINGS)
 _FILL = "fill_uninitialized_memory"  # a property of the module, unknown to type checkers
 
 
+class Flags(NamedTuple):
+    """PyTorch's settings of the whole process that change what a model computes.
+
+    Every session starts from the same ones. Those that an estimator function sets are its trial's
+    own: they hold in all its units, also in those that call no function, and in no other trial's.
+    """
+
+    threads: int
+    dtype: torch.dtype = torch.float32
+    device: str | None = None
+    grad: bool = True
+    matmul: str | None = "highest"
+    kernels: tuple[Any, ...] = _DEFAULTS
+    deterministic: bool = True
+    warn_only: bool = True
+
+    @classmethod
+    def now(cls) -> Flags:
+        """The settings as they are."""
+        device = str(torch.get_default_device())
+        return cls(
+            torch.get_num_threads(),
+            torch.get_default_dtype(),
+            None if device == "cpu" else device,
+            torch.is_grad_enabled(),
+            _matmul_precision(),
+            tuple(getattr(where, name) for where, name, _ in _SETTINGS),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+
+    def apply(self) -> None:
+        """Set those that differ: some setters are slow, or make PyTorch slower."""
+        now = Flags.now()
+        if now.threads != self.threads:
+            torch.set_num_threads(self.threads)
+        if now.dtype != self.dtype:
+            torch.set_default_dtype(self.dtype)
+        if now.device != self.device:
+            torch.set_default_device(self.device)
+        torch.set_grad_enabled(self.grad)
+        if self.matmul is not None and now.matmul != self.matmul:
+            torch.set_float32_matmul_precision(self.matmul)
+            now = Flags.now()  # that sets some of the next ones
+        for (where, name, _), value, own in zip(_SETTINGS, now.kernels, self.kernels, strict=True):
+            if value != own:
+                setattr(where, name, own)
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
+
+
+def _matmul_precision() -> str | None:
+    """As set for all kernels at once; None if it was set for some of them."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
 class TorchSession:
-    """Sets threads and determinism; ``close`` puts everything back as it was."""
+    """Sets :class:`Flags`; ``close`` puts everything back as it was."""
 
     def __init__(self, threads: int) -> None:
         # cuBLAS reads this when it is first used, and is deterministic only with it.
@@ -21,19 +94,15 @@ class TorchSession:
         self._has_cuda = torch.cuda.is_available()
         self._random = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-        self._threads = torch.get_num_threads()
-        self._deterministic = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
+        self._flags = Flags.now()
+        self._own = Flags(threads)
         self._fill = getattr(deterministic, _FILL)
-        self._benchmark = torch.backends.cudnn.benchmark
-        if threads != self._threads:
-            torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        self._own.apply()
         # A debugging aid of that mode: it writes every new tensor twice.
         setattr(deterministic, _FILL, False)
-        torch.backends.cudnn.benchmark = False
+
+    def reset(self) -> None:
+        self._own.apply()
 
     def seed(self, value: int) -> None:
         # Not torch.manual_seed: it queues a call, with the text of the stack, for every kind of device.
@@ -42,12 +111,8 @@ class TorchSession:
             torch.cuda.manual_seed_all(value)
 
     def close(self) -> None:
-        torch.backends.cudnn.benchmark = self._benchmark
         setattr(deterministic, _FILL, self._fill)
-        enabled, warn_only = self._deterministic
-        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
+        self._flags.apply()
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
         torch.set_rng_state(self._random)

@@ -146,14 +146,24 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
             f"The state is that of another optimizer than the estimator function now builds: {error}. "
             "Build the optimizer that the state came from, over the same parameters."
         ) from error
-    _restore_dtypes(optimizer, kept)
+    _restore_forms(optimizer, kept)
 
 
-def _restore_dtypes(optimizer: torch.optim.Optimizer, kept: dict[int, dict[str, Any]]) -> None:
-    """Undo that ``load_state_dict`` casts state to its parameter's dtype: float32 moments of bfloat16 stay."""
+def _restore_forms(optimizer: torch.optim.Optimizer, kept: dict[int, dict[str, Any]]) -> None:
+    """Give loaded state the dtype that it had and its parameter's order in memory.
+
+    ``load_state_dict`` casts state to its parameter's dtype, and leaves the state of a parameter that
+    is not contiguous (``channels_last``, transposed) contiguous; fused kernels then pair wrong elements.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, entry in kept.items():
-        loaded = optimizer.state[parameters[index]]
+        parameter = parameters[index]
+        loaded = optimizer.state[parameter]
         for key, value in entry.items():
-            if isinstance(value, torch.Tensor) and loaded[key].dtype != value.dtype:
+            if not isinstance(value, torch.Tensor):
+                continue
+            if loaded[key].dtype != value.dtype:
                 loaded[key] = value.to(loaded[key].device)
+            if value.shape == parameter.shape and loaded[key].stride() != parameter.stride():
+                like = torch.empty_like(parameter, dtype=value.dtype, device=loaded[key].device)
+                loaded[key] = like.detach().copy_(loaded[key])

@@ -68,9 +68,9 @@ class TrainingPass:
                 loss.backward()  # type: ignore[no-untyped-call]
             else:
                 self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            sums.add(result, rows_of(placed))  # before the step: values may be the model's own tensors
             if ends is None or number in ends:
                 update()
-            sums.add(result, rows_of(placed))
         return sums.totals()
 
     def _groups(self, sizes: list[int]) -> tuple[list[float] | None, set[int] | None]:
@@ -130,7 +130,9 @@ class LossSums:
         if result.weight is not None:
             self._weights.append(result.weight)
         for name, value in result.values.items():
-            self._values.setdefault(name, []).append(value)
+            # Not the tensor itself: it may hold a graph, and change in place before it is read.
+            kept = value.detach().clone() if isinstance(value, torch.Tensor) else value
+            self._values.setdefault(name, []).append(kept)
         if len(self._losses) == _FLUSH:
             self._flush()
 
