@@ -69,6 +69,15 @@ def test_each_iteration_is_the_next_epoch(make_dataset):
     assert ids(loader) == epochs[1]
 
 
+def test_an_iteration_keeps_its_epoch_whatever_begins_before_its_first_batch(make_dataset):
+    loader, reference = (make_dataset([[10]]).loader(4, shuffle=True, seed=1) for _ in range(2))
+    first, second = iter(loader), iter(loader)
+    loader.load_state_dict({**loader.state_dict(), "seed": 2, "epoch": 9})
+    for iteration in (first, second):
+        got, expected = (np.concatenate([batch["id"] for batch in each]) for each in (iteration, reference))
+        assert got.tolist() == expected.tolist()
+
+
 def test_the_stream_does_not_depend_on_batch_size_columns_or_layout_of_files(make_dataset):
     one = make_dataset([[10, 10, 10]], ("id", "image"))
     other = make_dataset([[10], [10, 10]], ("id", "text"))

@@ -1,9 +1,11 @@
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hopyard.data import open_dataset, prepare, reader
+from hopyard.data import as_source, open_dataset, prepare, reader
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -224,3 +226,26 @@ def test_the_files_of_a_prepared_dataset_are_flat_arrays_without_its_manifest(tm
     dataset = open_dataset(sorted(directory.glob("*.parquet")))
     assert dataset.schema == made.train.schema
     assert np.array_equal(dataset[:]["id"], made.train[:]["id"])
+
+
+_NS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        # Eight bytes, as a float64 has.
+        (pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(18, 2)), [1.5, -2.25]),
+        *((pa.array([1, 2], pa.timestamp(unit)), [ns, 2 * ns]) for unit, ns in _NS.items()),
+        (pa.array([1, 2], pa.duration("s")), [10**9, 2 * 10**9]),
+        (pa.array([1, 2], pa.int32()).cast(pa.date32()), [86_400 * 10**9, 2 * 86_400 * 10**9]),
+        (pa.array([1, 2], pa.time32("ms")), [10**6, 2 * 10**6]),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_plain_columns_whose_bytes_are_not_their_values_are_decoded(tmp_path, column, expected):
+    schema = pa.schema([pa.field("x", column.type, nullable=False)])
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table([column], schema=schema), file, compression="none", use_dictionary=False)
+    assert open_dataset(file)[:]["x"].tolist() == expected
+    assert as_source(file).head(2)["x"].tolist() == expected

@@ -1,6 +1,7 @@
 """Prepared files are Parquet for everybody, and flat arrays with one stride for us."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from hopyard.data.layout import stored_dtype, stored_schema
 from hopyard.data.parquet import FileWriter
+from hopyard.data.placement import Placement
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import TENSOR_DTYPES, Column, Schema
 from hopyard.data.sources import as_source
@@ -134,6 +136,17 @@ def test_there_is_one_plain_page_a_chunk_and_nothing_else(tmp_path):
         assert metadata.schema.column(i).max_definition_level == 0, "REQUIRED"
         pages = [line for line in str(chunk.encodings).split(",") if "PLAIN" in line]
         assert pages
+
+
+def test_the_place_of_a_row_group_is_found_in_little_memory_among_thousands_of_columns():
+    placement = Placement(Schema(Column(f"c{i}", "tensor", "float64") for i in range(2000)))
+    first = placement.start(4, 3, 0)
+    tracemalloc.start()
+    second = placement.start(first + (64 << 20) + 3, 3, 64 << 20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (second - first) % 8 == 0
+    assert peak < 100 << 20  # 13 GB if every place were tried for all columns at once
 
 
 def test_padding_that_would_cost_much_is_left_out(tmp_path):

@@ -1,7 +1,9 @@
 import numpy as np
+import pytest
 
 from hopyard.data.region import region_of
 from hopyard.data.stored import StoredFile
+from hopyard.errors import CorruptError, NotFoundError
 
 
 def make_files(directory, sizes):
@@ -40,3 +42,13 @@ def test_a_region_is_mapped_once_until_a_file_is_replaced(tmp_path):
     replaced = region_of([StoredFile.open(None, str(file.path))], [4])
     assert replaced.bytes[:100].tobytes() == bytes(100)
     assert region.bytes[:100].any()
+
+
+def test_a_file_that_lost_bytes_or_is_gone_is_named_instead_of_mapped(tmp_path):
+    [file] = make_files(tmp_path, [10_000])
+    file.path.write_bytes(bytes(100))
+    with pytest.raises(CorruptError, match=r"0 has 100 bytes, but had 10000 .* prepare the data again"):
+        region_of([file], [4])
+    file.path.unlink()
+    with pytest.raises(NotFoundError, match=r"0, a file of the dataset, is gone\. Restore it"):
+        region_of([file], [4])

@@ -334,3 +334,18 @@ def test_changed_parquet_names_row_group_and_column(tmp_path, table):
     path.write_bytes(content)
     with pytest.raises(CorruptError, match=r"t.parquet: row group 3, column 'score', cannot be decoded"):
         as_source(path).collect()
+
+
+@pytest.mark.parametrize("offsets", [[0, 2, 9], [1, 2, 5], [0, 6, 5], [0, 2, 4]])
+def test_offsets_that_do_not_cut_the_values_into_rows_are_refused(offsets):
+    ragged = Ragged(np.arange(5), np.array(offsets))
+    with pytest.raises(DataError, match="'x' is a Ragged whose offsets do not cut its 5 values into rows"):
+        as_source({"x": ragged}).fingerprint()
+
+
+def test_times_in_nanoseconds_are_taken_as_they_are():
+    table = pa.table({"t": pa.array([5], pa.timestamp("ns")), "d": pa.array([6], pa.duration("ns"))})
+    assert {name: values.tolist() for name, values in as_source(table).head(1).items()} == {
+        "t": [5],
+        "d": [6],
+    }

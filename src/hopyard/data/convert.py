@@ -57,7 +57,7 @@ def from_values(name: str, values: Any) -> ColumnData:
     if isinstance(values, np.ma.MaskedArray):
         return _from_masked(name, values)
     if isinstance(values, Ragged):
-        return ColumnData(name, "ragged", values)
+        return _from_ragged(name, values)
     if isinstance(values, (list, tuple)):
         return from_rows(name, values)
     if isinstance(values, np.ndarray) or hasattr(values, "__array__"):
@@ -69,6 +69,19 @@ def torch_to_numpy(tensor: Any) -> npt.NDArray[Any]:
     """A torch tensor's memory as an array; bfloat16 widened to float32."""
     tensor = tensor.detach().cpu().resolve_conj()
     return np.asarray((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
+
+
+def _from_ragged(name: str, rows: Ragged) -> ColumnData:
+    offsets = np.asarray(rows.offsets)
+    if offsets[0] != 0 or offsets[-1] != len(rows.values) or (np.diff(offsets) < 0).any():
+        raise DataError(
+            f"Column {name!r} is a Ragged whose offsets do not cut its {len(rows.values)} values into rows: they "
+            f"must begin with 0, never fall, and end with {len(rows.values)}. Ragged.from_rows() makes such ones."
+        )
+    flat = from_numpy(name, np.asarray(rows.values))
+    if not isinstance(flat.values, np.ndarray) or flat.missing is not None:
+        raise UnsupportedTypeError(f"{name} (lists of {flat.kind}s)")
+    return ColumnData(name, "ragged", Ragged(flat.values, offsets.astype(np.int64, copy=False)))
 
 
 def from_numpy(name: str, array: npt.NDArray[Any]) -> ColumnData:

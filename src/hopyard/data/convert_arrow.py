@@ -58,9 +58,9 @@ def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if pa.types.is_run_end_encoded(kind):
         return _plain(pc.run_end_decode(array))
     target = _plain_type(kind)
-    if target is None or target == kind:
+    if target is None:
         return array
-    plain = array.cast(target)
+    plain = array if target == kind else array.cast(target)
     return plain.cast(pa.int64()) if pa.types.is_temporal(target) else plain
 
 

@@ -110,7 +110,9 @@ class Loader:
             self._position = 0
         self._begun = True
         self._iteration = object()
-        return self._batches(self._position, self._iteration)
+        # Made here, not at the first batch: by then another iteration may have begun.
+        stream = _Stream(self.dataset, self.columns, self._seed, self._epoch, self._window, self._shuffle)
+        return self._batches(stream, self._position, self._iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: JSON values. Rows count once they have been yielded.
@@ -165,8 +167,7 @@ class Loader:
             )
         return each
 
-    def _batches(self, position: int, iteration: object) -> Iterator[Batch]:
-        stream = _Stream(self.dataset, self.columns, self._seed, self._epoch, self._window, self._shuffle)
+    def _batches(self, stream: _Stream, position: int, iteration: object) -> Iterator[Batch]:
         ranks, rank, buffers, convert = self.world_size, self.rank, self._buffers, self._convert
         rows = len(self.dataset)
         for start, stop in batch_bounds(self._per_rank(position), self.batch_size, self.tail):

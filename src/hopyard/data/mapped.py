@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hopyard.data.buffers import Buffers
@@ -27,9 +28,14 @@ _LONGEST_HEADER = 512
 _DATA_PAGES = (0, 3)
 
 
-def stored_as(column: Column, described: pq.ColumnSchema) -> np.dtype[Any] | None:
-    """The NumPy dtype of one row (void if it is a tensor) in a chunk so described, or None: decode it."""
+def stored_as(column: Column, described: pq.ColumnSchema, kind: pa.DataType) -> np.dtype[Any] | None:
+    """The NumPy dtype of one row (void if it is a tensor) in a chunk so described, or None: decode it.
+
+    Only numbers and bytes lie there as they are: times count other units, decimals are scaled.
+    """
     if column.width is None or described.max_definition_level or described.max_repetition_level:
+        return None
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or type(kind) is pa.FixedSizeBinaryType):
         return None
     physical = described.physical_type
     if physical == "FIXED_LEN_BYTE_ARRAY":

@@ -39,8 +39,10 @@ class Placement:
         widest = int(self._widths.max(initial=1))
         first = int(off[np.argmax(self._widths)]) if len(off) else 0
         tried = np.arange(first, max(before // 10, _SMALL), widest)
-        fits = ((tried[:, None] - off) % self._widths == 0).all(axis=1)
-        return position + (int(tried[np.argmax(fits)]) if fits.any() else 0)
+        # One condition after another: all at once would take memory for each column and place.
+        for width, missing in sorted(set(zip(self._widths.tolist(), off.tolist(), strict=True))):
+            tried = tried[(tried - missing) % width == 0]
+        return position + (int(tried[0]) if len(tried) else 0)
 
 
 @lru_cache(64)

@@ -60,6 +60,7 @@ class Reader:
         }
         self._prepared = prepared
         self._region: Region | None = None
+        self._schemas: dict[int, pa.Schema] = {}
         self._leaves: dict[int, dict[str, int]] = {}
         self._bodies: dict[str, tuple[np.dtype[Any], Rows] | None] = {}
         self._mapped_views: dict[tuple[str, ...], View] = {}
@@ -175,7 +176,11 @@ class Reader:
         region = self._map()
         numbers = {file: place for place, file in enumerate(self._files)}
         stored = {
-            stored_as(column, file.footer.schema.column(self._leaf(number, column.name)))
+            stored_as(
+                column,
+                file.footer.schema.column(self._leaf(number, column.name)),
+                self._arrow_schema(number).field(column.name).type,
+            )
             for number, file in self._files.items()
         }
         if len(stored) != 1 or (dtype := stored.pop()) is None:
@@ -199,8 +204,13 @@ class Reader:
     def _leaf(self, file: int, name: str) -> int:
         """Number of a column's (first) chunk in the row groups of a file."""
         if file not in self._leaves:
-            self._leaves[file] = leaves_of(self._files[file].footer.schema.to_arrow_schema())
+            self._leaves[file] = leaves_of(self._arrow_schema(file))
         return self._leaves[file][name]
+
+    def _arrow_schema(self, file: int) -> pa.Schema:
+        if file not in self._schemas:
+            self._schemas[file] = self._files[file].footer.schema.to_arrow_schema()
+        return self._schemas[file]
 
     def _hold(self, columns: Sequence[Column], groups: tuple[int, ...]) -> dict[str, Source]:
         """The columns decoded, and kept for the next time as long as WINDOW_BYTES suffice."""

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.stored import StoredFile, remember
-from hopyard.errors import StorageError
+from hopyard.errors import CorruptError, NotFoundError, StorageError
 
 _MAP_FIXED = 0x10  # the same on Linux and macOS; Python's mmap names neither
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
@@ -67,8 +67,20 @@ def _place(file: StoredFile, reserved: npt.NDArray[np.uint8], start: int) -> Non
     if not file.size:
         return
     # The reservation unmaps the whole stretch, and so every file in it, when it is let go.
-    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{file.path}, a file of the dataset, is gone. Restore it, or prepare the data again."
+        ) from error
+    try:
+        if (
+            size := os.fstat(descriptor).st_size
+        ) != file.size:  # bytes that are not there would kill the process
+            raise CorruptError(
+                f"{file.path} has {size} bytes, but had {file.size} when it was opened: it was truncated or "
+                "changed. Restore it, or prepare the data again."
+            )
         address = reserved.ctypes.data + start
         flags = mmap.MAP_SHARED | _MAP_FIXED
         got = _libc.mmap(address, file.size, mmap.PROT_READ, flags, descriptor, 0)
