@@ -125,7 +125,7 @@ class _ClassMean(Counts):
             else:
                 occurs = (predicted > 0) | (actual > 0)
                 hits, predicted, actual = hits[occurs], predicted[occurs], actual[occurs]
-        return float(np.mean(self.ratio(hits, predicted, actual)))
+        return float(np.mean(self.ratio(hits, predicted, actual))) if len(hits) else float("nan")
 
 
 class Precision(_ClassMean):
@@ -150,7 +150,10 @@ class F1(_ClassMean):
 
 
 class TopKAccuracy(SumMetric):
-    """Share of rows whose class is among the k largest outputs; a tie counts for the model."""
+    """Share of rows whose class is among the k largest outputs; a tie counts for the model.
+
+    Rows whose label is below 0 are not counted.
+    """
 
     mode = "max"
 
@@ -165,6 +168,9 @@ class TopKAccuracy(SumMetric):
                 f"{labels.shape}, but needs outputs (n, classes) and integer labels (n,)."
             )
         weight = row_weights(weights, len(outputs))
+        if len(labels) and labels.min() < 0:
+            counted = labels >= 0
+            outputs, labels, weight = outputs[counted], labels[counted], weight[counted]
         own = np.take_along_axis(outputs, labels[:, None], axis=1)
         # Not "larger": a nan is never among the k.
         above = (~(outputs <= own)).sum(axis=1)

@@ -16,7 +16,7 @@ class AUC(Metric):
     """Binary, multi-label (mean over labels) or multi-class (one against the rest, mean over classes).
 
     Outputs (n, C) with integer labels are compared by their softmax, unless all rows are
-    probabilities already; with two classes, by the second output against the first.
+    probabilities already; with two classes, by the second output against the first. Labels below 0 are not counted.
     State: ``scores`` (n, C) in the outputs' dtype, ``labels`` (n,) or (n, C), ``weights`` (n,).
     """
 
@@ -38,13 +38,18 @@ class AUC(Metric):
         self._parts = [value] if value else []
 
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
-        if not is_class_index(outputs, labels):
+        weight = row_weights(weights, len(outputs))
+        if is_class_index(outputs, labels):
+            if labels.ndim == 1 and len(labels) and labels.min() < 0:  # not counted
+                counted = labels >= 0
+                outputs, labels, weight = outputs[counted], labels[counted], weight[counted]
+        else:
             labels = answers_as(outputs, labels).reshape(len(outputs), -1) > 0.5
         self._parts.append(
             {
                 "scores": outputs.reshape(len(outputs), -1).copy(),
                 "labels": labels.astype(np.int32),
-                "weights": row_weights(weights, len(outputs)),
+                "weights": weight,
             }
         )
 

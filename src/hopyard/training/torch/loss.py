@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -44,6 +45,7 @@ class Loss:
         self.is_sum = getattr(loss, "reduction", "mean") == "sum"
         self.weighted = weighted or class_weight is not None
         self._table = None if class_weight is None else class_table(class_weight).to(device)
+        self._others_weigh_one = isinstance(class_weight, Mapping)
         self._per_row = per_row_loss(self.module) if self.weighted else None
 
     def __call__(
@@ -61,13 +63,29 @@ class Loss:
     def _row_weights(self, labels: Labels, weights: torch.Tensor | None) -> torch.Tensor:
         if self._table is None:
             assert weights is not None
-            return weights
+            # What the loss ignores weighs nothing, as in the losses of PyTorch themselves.
+            ignored = self._ignored(labels)
+            return weights if ignored is None else weights.masked_fill(ignored, 0.0)
         if isinstance(labels, tuple) or labels.numel() != len(labels):
             raise EstimatorError(
                 "class_weight was given, but labels are not one class per row; use sample_weight_column instead."
             )
-        of_class = self._table[labels.reshape(-1).long()]
+        classes = labels.reshape(-1).long()
+        if self._others_weigh_one:
+            classes = classes.clamp_max(len(self._table) - 1)
+        ignored = self._ignored(classes)
+        if ignored is None:
+            of_class = self._table[classes]
+        else:
+            of_class = self._table[classes.masked_fill(ignored, 0)].masked_fill(ignored, 0.0)
         return of_class if weights is None else of_class * weights
+
+    def _ignored(self, labels: Labels) -> torch.Tensor | None:
+        """(n,) bool: rows whose class the loss leaves out; None if it knows no such class."""
+        index = getattr(self.module, "ignore_index", None)
+        if index is None or isinstance(labels, tuple) or labels.ndim != 1 or labels.is_floating_point():
+            return None
+        return labels.eq(index)
 
 
 def per_row_loss(loss: Any) -> Callable[[Any, Any], torch.Tensor]:
@@ -89,10 +107,16 @@ def per_row_loss(loss: Any) -> Callable[[Any, Any], torch.Tensor]:
 
 
 def class_table(class_weight: ClassWeight) -> torch.Tensor:
-    """float32 (classes,): the weight of every class; classes that a dict leaves out weigh 1."""
+    """float32 (classes,): the weight of every class. From a dict, the last entry is that of all further classes: 1."""
+    keys: list[Any] = list(class_weight) if isinstance(class_weight, Mapping) else []
+    if any(isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0 for key in keys):
+        raise EstimatorError(
+            f"class_weight={class_weight!r} was given, but its keys must be classes: ints from 0, as in the label "
+            "column; e.g. class_weight={0: 1.0, 1: 5.0}."
+        )
     if not isinstance(class_weight, Mapping):
         return torch.tensor(list(class_weight), dtype=torch.float32)
-    table = torch.ones(max(class_weight) + 1)
+    table = torch.ones(max(class_weight, default=-1) + 2)
     for index, weight in class_weight.items():
         table[index] = weight
     return table

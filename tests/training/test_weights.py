@@ -1,0 +1,69 @@
+"""Rows that weigh nothing: ignored labels, classes without a weight of their own, weights of zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score, top_k_accuracy_score
+from torch import nn
+
+from hopyard.errors import EstimatorError
+from hopyard.training.metrics import metric_named
+from hopyard.training.torch.loss import Loss
+
+CPU = torch.device("cpu")
+
+
+def rows(seed: int, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes, (60,), generator=made)
+    labels[::7] = -100
+    return torch.randn(60, classes, generator=made), labels, torch.rand(60, generator=made)
+
+
+@pytest.mark.parametrize("weight", [{0: 3.0, 1: 0.5}, {0: 3.0, 1: 0.5, 2: 1.0, 3: 1.0}, [3.0, 0.5, 1.0, 1.0]])
+def test_class_weights_give_the_loss_that_pytorch_gives_also_with_ignored_labels(weight: Any) -> None:
+    outputs, labels, _ = rows(0)
+    expected = nn.CrossEntropyLoss(torch.tensor([3.0, 0.5, 1.0, 1.0]))(outputs, labels)
+    torch.testing.assert_close(
+        Loss(nn.CrossEntropyLoss(), weight, False, CPU)(outputs, labels, None)[0], expected
+    )
+
+
+def test_ignored_rows_have_no_part_in_a_weighted_mean() -> None:
+    outputs, labels, weights = rows(1)
+    loss = Loss(nn.CrossEntropyLoss(), None, True, CPU)
+    kept = labels >= 0
+    found, total = loss(outputs, labels, weights)
+    expected, expected_total = loss(outputs[kept], labels[kept], weights[kept])
+    torch.testing.assert_close((found, total), (expected, expected_total))
+
+
+@pytest.mark.parametrize("weight", [{"0": 1.0}, {-1: 1.0}, {True: 2.0}, {0.5: 1.0}])
+def test_keys_that_are_no_classes_are_refused(weight: Any) -> None:
+    with pytest.raises(EstimatorError, match=r"its keys must be classes: ints from 0"):
+        Loss(nn.CrossEntropyLoss(), weight, False, CPU)
+
+
+def test_metrics_do_not_count_rows_with_labels_below_zero() -> None:
+    outputs, labels = (tensor.numpy() for tensor in rows(2)[:2])
+    kept = labels >= 0
+    top = metric_named("top_2_accuracy")
+    top.update(outputs, labels)
+    assert top.compute() == pytest.approx(top_k_accuracy_score(labels[kept], outputs[kept], k=2))
+    auc = metric_named("auc")
+    auc.update(outputs, labels)
+    shares = np.exp(outputs[kept].astype(np.float64))
+    shares /= shares.sum(axis=1, keepdims=True)
+    assert auc.compute() == pytest.approx(roc_auc_score(labels[kept], shares, multi_class="ovr"))
+
+
+@pytest.mark.parametrize("name", ["accuracy", "precision", "recall", "f1", "auc", "top_2_accuracy"])
+def test_metrics_of_rows_without_weight_are_undefined(name: str) -> None:
+    outputs, labels = (tensor.numpy() for tensor in rows(3)[:2])
+    metric = metric_named(name)
+    metric.update(outputs, labels, np.zeros(60))
+    assert np.isnan(metric.compute())
