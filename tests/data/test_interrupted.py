@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopyard.data import parquet
+from hopyard.data.layout import writer_options
 from hopyard.data.prepare import prepare
-from hopyard.errors import StorageFullError
+from hopyard.errors import CorruptError, StorageFullError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -133,3 +135,34 @@ def test_a_disk_that_is_full_while_rows_are_spooled_is_said(store, monkeypatch):
     with pytest.raises(StorageFullError, match="for the rows of a source that is read once"):
         prepare(({"x": i} for i in range(200)), store)
     assert not list(store.list())
+
+
+def test_a_changed_file_is_written_again_once_it_is_deleted_as_the_error_says(store):
+    prepared = prepare(data(), store)
+    entry = prepared.train.manifest.files[0]
+    file = prepared.train.store.path(entry.name)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    with pytest.raises(CorruptError, match="delete it and prepare the data again"):
+        prepare(data(), store).train.verify()
+    file.unlink()
+    again = prepare(data(), store)
+    assert not again.reused
+    again.train.verify()
+    assert file.read_bytes() == whole
+
+
+def test_a_lost_file_is_replaced_by_one_of_other_bytes(store, monkeypatch):
+    """As after an update of Arrow: the manifest that is there lists a file that nobody will write again."""
+    with monkeypatch.context() as older:
+        older.setattr(parquet, "writer_options", lambda: {**writer_options(), "write_statistics": True})
+        before = prepare(data(), store)
+    [lost] = before.train.manifest.files
+    before.train.store.delete(lost.name)
+    after = prepare(data(), store)
+    assert not after.reused
+    assert after.train.manifest.files[0].name != lost.name
+    assert np.array_equal(
+        np.sort(after.train[:]["id"]), np.sort(np.setdiff1d(np.arange(200), after.val[:]["id"]))
+    )
+    assert prepare(data(), store).reused

@@ -14,6 +14,7 @@ from hopyard.data.order import permutation
 from hopyard.data.prepare import peek, prepare
 from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources import as_source
+from hopyard.data.write import group_size
 from hopyard.errors import FormatError, SettingsError
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -233,3 +234,13 @@ def test_two_preparations_at_once_agree(tmp_path):
     assert len({result.fingerprint for result in results}) == 1
     assert results[0].train.manifest == results[1].train.manifest
     assert len(list(LocalStore(tmp_path).list())) == 4
+
+
+def test_row_groups_are_sized_by_padded_rows_not_by_those_of_the_source(store, monkeypatch):
+    monkeypatch.setattr(
+        "hopyard.data.write.group_size", lambda rows, width: group_size(rows, width, 16 << 10)
+    )
+    lists = [[1]] * 999 + [[1] * 200]
+    prepared = prepare({"x": lists}, store, None, ragged="pad")
+    assert max(prepared.train.group_rows) * 200 * 8 <= 16 << 10
+    assert prepared.train[:]["x"].sum() == 1199

@@ -184,7 +184,7 @@ class Dataset:
             if self.prepared and _digest_of(file) != entry.digest:
                 raise CorruptError(
                     f"{file.name} is not what was written: its digest differs from the manifest's. Restore it, "
-                    "or prepare the data again."
+                    "or delete it and prepare the data again."
                 )
 
 

@@ -92,7 +92,8 @@ def _other_dataset(manifest: Manifest, place: Store, settings: Mapping[str, Any]
 
 
 def publish(store: Store, manifest: Manifest) -> Manifest:
-    """Write the manifest at the root of ``store``; the one that is there if another process was first.
+    """Write the manifest at the root of ``store``; the one that is there if another process was first
+    (and nothing is missing of what it lists).
 
     Raises:
         SettingsError: that process wrote another dataset.
@@ -103,4 +104,7 @@ def publish(store: Store, manifest: Manifest) -> Manifest:
     assert there is not None
     if there.fingerprint != manifest.fingerprint:
         raise _other_dataset(there, store, manifest.settings)
+    if not _has_files(store, there):  # some were lost, and another version of Arrow had written other bytes
+        store.put(MANIFEST_NAME, manifest.to_bytes())
+        return manifest
     return there

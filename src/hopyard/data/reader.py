@@ -80,7 +80,8 @@ class Reader:
         if rows != entry.group_rows:
             raise CorruptError(
                 f"{file.name} has row groups of {_shortened(rows)} rows, but the dataset's manifest says "
-                f"{_shortened(entry.group_rows)}: the file was changed. Restore it, or prepare the data again."
+                f"{_shortened(entry.group_rows)}: the file was changed. Restore it, or delete it and "
+                "prepare the data again."
             )
         return file
 
@@ -161,8 +162,8 @@ class Reader:
         names = ", ".join(file.name for file in self._files.values())
         return (
             f"Column {column.name!r} is not stored as prepared data is (plain, uncompressed, one page a row "
-            f"group) in at least one row group of {names}. The files were changed: restore them, prepare the "
-            "data again, or open the files themselves instead of the prepared dataset."
+            f"group) in at least one row group of {names}. The files were changed: restore them, delete them "
+            "and prepare the data again, or open the files themselves instead of the prepared dataset."
         )
 
     def _find_bodies(self, column: Column) -> tuple[np.dtype[Any], Rows] | None:
@@ -261,7 +262,7 @@ class Reader:
         except (pa.ArrowInvalid, OSError) as error:
             raise CorruptError(
                 f"{file.name}, row group {within}, columns {', '.join(column.name for column in columns)}: "
-                f"{error} The file was truncated or changed: restore it, or prepare the data again."
+                f"{error} The file was truncated or changed: restore it, or delete it and prepare the data again."
             ) from error
         for column in columns:
             yield column, read_as(column, table[column.name], f"{file.name}, row group {within}")

@@ -26,6 +26,7 @@ from hopyard.data.order import Rows
 from hopyard.data.parquet import FileWriter
 from hopyard.data.policies import Policies
 from hopyard.data.ragged import Ragged
+from hopyard.data.schema import Column
 from hopyard.data.statistics import Statistics
 from hopyard.errors import StorageFullError
 from hopyard.storage.base import Store
@@ -47,6 +48,13 @@ def group_size(rows: int, row_bytes: float, most: int = GROUP_BYTES) -> int:
     groups = GROUPS * max(1, -int(-rows * row_bytes // (GROUPS * most)))
     size = -(-rows // groups)
     return size if -(-rows // size) == groups else max(1, rows // groups)
+
+
+def _row_bytes(column: Column, columns: Mapping[str, ColumnData]) -> float:
+    """Of a column as it is stored, which may be much more than in the source if rows are padded."""
+    if column.width is not None:
+        return column.width
+    return columns[column.name].nbytes / len(columns[column.name])
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,7 @@ class SplitWriter:
         self._store = store
         self._progress = progress
         self._buffers: dict[tuple[str, int], npt.NDArray[Any]] = {}
-        stored = next(iter(columns.values()))
-        row_bytes = max(sum(data.nbytes for data in columns.values()) / len(stored), 1)
+        row_bytes = max(sum(_row_bytes(column, columns) for column in policies.schema), 1)
         self._size = group_size(len(rows), row_bytes)
         self._groups = -(-len(rows) // self._size)
         files = max(1, round(len(rows) * row_bytes / FILE_BYTES))
