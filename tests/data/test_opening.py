@@ -249,3 +249,32 @@ def test_plain_columns_whose_bytes_are_not_their_values_are_decoded(tmp_path, co
     pq.write_table(pa.table([column], schema=schema), file, compression="none", use_dictionary=False)
     assert open_dataset(file)[:]["x"].tolist() == expected
     assert as_source(file).head(2)["x"].tolist() == expected
+
+
+def test_row_groups_without_rows_hold_nothing_and_harm_nothing(tmp_path):
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("y", pa.float32(), False)])
+    with pq.ParquetWriter(tmp_path / "x.parquet", schema, compression="none", use_dictionary=False) as writer:
+        for start, rows in ((0, 0), (0, 5), (5, 0), (5, 4), (9, 0)):
+            ids = np.arange(start, start + rows)
+            writer.write_table(pa.table([ids, ids.astype(np.float32)], schema=schema))
+    dataset = open_dataset(tmp_path / "x.parquet")
+    assert dataset.group_rows == (0, 5, 0, 4, 0)
+    assert dataset[:]["y"].tolist() == list(range(9))
+    parts = [part for part in dataset.partitions(5) if len(part)]
+    batches = [batch for part in parts for batch in part.loader(2, shuffle=True)]
+    assert sorted(np.concatenate([batch["id"] for batch in batches])) == list(range(9))
+    assert all((batch["id"] == batch["y"]).all() for batch in batches)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [1, 0, 2], [2, 1, 0]])
+def test_ragged_rows_may_happen_to_have_one_length_in_a_file(tmp_path, order):
+    ragged, even = pa.list_(pa.int8()), pa.list_(pa.int8(), 2)
+    rows = [pa.array([[1], [2, 3]], ragged), pa.array([[4, 5]], ragged), pa.array([[6, 7]], even)]
+    for place, number in enumerate(order):
+        pq.write_table(pa.table({"l": rows[number]}), tmp_path / f"{place}.parquet")
+    dataset = open_dataset(tmp_path)
+    assert [row.tolist() for row in dataset[:]["l"]] == [
+        row for number in order for row in rows[number].to_pylist()
+    ]
+    [batch] = dataset.loader(4, columns=["l"])
+    assert batch["l"] == dataset[:]["l"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from hopyard.data.columns import settle
+from hopyard.data.columns import as_ragged, settle
 from hopyard.data.convert_arrow import from_arrow
 from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
@@ -26,6 +26,8 @@ def read_as(column: Column, array: pa.ChunkedArray, where: str) -> Values:
     data = from_arrow(column.name, array)
     if column.kind == "tensor" and data.kind == "ragged":
         data = settle(data)
+    if column.kind == "ragged" and data.kind == "tensor" and data.column.shape:
+        data = as_ragged(data)  # fixed-size lists of one file beside lists of others
     if column.kind == "tensor" and data.kind == "bytes" and isinstance(data.values, Ragged):
         return data.values.values.view(column.dtype).reshape(len(data), *column.shape)
     if column.kind != "ragged" and data.column != Column(

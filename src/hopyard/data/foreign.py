@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -62,7 +63,9 @@ def _schema_of(files: Sequence[StoredFile]) -> Schema:
         other = _columns_of(file)
         for name in dict.fromkeys([*first, *other]):
             here, there = other.get(name), first.get(name)
-            if here != there:
+            if here is not None and there is not None and _are_lists_of_one_kind(here, there):
+                first[name] = replace(here, kind="ragged", shape=_element_shape(here))
+            elif here != there:
                 raise DataError(
                     f"{file.name}: column {name!r} is {here or 'missing'}, but in {files[0].name} it is "
                     f"{there or 'missing'}. All files of a dataset must have the same columns: leave the file "
@@ -74,6 +77,20 @@ def _schema_of(files: Sequence[StoredFile]) -> Schema:
                 f"{', '.join(first)}. Write the file again."
             )
     return Schema(first.values())
+
+
+def _are_lists_of_one_kind(here: Column, there: Column) -> bool:
+    """Whether rows that are ragged in one file may happen to have one length in the other."""
+    return (
+        "ragged" in (here.kind, there.kind)
+        and here.dtype == there.dtype
+        and all(column.kind == "ragged" or column.shape for column in (here, there))
+        and _element_shape(here) == _element_shape(there)
+    )
+
+
+def _element_shape(column: Column) -> tuple[int, ...]:
+    return column.shape if column.kind == "ragged" else column.shape[1:]
 
 
 def _columns_of(file: StoredFile) -> dict[str, Column]:

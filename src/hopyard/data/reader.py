@@ -186,15 +186,18 @@ class Reader:
         }
         if len(stored) != 1 or (dtype := stored.pop()) is None:
             return None
-        bodies = []
-        for number, within in self._places:
+        bodies = np.full(len(self._places), -1, np.int64)
+        for group, (number, within) in enumerate(self._places):
+            if not self.group_rows[group]:
+                continue  # it has no page
             file, start = self._files[number], region.starts[numbers[number]]
             content = region.bytes[start : start + file.size]
             body = find_body(file, content, within, self._leaf(number, column.name), dtype.itemsize)
             if body is None:
                 return None
-            bodies.append(start + body)
-        return dtype, np.array(bodies, np.int64)
+            bodies[group] = start + body
+        bodies[bodies < 0] = bodies.max(initial=0)  # nothing is read there, but it is a place like the others
+        return dtype, bodies
 
     def _map(self) -> Region:
         if self._region is None:
