@@ -344,3 +344,18 @@ def test_a_result_that_cannot_be_read_here_fails_its_task_only(one: LocalBackend
     assert isinstance(error, ValueError)
     assert "could not be unpickled by the driver" in error.__notes__[0]
     assert result_of(one.submit(0, abs, -1)) == 1
+
+
+def test_a_process_that_a_task_forked_never_answers_for_the_worker(one: LocalBackend) -> None:
+    def fork_and_raise() -> int:
+        if (child := os.fork()) == 0:
+            raise ValueError("in the child")
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def fork_and_return() -> int:
+        return 7 if (child := os.fork()) == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    pid = result_of(one.submit(0, os.getpid))
+    assert result_of(one.submit(0, fork_and_raise)) == 1
+    assert result_of(one.submit(0, fork_and_return)) == 0
+    assert result_of(one.submit(0, os.getpid)) == pid

@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import cloudpickle
 
@@ -91,7 +91,15 @@ class _Server:
         kind, answer = _run(parts)
         self._running = False
         self._flush()
+        if os.getpid() != self._pid:
+            self._leave(kind, answer)
         self._channel.send(kind, answer)
+
+    def _leave(self, kind: Kind, answer: list[Part]) -> NoReturn:
+        """End a process that the task forked and let return: the worker itself serves and answers."""
+        if kind is Kind.FAILED:
+            output.write_all(2, bytes(answer[1]))
+        os._exit(int(kind is Kind.FAILED))
 
     def set_tag(self, tag: str) -> None:
         self._flush()
