@@ -244,3 +244,15 @@ def test_row_groups_are_sized_by_padded_rows_not_by_those_of_the_source(store, m
     prepared = prepare({"x": lists}, store, None, ragged="pad")
     assert max(prepared.train.group_rows) * 200 * 8 <= 16 << 10
     assert prepared.train[:]["x"].sum() == 1199
+
+
+@pytest.mark.parametrize("form", [dict, lambda arrays: pa.table(arrays).to_pylist()], ids=["arrays", "rows"])
+def test_peeked_rows_have_the_columns_and_widths_that_later_rows_ask_for(form, store):
+    source = as_source(form({"x": [[1, 2]] * 10 + [[1, 2, 3, 4]] * 10, "y": [1] * 19 + [None]}))
+    source.fingerprint()
+    batch = peek(source, 4, nulls="mask", ragged="pad")
+    whole = prepare(source, store, None, nulls="mask", ragged="pad").train
+    assert {name: (v.dtype, v.shape[1:]) for name, v in batch.items()} == {
+        name: (v.dtype, v.shape[1:]) for name, v in whole[:].items()
+    }
+    assert batch["x"].tolist() == [[1, 2, 0, 0]] * 4

@@ -153,9 +153,10 @@ def peek(
     """
     request = _request(data, validation, feature_columns, label_columns, 0, nulls, ragged, None)
     columns = dict(request.source.head_columns(rows))
+    whole = dict(request.source.known_columns() or columns)  # later rows may be longer, or null
     if isinstance(request.validation, str):
-        del columns[request.validation]
-    policies = plan_policies([columns], nulls, ragged)
+        del columns[request.validation], whole[request.validation]
+    policies = plan_policies([whole], nulls, ragged)
     values = policies.apply(columns)
     return {
         column.name: ColumnData(column.name, column.kind, values[column.name]).as_batch()

@@ -72,6 +72,10 @@ class Source(ABC):
                 break
         return collector.finish().columns or {}
 
+    def known_columns(self) -> Batch | None:
+        """All rows, if they are in memory already."""
+        return None if self._collected is None else self._collected.columns
+
     def fingerprint(self) -> str | None:
         """Digest of the logical content; None for one-shot sources until they are collected."""
         if self._collected is None and self.one_shot:

@@ -47,6 +47,9 @@ class MemorySource(Source):
     def head_columns(self, n: int) -> Batch:
         return {name: data[:n] for name, data in self._data.items()}
 
+    def known_columns(self) -> Batch:
+        return self._data
+
     def _collect(self, spool: Path | None) -> Collected:
         if self._collected is None:
             self._collected = collect(self._data)
