@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -80,6 +81,50 @@ def transposed() -> nn.Module:
 def test_a_kept_replica_trains_as_a_loaded_one(module: Any, optimizer: Any, chain: Any, visits: Any) -> None:
     def gen(params: dict[str, Any]) -> TorchEstimator:
         return TorchEstimator(module(), optimizer, nn.CrossEntropyLoss(), batch_size=32)
+
+    digests = []
+    for folder in ("kept", "cleared"):
+        units = chain(gen, folder=folder)
+        for epoch, partition, last in visits:
+            if folder == "cleared":
+                residents.clear()
+            units.train(epoch, partition, last=last)
+        digests.append([result.states[0].digest for result in units.results])
+    assert digests[0] == digests[1]
+
+
+class Growing:
+    """A transform, a loss and a hook that count their calls."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+        self.calls = 0
+
+    def __call__(self, *given: Any) -> Any:
+        self.calls += 1
+        if isinstance(given[0], dict):
+            return {**given[0], "features": given[0]["features"] + float(self.rng.random())}
+        if isinstance(given[0], nn.Module):
+            return given[2] * self.calls
+        return nn.functional.cross_entropy(*given) / self.calls
+
+
+@pytest.mark.parametrize("place", ["transform", "loss", "hook", "closure"])
+def test_functions_that_count_train_as_new_ones_in_every_unit(place: str, chain: Any, visits: Any) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        model, growing, calls = nn.Linear(12, 3), Growing(), [0]
+
+        def counted(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            calls[0] += 1
+            return nn.functional.cross_entropy(outputs, labels) / calls[0]
+
+        if place == "hook":
+            model.register_forward_hook(growing)
+        loss = {"loss": growing, "closure": counted}.get(place, nn.CrossEntropyLoss())
+        transform = growing if place == "transform" else None
+        return TorchEstimator(
+            model, torch.optim.SGD, loss, batch_size=32, optimizer_params={"lr": 0.1}, transform=transform
+        )
 
     digests = []
     for folder in ("kept", "cleared"):

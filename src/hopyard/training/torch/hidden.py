@@ -7,6 +7,8 @@ fingerprint is compared; a module that changes them is built anew for every visi
 
 from __future__ import annotations
 
+import random
+from types import CellType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 # Set by every pass anyway, or the state dict's own.
 _SKIPPED = {"training", "_parameters", "_modules", "_buffers", "_non_persistent_buffers_set"}
 _DEPTH = 4
+_LARGE = 1 << 20
 # Of optimizers: what their state dict holds, and notes of PyTorch's own that change no step.
 _OF_OPTIMIZERS = {
     *("state", "param_groups", "defaults", "step", "_opt_called", "_zero_grad_profile_name"),
@@ -50,6 +53,16 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> list[Any]:
         for name, value in optimizer.__dict__.items()
         if name not in _OF_OPTIMIZERS and not name.endswith("_hooks")
     ]
+
+
+def of_functions(module: torch.nn.Module, *functions: Any) -> list[Any]:
+    """What the user's functions, and the hooks of ``module``, keep in closures and attributes of their own."""
+    mark = _Marker({id(tensor) for tensor in module.state_dict(keep_vars=True).values()})
+    dicts = [
+        value for part in module.modules() for name, value in part.__dict__.items() if name.endswith("_hooks")
+    ]
+    hooks = [hook for found in dicts if isinstance(found, dict) for hook in found.values()]
+    return [mark.function(function) for function in (*functions, *hooks)]
 
 
 def snapshot(module: torch.nn.Module, but: torch.nn.Module | None = None) -> list[tuple[Any, int]]:
@@ -91,6 +104,22 @@ class _Marker:
         hidden = sorted(module._non_persistent_buffers_set)
         return marks + [(name, self.value(module._buffers[name])) for name in hidden]
 
+    def function(self, function: Any) -> list[Any]:
+        kept = [
+            cell.cell_contents for cell in getattr(function, "__closure__", None) or () if cell != CellType()
+        ]
+        owner = getattr(function, "__self__", function)
+        if not isinstance(owner, torch.nn.Module):
+            kept += getattr(owner, "__dict__", {}).values()
+        return [self.captured(value) for value in kept]
+
+    def captured(self, value: Any) -> Any:
+        if isinstance(value, torch.nn.Module):
+            return [self.value(tensor) for tensor in value.state_dict(keep_vars=True).values()]
+        if isinstance(value, np.ndarray) and value.nbytes > _LARGE:
+            return _Same(value)  # a captured data set, rather than something to count in
+        return self.value(value)
+
     def value(self, value: Any, depth: int = _DEPTH) -> Any:
         if isinstance(value, float):
             return repr(value)
@@ -102,6 +131,10 @@ class _Marker:
             return _Same(value), value.tobytes() if value.dtype != object else b""
         if isinstance(value, torch.Generator):
             return _Same(value), value.get_state().numpy().tobytes()
+        if isinstance(value, np.random.Generator):
+            return _Same(value), repr(value.bit_generator.state)
+        if isinstance(value, random.Random):
+            return _Same(value), value.getstate()
         if depth and isinstance(value, (list, tuple)):
             return [self.value(item, depth - 1) for item in value]
         if depth and isinstance(value, dict):

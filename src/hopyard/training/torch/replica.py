@@ -160,7 +160,13 @@ class TorchReplica(Replica):
     def _fingerprint(self) -> list[Any]:
         loss = self._forward.loss
         marks = hidden.fingerprint(self.module, None if loss is None else loss.module)
-        return [*marks, hidden.of_optimizer(self._optimizer)]
+        given = self._estimator
+        functions = (given.transform, given.val_transform, given.step, None if loss is None else loss.module)
+        return [
+            *marks,
+            hidden.of_optimizer(self._optimizer),
+            hidden.of_functions(self.module, *(each for each in functions if each is not None)),
+        ]
 
     def nbytes(self) -> int:
         tensors = list(self.module.state_dict().values())
