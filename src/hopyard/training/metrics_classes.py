@@ -15,6 +15,8 @@ Outputs and labels decide what is counted:
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 
 from hopyard.errors import MetricError
@@ -111,8 +113,9 @@ class Accuracy(Counts):
 class _ClassMean(Counts):
     """A ratio per class, averaged over the classes that occur (two classes: class 1)."""
 
+    @abstractmethod
     def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
-        raise NotImplementedError
+        """Of each class, from its rows that were hit, predicted, and there."""
 
     def compute(self) -> float:
         if not self.state:

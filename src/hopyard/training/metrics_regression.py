@@ -6,6 +6,8 @@ the root of the mean over all elements also when a row has several.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 
 from hopyard.training.metric import Array, Metric, SumMetric, divide, row_weights
@@ -17,8 +19,9 @@ class _ErrorMean(SumMetric):
 
     mode = "min"
 
+    @abstractmethod
     def error(self, outputs: Array, labels: Array) -> Array:
-        raise NotImplementedError
+        """Of each element: (rows, elements)."""
 
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
         outputs, labels = _columns(outputs, labels)
