@@ -28,7 +28,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Manifest
 from hopyard.data.order import epoch_windows
-from hopyard.data.parquet import FileWriter
+from hopyard.data.preparing.parquet import FileWriter
 from hopyard.data.schema import Column, Schema
 from hopyard.storage import LocalStore
 

@@ -25,8 +25,8 @@ import torch
 from hopyard.backend import LocalBackend
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.opening import open_dataset
-from hopyard.data.parquet import FileWriter
+from hopyard.data.opening.opening import open_dataset
+from hopyard.data.preparing.parquet import FileWriter
 from hopyard.data.schema import Column, Schema
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hopyard.data.prepare import prepare
+from hopyard.data.preparing.prepare import prepare
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.program import Program, save_program

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -11,6 +11,14 @@ from hypothesis import settings
 # The same examples everywhere and every time; no deadline, since machines differ and some are busy.
 settings.register_profile("hopyard", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("hopyard")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_node_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests decode goes to a cache of theirs, not to the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPYARD_CACHE", str(tmp_path_factory.mktemp("node-cache") / "cache"))
+        yield
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ SRC = ROOT / "src" / "hopyard"
 
 # What a user pays for only when using it: frameworks, frames and pictures.
 HEAVY = {
-    "jax", "keras", "matplotlib", "pandas", "polars", "pyspark", "ray", "scipy", "sklearn", "tensorboard",
-    "tensorflow", "torch", "torchmetrics",
+    "PIL", "accelerate", "jax", "keras", "lightning", "matplotlib", "pandas", "polars", "pyspark", "ray", "scipy",
+    "sklearn", "tensorboard", "tensorflow", "torch", "torchmetrics",
 }  # fmt: skip
 
 MAX_LINES_OF_FILE = 500
@@ -38,7 +38,7 @@ def test_version_is_the_one_of_the_distribution() -> None:
     assert hopyard.__version__ == project["version"]
 
 
-@pytest.mark.parametrize("name", ["hopyard", "hopyard.tune"])
+@pytest.mark.parametrize("name", ["hopyard", "hopyard.data", "hopyard.tune"])
 def test_import_loads_no_framework(name: str) -> None:
     code = f"import sys, {name}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -1,11 +1,11 @@
-"""Datasets of any layout, written as ``prepare`` writes them, for the tests of reading."""
+"""Datasets of any layout, written as ``prepare`` writes them, for the tests of reading; small data to prepare."""
 
 import numpy as np
 import pytest
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Manifest
-from hopyard.data.parquet import FileWriter
+from hopyard.data.preparing.parquet import FileWriter
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.storage import LocalStore
@@ -94,3 +94,34 @@ def expect_rows():
                 assert np.array_equal(values, rows), name
 
     return check
+
+
+def rows_to_prepare(rows=200):
+    rng = np.random.default_rng(0)
+    return {
+        "features": rng.random((rows, 5), np.float32),
+        "label": rng.integers(0, 3, rows),
+        "id": np.arange(rows),
+        "text": [f"row {i}" for i in range(rows)],
+    }
+
+
+@pytest.fixture
+def data():
+    """``data(rows=200)``: columns ``features``, ``label``, ``id`` and ``text``; the same each time."""
+    return rows_to_prepare
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def files_of():
+    """``files_of(store)``: the content of each Parquet file by its name."""
+
+    def read(store):
+        return {e.name: store.get(e.name) for e in store.list() if e.name.endswith(".parquet")}
+
+    return read

@@ -180,3 +180,12 @@ def test_a_replaced_file_is_mapped_anew(make_dataset, expect_rows):
     content[start : start + 160] = new.tobytes()
     dataset.store.put(name, content)
     assert pickle.loads(pickle.dumps(dataset))[:]["id"].tolist() == list(range(100, 120))
+
+
+def test_bools_and_unsigned_numbers_are_no_rows_by_accident(make_dataset):
+    dataset = make_dataset([[10]])
+    assert dataset[np.array([9, 0], np.uint64)]["id"].tolist() == [9, 0]
+    with pytest.raises(IndexError, match="of a dataset of 10 rows"):
+        dataset[np.array([2**64 - 1], np.uint64)]
+    with pytest.raises(UsageError, match=r"an array of shape \(\) and dtype bool"):
+        dataset[True]

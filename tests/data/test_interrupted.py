@@ -8,49 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopyard.data import parquet
-from hopyard.data.layout import writer_options
-from hopyard.data.prepare import prepare
+from hopyard.data.preparing import parquet
+from hopyard.data.preparing.layout import writer_options
+from hopyard.data.preparing.prepare import prepare
 from hopyard.errors import CorruptError, StorageFullError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.faults import Fault, FaultyStore
-
-
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(tmp_path / "store")
-
-
-def data(rows=200):
-    rng = np.random.default_rng(0)
-    return {
-        "features": rng.random((rows, 5), np.float32),
-        "label": rng.integers(0, 3, rows),
-        "id": np.arange(rows),
-        "text": [f"row {i}" for i in range(rows)],
-    }
-
-
-def files_of(store):
-    return {e.name: store.get(e.name) for e in store.list() if e.name.endswith(".parquet")}
-
 
 KILLED = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_interrupted import data
-from hopyard.data.prepare import prepare
+from conftest import rows_to_prepare
+from hopyard.data.preparing.prepare import prepare
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
-prepare(data(), FaultyStore(LocalStore({path!r}), Fault({action!r}, at={at})))
+prepare(rows_to_prepare(), FaultyStore(LocalStore({path!r}), Fault({action!r}, at={at})))
 """
 
 
 @pytest.mark.parametrize(
     ("action", "at"), [("kill_before", 1), ("kill_after", 1), ("kill_after", 2), ("kill_after", 3)]
 )
-def test_a_killed_preparation_is_done_again_with_the_same_files(action, at, tmp_path):
+def test_a_killed_preparation_is_done_again_with_the_same_files(action, at, tmp_path, data, files_of):
     expected = LocalStore(tmp_path / "expected")
     fingerprint = prepare(data(), expected).fingerprint
     path = tmp_path / "killed"
@@ -66,7 +46,7 @@ def test_a_killed_preparation_is_done_again_with_the_same_files(action, at, tmp_
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_a_full_store_is_said_and_leaves_nothing_believed(at, tmp_path):
+def test_a_full_store_is_said_and_leaves_nothing_believed(at, tmp_path, data):
     store = FaultyStore(LocalStore(tmp_path / "s"), Fault("full", at=at))
     with pytest.raises(StorageFullError, match="injected"):
         prepare(data(), store)
@@ -76,7 +56,7 @@ def test_a_full_store_is_said_and_leaves_nothing_believed(at, tmp_path):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_a_full_store_pauses_the_preparation_if_it_may_wait(at, tmp_path):
+def test_a_full_store_pauses_the_preparation_if_it_may_wait(at, tmp_path, data, files_of):
     expected = LocalStore(tmp_path / "expected")
     prepare(data(), expected)
     room = tmp_path / "room"
@@ -94,7 +74,7 @@ def test_a_full_store_pauses_the_preparation_if_it_may_wait(at, tmp_path):
     assert files_of(inner) == files_of(expected)
 
 
-def test_a_lost_file_is_written_again(store):
+def test_a_lost_file_is_written_again(store, data, files_of):
     first = prepare(data(), store)
     files = files_of(store)
     store.delete(f"train_data/{first.fingerprint}/{first.train.manifest.files[0].name}")
@@ -105,7 +85,7 @@ def test_a_lost_file_is_written_again(store):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
-def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_path, monkeypatch, data):
     staging = tmp_path / "staging"
 
     def with_a_full_device(**arguments):
@@ -113,7 +93,7 @@ def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_
         (staging / "0.parquet").symlink_to("/dev/full")  # the first attempt writes here, and removes it
         return str(staging)
 
-    monkeypatch.setattr("hopyard.data.write.tempfile.mkdtemp", with_a_full_device)
+    monkeypatch.setattr("hopyard.data.preparing.write.tempfile.mkdtemp", with_a_full_device)
     with pytest.raises(
         StorageFullError, match=r"No space is left in .*staging to write rows 0 and following"
     ):
@@ -127,9 +107,9 @@ def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
 def test_a_disk_that_is_full_while_rows_are_spooled_is_said(store, monkeypatch):
-    monkeypatch.setattr("hopyard.data.collect.MEMORY", 100)
+    monkeypatch.setattr("hopyard.data.sources.collect.MEMORY", 100)
     monkeypatch.setattr(
-        "hopyard.data.collect.tempfile.TemporaryFile",
+        "hopyard.data.sources.collect.tempfile.TemporaryFile",
         lambda **arguments: Path("/dev/full").open("r+b", buffering=0),  # noqa: SIM115
     )
     with pytest.raises(StorageFullError, match="for the rows of a source that is read once"):
@@ -137,7 +117,7 @@ def test_a_disk_that_is_full_while_rows_are_spooled_is_said(store, monkeypatch):
     assert not list(store.list())
 
 
-def test_a_changed_file_is_written_again_once_it_is_deleted_as_the_error_says(store):
+def test_a_changed_file_is_written_again_once_it_is_deleted_as_the_error_says(store, data):
     prepared = prepare(data(), store)
     entry = prepared.train.manifest.files[0]
     file = prepared.train.store.path(entry.name)
@@ -152,7 +132,7 @@ def test_a_changed_file_is_written_again_once_it_is_deleted_as_the_error_says(st
     assert file.read_bytes() == whole
 
 
-def test_a_lost_file_is_replaced_by_one_of_other_bytes(store, monkeypatch):
+def test_a_lost_file_is_replaced_by_one_of_other_bytes(store, monkeypatch, data):
     """As after an update of Arrow: the manifest that is there lists a file that nobody will write again."""
     with monkeypatch.context() as older:
         older.setattr(parquet, "writer_options", lambda: {**writer_options(), "write_statistics": True})

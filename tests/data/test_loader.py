@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hopyard.data import reader
 from hopyard.data.dataset import Dataset
-from hopyard.errors import ColumnError, UsageError
+from hopyard.errors import ColumnError, CorruptError, UsageError
 
 LAYOUTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=3)
 EQUAL_LAYOUTS = st.builds(
@@ -172,14 +171,14 @@ def test_state_counts_rows_yielded_by_the_latest_iteration(make_dataset):
 def test_a_state_of_another_dataset_is_refused(make_dataset):
     one, other = make_dataset([[10, 10]], fingerprint="one"), make_dataset([[10, 10]], fingerprint="two")
     with pytest.raises(
-        UsageError, match=r"The state is of the dataset one .train., but this loader reads two .train."
+        UsageError, match=r"another dataset .*; what differs: fingerprint 'one' there, 'two' here"
     ):
         other.loader(4).load_state_dict(one.loader(4).state_dict())
     val = Dataset(one.store, replace(one.manifest, split="val"))
-    with pytest.raises(UsageError, match=r"of the dataset one .train., but this loader reads one .val."):
+    with pytest.raises(UsageError, match="what differs: split 'train' there, 'val' here"):
         val.loader(4).load_state_dict(one.loader(4).state_dict())
     part = one.partitions(2)[1]
-    with pytest.raises(UsageError, match="Open the dataset \\(or the partition\\)"):
+    with pytest.raises(UsageError, match=r"rows 20 there, 10 here. Open the dataset \(or the partition\)"):
         part.loader(4).load_state_dict(one.loader(4).state_dict())
     with pytest.raises(UsageError, match="without epoch, rows"):
         one.loader(4).load_state_dict({"seed": 0, "shuffle": True, "window": None, "dataset": "one"})
@@ -221,8 +220,27 @@ def test_memory_is_never_used_again_while_somebody_holds_it(make_dataset, expect
 
 def test_memory_is_used_again_once_nobody_holds_it(make_dataset):
     loader = make_dataset([[64] * 4], ("image",)).loader(16)
-    addresses = {batch["image"].ctypes.data for batch in loader}
-    assert len(addresses) == 2
+    addresses = {batch["image"].ctypes.data for _ in range(10) for batch in loader}
+    assert len(addresses) <= 2 * len(loader)
+
+
+@pytest.mark.parametrize("batch_size", [16, 10_000])
+def test_batches_never_share_memory(make_dataset, batch_size):
+    batches = list(make_dataset([[64] * 4], ("image", "id")).loader(batch_size, shuffle=True))
+    for number, batch in enumerate(batches):
+        batch["image"][...] = number
+    assert all((batch["image"] == number).all() for number, batch in enumerate(batches))
+
+
+def test_a_file_that_changes_under_a_loader_is_noticed_by_the_end_of_the_epoch(make_dataset):
+    dataset = make_dataset([[20, 20]])
+    file = dataset.store.path(dataset.manifest.files[0].name)
+    batches = iter(dataset.loader(8))
+    next(batches)
+    with file.open("ab") as opened:
+        opened.write(b"more")
+    with pytest.raises(CorruptError, match=f"{file} was changed while it was being read"):
+        list(batches)
 
 
 def test_torch_output_shares_memory_and_keeps_kinds(make_dataset):
@@ -239,11 +257,10 @@ def test_torch_output_shares_memory_and_keeps_kinds(make_dataset):
     assert batch["id"].numpy()[0] == 7
 
 
-def test_decoded_rows_are_permuted_in_windows_of_stated_bytes(make_dataset, expect_rows, monkeypatch):
+def test_decoded_rows_are_permuted_in_windows_of_stated_bytes(make_dataset, expect_rows):
     dataset = make_dataset([[20, 20], [20, 20]], ("id", "text"))
     assert dataset.loader(8).state_dict()["window"] is None
-    monkeypatch.setattr(reader, "WINDOW_BYTES", 1000)
-    loader = dataset.partitions(1)[0].loader(8, True)
+    loader = dataset.loader(8, True, window=1000)
     assert 20 <= loader.state_dict()["window"] < 80
     batches = list(loader)
     assert sorted(ids(batches)) == list(range(80))
@@ -262,7 +279,16 @@ def test_decoded_rows_are_permuted_in_windows_of_stated_bytes(make_dataset, expe
             "must be one of 'drop', 'repeat', 'error'; did you mean 'drop'",
         ),
         ({"batch_size": 4, "output": "tensorflow"}, "output='tensorflow', but it must be one of"),
-        ({"batch_size": 4, "output": "jax"}, "output='jax' comes with a later version"),
+        (
+            {"batch_size": 11, "drop_last": True},
+            "drop_last=True leaves no batch: 10 rows a rank are fewer than",
+        ),
+        (
+            {"batch_size": 4, "num_workers": 2},
+            r"num_workers was given to loader\(output='numpy'\), which has no",
+        ),
+        ({"batch_size": 4, "views": True, "shuffle": True}, "shuffled rows do not lie side by side"),
+        ({"batch_size": 4, "views": True, "output": "torch"}, "would write to a file's mapping and kill the"),
         ({"batch_size": 4, "tail": "long"}, "tail='long', but it must be one of 'short', 'join'"),
         ({"batch_size": 4, "world_size": 11}, "10 rows are not enough for one on each of 11 ranks"),
         ({"batch_size": 4, "seed": "a"}, "seed='a', but it must be an integer"),
@@ -276,3 +302,16 @@ def test_impossible_arguments_are_refused(make_dataset, arguments, message):
 def test_unknown_columns_are_named(make_dataset):
     with pytest.raises(ColumnError, match="Unknown column: 'imgae'; did you mean 'image'"):
         make_dataset([[10]], ("id", "image")).loader(4, columns=["imgae"])
+
+
+def test_an_epoch_can_be_named(make_dataset):
+    dataset = make_dataset([[10, 10]])
+    loader = dataset.loader(4, shuffle=True, seed=1)
+    next(iter(loader))
+    loader.set_epoch(3)
+    assert loader.state_dict()["epoch"] == 3
+    assert loader.state_dict()["rows"] == 0
+    expected = [batch["id"].tolist() for batch in dataset.loader(4, shuffle=True, seed=1, epoch=3)]
+    assert [batch["id"].tolist() for batch in loader] == expected
+    with pytest.raises(UsageError, match="epoch=-1, but it must be an integer of at least 0"):
+        loader.set_epoch(-1)

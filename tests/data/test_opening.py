@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hopyard.data import as_source, open_dataset, prepare, reader
+from hopyard.data import as_source, open_dataset, prepare
+from hopyard.data.order import WINDOW_BYTES
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -46,7 +47,7 @@ def check(batch):
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zstd"}, {"data_page_size": 64}, {"version": "1.0"}])
-def test_foreign_parquet_is_read_without_preparation(tmp_path, options, monkeypatch):
+def test_foreign_parquet_is_read_without_preparation(tmp_path, options):
     dataset = open_dataset(write(tmp_path / "a.parquet", **options))
     assert len(dataset) == ROWS
     assert dataset.num_row_groups == 4
@@ -54,23 +55,21 @@ def test_foreign_parquet_is_read_without_preparation(tmp_path, options, monkeypa
     assert dataset.schema["list"].kind == "ragged"
     check(dataset[:])
     check(dataset[[99, 3, 3, 50]])
-    for budget in (reader.WINDOW_BYTES, 1500):
-        monkeypatch.setattr(reader, "WINDOW_BYTES", budget)
-        loader = dataset.loader(16, True, seed=4)
-        assert (loader.state_dict()["window"] is None) == (budget > 1500)
+    for window in (WINDOW_BYTES, 1500, None):
+        loader = dataset.loader(16, True, seed=4, window=window)
+        assert (loader.state_dict()["window"] is None) == (window != 1500)
         batches = list(loader)
         for batch in batches:
             check(batch)
         assert sorted(np.concatenate([batch["id"] for batch in batches])) == list(range(ROWS))
 
 
-def test_plain_foreign_columns_are_mapped_and_nothing_is_decoded(tmp_path, monkeypatch):
+def test_plain_foreign_columns_are_mapped_and_nothing_is_decoded(tmp_path):
     required = pa.schema([pa.field("id", pa.int64(), False), pa.field("y", pa.float64(), False)])
     path = tmp_path / "plain.parquet"
     plain = pa.table({"id": np.arange(ROWS), "y": np.arange(ROWS) / 2}, schema=required)
     pq.write_table(plain, path, row_group_size=33, compression="none", use_dictionary=False)
-    monkeypatch.setattr(reader, "WINDOW_BYTES", 1)
-    loader = open_dataset(path).loader(16, True)
+    loader = open_dataset(path).loader(16, True, window=1)
     assert loader.state_dict()["window"] is None
     assert all(np.array_equal(batch["y"], batch["id"] / 2) for batch in loader)
 
@@ -114,14 +113,28 @@ def test_files_with_other_columns_are_named(tmp_path):
         open_dataset([one, other])
 
 
+def test_wanted_columns_that_a_file_lacks_are_named_and_others_may_be_anything(tmp_path):
+    one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
+    pq.write_table(pa.table({"a": [1], "b": [1]}), one)
+    pq.write_table(pa.table({"c": [[["x"]]], "a": [2], "d": [2]}), two)
+    assert open_dataset(tmp_path, columns=["a"])[:]["a"].tolist() == [1, 2]
+    with pytest.raises(DataError, match=f"{two}: column 'b' is missing, but in {one} it is b: int64"):
+        open_dataset(tmp_path, columns=["a", "b"])
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), two)
+    with pytest.raises(
+        DataError, match=f"{two}: Column names must be unique, but these occur more than once: a"
+    ):
+        open_dataset(tmp_path)
+
+
 def test_nulls_need_a_policy(tmp_path):
     path = tmp_path / "nulls.parquet"
     nulls = pa.table({"id": [1, None, 3], "x": [[1.0], None, [2.0]]})
     pq.write_table(nulls, path)
-    with pytest.raises(DataError, match=f"{path}: column 'id' has 1 nulls.*nulls='fill'"):
+    with pytest.raises(DataError, match=f"{path}, row group 0: column 'id' has 1 nulls.*nulls='fill'"):
         open_dataset(path)
     pq.write_table(nulls, path, write_statistics=False)
-    with pytest.raises(DataError, match=f"{path}, row group 0: column 'id' has 1 nulls"):
+    with pytest.raises(DataError, match=f"{path}, row group 0: column '(id|x)' has 1 nulls"):
         open_dataset(path)[:]
 
 
@@ -156,9 +169,9 @@ def test_what_cannot_be_opened_is_said(tmp_path):
 def test_unsupported_types_are_named_together(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(
-        pa.table({"ok": [1], "s": [{"a": 1}], "m": pa.array([[("k", 1)]], pa.map_("string", "int8"))}), path
+        pa.table({"ok": [1], "s": [["a"]], "m": pa.array([[("k", 1)]], pa.map_("string", "int8"))}), path
     )
-    with pytest.raises(DataError, match=r"s \(struct.*m \(map"):
+    with pytest.raises(DataError, match=r"a.parquet: .*s \(lists of strings.*m \(map"):
         open_dataset(path)
 
 

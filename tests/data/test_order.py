@@ -43,12 +43,6 @@ def test_permutation_is_the_documented_algorithm(n, seed):
     assert sorted(order.tolist()) == list(range(n))
 
 
-def test_both_ways_to_sort_agree(monkeypatch):
-    in_two_passes = permutation(100_000, 5)
-    monkeypatch.setattr("hopyard.data.order._TWO_PASSES", 0)
-    assert np.array_equal(permutation(100_000, 5), in_two_passes)
-
-
 def test_long_permutation_crosses_its_blocks_without_a_seam():
     n = 200_000
     order = permutation(n, 7)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.data.layout import stored_dtype, stored_schema
-from hopyard.data.parquet import FileWriter
-from hopyard.data.placement import Placement
+from hopyard.data.preparing.layout import stored_dtype, stored_schema
+from hopyard.data.preparing.parquet import FileWriter
+from hopyard.data.preparing.placement import Placement
+from hopyard.data.preparing.write import FILE_BYTES, GROUP_BYTES, GROUPS, group_size
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import TENSOR_DTYPES, Column, Schema
-from hopyard.data.sources import as_source
-from hopyard.data.write import FILE_BYTES, GROUP_BYTES, GROUPS, group_size
+from hopyard.data.sources.sources import as_source
 
 
 def random_values(column, rows, rng):

@@ -5,25 +5,9 @@ import pandas as pd
 import pytest
 
 from hopyard.data.order import permutation
-from hopyard.data.prepare import prepare
+from hopyard.data.preparing.prepare import prepare
 from hopyard.data.ragged import Ragged
 from hopyard.errors import ColumnError, DataError, UsageError
-from hopyard.storage import LocalStore
-
-
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(tmp_path / "store")
-
-
-def data(rows=200):
-    rng = np.random.default_rng(0)
-    return {
-        "features": rng.random((rows, 5), np.float32),
-        "label": rng.integers(0, 3, rows),
-        "id": np.arange(rows),
-        "text": [f"row {i}" for i in range(rows)],
-    }
 
 
 def with_nulls():
@@ -107,13 +91,13 @@ def test_splits_are_padded_to_one_length(store):
         ({"ragged": "cut"}, UsageError, "ragged='cut' is unknown"),
         ({"val": {"label": [1]}}, ColumnError, "Unknown validation columns: 'features', 'id', 'text'"),
         (
-            {"val": {**data(), "features": np.zeros((200, 5))}},
+            {"val": {"features": np.zeros((1, 5)), "label": [1], "id": [0], "text": ["row"]}},
             DataError,
             r"'features' is features: float32\[5\] in the training data but features: float64\[5\] in the valid",
         ),
     ],
 )  # fmt: skip
-def test_arguments_that_cannot_be_are_refused_before_anything_is_written(arguments, kind, text, store):
+def test_arguments_that_cannot_be_are_refused_before_anything_is_written(arguments, kind, text, store, data):
     with pytest.raises(kind, match=text):
         prepare(data(), store, **arguments)
     assert not list(store.list())

@@ -11,31 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.data.order import permutation
-from hopyard.data.prepare import peek, prepare
+from hopyard.data.preparing.prepare import peek, prepare
+from hopyard.data.preparing.write import group_size
 from hopyard.data.schema import TENSOR_DTYPES
-from hopyard.data.sources import as_source
-from hopyard.data.write import group_size
+from hopyard.data.sources.sources import as_source
 from hopyard.errors import FormatError, SettingsError
 from hopyard.storage import LocalStore, MemoryStore
-
-
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(tmp_path / "store")
-
-
-def data(rows=200):
-    rng = np.random.default_rng(0)
-    return {
-        "features": rng.random((rows, 5), np.float32),
-        "label": rng.integers(0, 3, rows),
-        "id": np.arange(rows),
-        "text": [f"row {i}" for i in range(rows)],
-    }
-
-
-def files_of(store):
-    return {e.name: store.get(e.name) for e in store.list() if e.name.endswith(".parquet")}
 
 
 def as_rows(arrays):
@@ -83,12 +64,14 @@ def test_every_row_is_in_one_split_once_and_whole(form, rows, columns, share, se
 
 
 @pytest.mark.parametrize("form", ["rows", "reader", "parquet", "pandas"])
-def test_the_files_do_not_depend_on_the_form_of_the_data_or_on_memory(form, tmp_path, monkeypatch):
+def test_the_files_do_not_depend_on_the_form_of_the_data_or_on_memory(
+    form, tmp_path, monkeypatch, data, files_of
+):
     given_data = data()
     frame = pd.DataFrame({**given_data, "features": list(given_data["features"])})
     expected = LocalStore(tmp_path / "expected")
     fingerprint = prepare(given_data, expected).fingerprint
-    monkeypatch.setattr("hopyard.data.collect.MEMORY", 500)
+    monkeypatch.setattr("hopyard.data.sources.collect.MEMORY", 500)
     if form == "rows":
         given_data = ({name: values[i] for name, values in data().items()} for i in range(200))
     elif form == "reader":
@@ -107,7 +90,7 @@ def test_the_files_do_not_depend_on_the_form_of_the_data_or_on_memory(form, tmp_
     assert not left
 
 
-def test_the_same_data_and_arguments_are_found_again(store):
+def test_the_same_data_and_arguments_are_found_again(store, data):
     first = prepare(data(), store)
     again = prepare(data(), store)
     assert (first.reused, again.reused) == (False, True)
@@ -118,13 +101,13 @@ def test_the_same_data_and_arguments_are_found_again(store):
         assert prepare(data(), store, **change).reused
 
 
-def test_a_one_shot_source_is_found_again_once_it_is_read(store):
+def test_a_one_shot_source_is_found_again_once_it_is_read(store, data):
     prepare(data(), store)
     rows = ({name: values[i] for name, values in data().items()} for i in range(200))
     assert prepare(rows, store).reused
 
 
-def test_a_memory_store_holds_datasets_too():
+def test_a_memory_store_holds_datasets_too(data):
     store = MemoryStore()
     prepared = prepare(data(), store)
     assert sorted(np.concatenate([prepared.train[:]["id"], prepared.val[:]["id"]]).tolist()) == list(
@@ -132,7 +115,7 @@ def test_a_memory_store_holds_datasets_too():
     )
 
 
-def test_a_column_splits_and_is_dropped(store):
+def test_a_column_splits_and_is_dropped(store, data):
     flags = np.arange(200) % 5 == 0
     for column in (flags, flags.astype(np.int64) * 7, np.where(flags, 1, -1)):
         prepared = prepare({**data(), "split": column}, store, "split")
@@ -141,19 +124,19 @@ def test_a_column_splits_and_is_dropped(store):
         assert len(prepared.train) == 160
 
 
-def test_an_explicit_validation_set_keeps_to_itself(store):
+def test_an_explicit_validation_set_keeps_to_itself(store, data):
     for prepared in (prepare(data(), store, val=data(40)), prepare(data(), store, data(40))):
         assert sorted(prepared.train[:]["id"].tolist()) == list(range(200))
         assert sorted(prepared.val[:]["id"].tolist()) == list(range(40))
 
 
-def test_only_named_columns_are_kept_in_the_order_of_the_data(store):
+def test_only_named_columns_are_kept_in_the_order_of_the_data(store, data):
     prepared = prepare(data(), store, feature_columns=["label", "features"], label_columns="id")
     assert prepared.train.schema.names == ["features", "label", "id"]
     assert prepared.train.manifest.settings["label_columns"] == ["id"]
 
 
-def test_no_validation_set(store):
+def test_no_validation_set(store, data):
     prepared = prepare(data(), store, None)
     assert prepared.val is None
     assert len(prepared.train) == 200
@@ -180,7 +163,7 @@ def test_statistics_of_many_groups_are_those_of_all_rows(store):
     assert found.std == pytest.approx(wide.std(), rel=1e-9)
 
 
-def test_an_explicit_path_holds_one_dataset(tmp_path):
+def test_an_explicit_path_holds_one_dataset(tmp_path, data):
     store = LocalStore(tmp_path / "store", train_path=str(tmp_path / "train"))
     prepare(data(), store)
     assert (tmp_path / "train" / "manifest.json").is_file()
@@ -193,7 +176,7 @@ def test_an_explicit_path_holds_one_dataset(tmp_path):
         prepare(data(160), store)
 
 
-def test_a_manifest_of_a_newer_format_is_refused(store):
+def test_a_manifest_of_a_newer_format_is_refused(store, data):
     fingerprint = prepare(data(), store).fingerprint
     name = f"train_data/{fingerprint}/manifest.json"
     fields = json.loads(store.get(name))
@@ -203,10 +186,32 @@ def test_a_manifest_of_a_newer_format_is_refused(store):
         prepare(data(), store)
 
 
-def test_progress_is_told(store):
+def test_progress_is_told(store, data):
     told = []
     prepare(data(), store, progress=lambda done, total: told.append((done, total)))
     assert told == [(50, 200), (200, 200)]
+
+
+def test_both_passes_are_watched(store, tmp_path):
+    pd.DataFrame({"x": np.arange(70_000)}).to_parquet(tmp_path / "x.parquet", row_group_size=30_000)
+    told = []
+    source = as_source(tmp_path / "x.parquet")
+    prepare(source, store, 0.3, watch=lambda *state: told.append(state))
+    reading = [(done, total) for phase, done, total in told if phase == "reading"]
+    assert reading == [(30_000, 70_000), (60_000, 70_000), (70_000, 70_000)]
+    written = [done for phase, done, _ in told if phase == "writing"]
+    assert written == sorted(set(written))
+    assert {total for *_, total in told} == {70_000}
+    assert len(written) == 48, "row groups of both splits"
+    assert written[-1] == 70_000
+    assert source.watch is None
+
+
+def test_the_number_of_rows_to_read_may_be_unknown(store):
+    told = []
+    prepare(({"x": i} for i in range(10)), store, watch=lambda *state: told.append(state))
+    assert told[0] == ("reading", 10, None)
+    assert told[-1] == ("writing", 10, 10)
 
 
 def test_peeked_rows_are_as_prepared_and_go_on_into_preparation(store):
@@ -221,7 +226,7 @@ def test_peeked_rows_are_as_prepared_and_go_on_into_preparation(store):
     assert len(prepared.train) == len(prepared.val) == 5
 
 
-def test_two_preparations_at_once_agree(tmp_path):
+def test_two_preparations_at_once_agree(tmp_path, data):
     results = []
     threads = [
         threading.Thread(target=lambda: results.append(prepare(data(), LocalStore(tmp_path))))
@@ -238,7 +243,7 @@ def test_two_preparations_at_once_agree(tmp_path):
 
 def test_row_groups_are_sized_by_padded_rows_not_by_those_of_the_source(store, monkeypatch):
     monkeypatch.setattr(
-        "hopyard.data.write.group_size", lambda rows, width: group_size(rows, width, 16 << 10)
+        "hopyard.data.preparing.write.group_size", lambda rows, width: group_size(rows, width, 16 << 10)
     )
     lists = [[1]] * 999 + [[1] * 200]
     prepared = prepare({"x": lists}, store, None, ragged="pad")

@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from hopyard.data.region import region_of
-from hopyard.data.stored import StoredFile
+from hopyard.data.reading.region import region_of
+from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, NotFoundError
 
 
@@ -52,3 +54,16 @@ def test_a_file_that_lost_bytes_or_is_gone_is_named_instead_of_mapped(tmp_path):
     file.path.unlink()
     with pytest.raises(NotFoundError, match=r"0, a file of the dataset, is gone\. Restore it"):
         region_of([file], [4])
+
+
+def test_many_small_files_are_read_so_that_mappings_suffice(tmp_path):
+    files = make_files(tmp_path, [1 + number for number in range(1100)])
+    before = len(Path("/proc/self/maps").read_text().splitlines())
+    region = region_of(files, [60])
+    assert len(Path("/proc/self/maps").read_text().splitlines()) < before + 100
+    for file, start in zip(files, region.starts, strict=True):
+        assert region.bytes[start : start + file.size].tobytes() == file.path.read_bytes()
+    assert not region.bytes.flags.writeable
+    files[1000].path.write_bytes(b"")
+    with pytest.raises(CorruptError, match=r"1000 has 0 bytes, but had 1001"):
+        region_of(files, [60])

@@ -1,6 +1,8 @@
 """Whatever holds rows gives the same columns and the same fingerprint."""
 
 import datetime
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from hopyard.data.ragged import Ragged
-from hopyard.data.sources import as_source
+from hopyard.data.sources.sources import as_source
 from hopyard.errors import ColumnError, CorruptError, DataError, NotFoundError
 
 ROWS = 700
@@ -142,6 +144,29 @@ def test_lists_of_one_length_in_each_batch_but_not_overall_are_ragged():
     assert streamed.columns["x"].values == Ragged.from_rows([[1, 2], [3, 4], [5], [6]], np.int64)
 
 
+@pytest.mark.parametrize("first", [0, 5000, 9000])
+def test_streams_may_tell_late_what_a_column_is_and_be_null_for_long(first):
+    def rows():
+        for i in range(14_000):
+            there = first <= i < first + 10
+            yield {
+                "id": i,
+                "x": i / 2 if there else None,
+                "t": [i, i] if there else None,
+                "s": "a" if there else None,
+            }
+
+    for source in (as_source(rows()), as_source(list(rows()))):
+        assert source.head(2)["id"].tolist() == [0, 1]
+        columns = source.collect().columns
+        present = (np.arange(14_000) >= first) & (np.arange(14_000) < first + 10)
+        for name, dtype in (("x", "float64"), ("t", "int64"), ("s", "object")):
+            assert columns[name].column.dtype == dtype
+            assert np.array_equal(columns[name].missing, ~present)
+        assert columns["x"].values[present].tolist() == [i / 2 for i in range(first, first + 10)]
+        assert columns["t"].values[first + 9].tolist() == [first + 9] * 2
+
+
 def test_rows_taken_from_a_one_shot_source_go_on_into_the_pass():
     source = as_source({"x": i} for i in range(10_000))
     assert source.fingerprint() is None
@@ -154,7 +179,7 @@ def test_rows_taken_from_a_one_shot_source_go_on_into_the_pass():
 
 def test_what_exceeds_the_memory_is_spooled_and_the_same(arrays, table, tmp_path, monkeypatch):
     in_memory = as_source(table.to_reader(max_chunksize=50)).collect()
-    monkeypatch.setattr("hopyard.data.collect.MEMORY", 4000)
+    monkeypatch.setattr("hopyard.data.sources.collect.MEMORY", 4000)
     source = as_source(table.to_reader(max_chunksize=50))
     spooled = source.collect(tmp_path)
     assert spooled.fingerprint == in_memory.fingerprint
@@ -165,7 +190,7 @@ def test_what_exceeds_the_memory_is_spooled_and_the_same(arrays, table, tmp_path
 
 def test_a_large_source_is_read_again_rather_than_spooled_for_its_fingerprint(table, tmp_path, monkeypatch):
     pq.write_table(table, tmp_path / "t.parquet")
-    monkeypatch.setattr("hopyard.data.collect.MEMORY", 4000)
+    monkeypatch.setattr("hopyard.data.sources.collect.MEMORY", 4000)
     source = as_source(tmp_path / "t.parquet")
     fingerprint = source.fingerprint()
     assert source._collected.columns is None
@@ -270,7 +295,7 @@ def test_csv_is_read_with_its_types(tmp_path):
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "must be unique, but these occur more than once: a"),
         (
             {"x": np.zeros(3, complex), "ok": np.zeros(3), "y": [{"a": 1}] * 3},
-            r"x \(complex128\); y \(struct<a: int64>\). Supported are numbers",
+            r"x \(complex128\); y \(struct<a: int64>: make its fields columns\). Supported are numbers",
         ),
         ({"x": [[[1], [2, 3]], [[4]]]}, "ragged in more than one dimension"),
         ({"x": [["a"], ["b"]]}, "lists of strings"),
@@ -280,7 +305,7 @@ def test_csv_is_read_with_its_types(tmp_path):
             {"x": np.array(["2900-01-01"], "datetime64[D]")},
             "times that int64 nanoseconds do not reach: 1678 to 2262",
         ),
-        ({"x": pa.array([datetime.date(2900, 1, 1)])}, r"x \(date32\[day\]: .*out of bounds"),
+        ({"x": pa.array([datetime.date(2900, 1, 1)])}, r"x \(date32\[day\]: .*nanoseconds do not reach"),
         (pl.DataFrame({"x": pl.Series([object()], dtype=pl.Object)}), r"x \(Python objects\)"),
         (pd.Series([1, 2]), "Series cannot be read"),
         (np.ones((3, 2)), "numpy.ndarray cannot be read"),
@@ -302,7 +327,9 @@ def test_a_dtype_that_changes_in_the_stream_is_an_error():
 
 
 def test_a_missing_path_is_said(tmp_path):
-    with pytest.raises(NotFoundError, match=r"There is no \.parquet or \.pq"):
+    with pytest.raises(
+        NotFoundError, match=r"There is no file or directory .*nothing\.parquet\. Check the path"
+    ):
         as_source(tmp_path / "nothing.parquet")
 
 
@@ -349,3 +376,27 @@ def test_times_in_nanoseconds_are_taken_as_they_are():
         "t": [5],
         "d": [6],
     }
+
+
+WITHOUT_PANDAS = """
+import sys
+from hopyard.data import prepare
+from hopyard.storage import LocalStore
+prepare(sys.argv[1], LocalStore(sys.argv[2]), None, ragged="keep")
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_files_are_prepared_without_importing_pandas(tmp_path):
+    """It takes as long as to prepare a hundred megabytes."""
+    lists = pa.array([[1.0], [2.0, 3.0], []])  # and no nulls: to fill them imports it
+    columns = {
+        "x": [1.5, 2.5, 3.5],
+        "n": [1, 2, 3],
+        "b": [True, False, True],
+        "s": ["a", "b", "c"],
+        "l": lists,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    arguments = [str(tmp_path / "a.parquet"), str(tmp_path / "store")]
+    assert subprocess.run([sys.executable, "-c", WITHOUT_PANDAS, *arguments], check=False).returncode == 0

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from hopyard.data import inspect, prepare
-from hopyard.data.summary import size
+from hopyard.data import inspect, open_dataset, prepare
+from hopyard.data.reports.summary import size
 from hopyard.storage import LocalStore
 
 
@@ -46,6 +46,31 @@ def test_parquet_of_others_is_shown_as_such(tmp_path):
     (split,) = summary.splits
     assert (split.rows, split.prepared, split.mapped) == (2, False, {"x": False})
     assert "Parquet files as they are, without a manifest" in shown(summary)
+
+
+def test_files_that_need_a_policy_are_shown_with_what_would_be_refused(tmp_path):
+    pq.write_table(pa.table({"x": [1.5, None]}), tmp_path / "t.parquet")
+    (split,) = inspect(tmp_path / "t.parquet").splits
+    assert split.schema.names == ["x", "x_mask"]
+    (note,) = split.notes
+    assert "column 'x' has 1 nulls" in note
+    assert "without more arguments: " in shown(inspect(tmp_path / "t.parquet"))
+
+
+def test_partitions_and_what_is_cached_are_shown(tmp_path):
+    for part in ("a", "b"):
+        (tmp_path / "d" / f"part={part}").mkdir(parents=True)
+        table = pa.table({"s": ["x", "y"] * 10})
+        pq.write_table(table, tmp_path / "d" / f"part={part}" / "t.parquet", row_group_size=10)
+    dataset = open_dataset(tmp_path / "d", cache=tmp_path / "cache")
+    (before,) = inspect(dataset).splits
+    assert (before.partitions, before.cached) == ({"part": 2}, 0)
+    dataset[0]
+    (after,) = inspect(dataset).splits
+    assert after.cached == 1
+    assert "the node cache holds decoded data of 1 of 4 row groups" in shown(inspect(dataset))
+    (never,) = inspect(open_dataset(tmp_path / "d", cache=False)).splits
+    assert never.cached == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopyard.data.dataset import Dataset
-from hopyard.data.prepare import prepare
+from hopyard.data.preparing.prepare import prepare
 from hopyard.objects import StateRef, load_state
 from hopyard.storage import LocalStore, Store
 from hopyard.training.program import Program, save_program

@@ -176,7 +176,7 @@ DATA: list[tuple[Any, type[HopyardError], str]] = [
     (list, DataError, "The data is empty: it has no rows, or no columns."),
     (lambda: None, DataError, "cannot be read. Give a dict of arrays, a pandas or polars frame"),
     (lambda: rows_of()["features"], DataError, "Data of type numpy.ndarray cannot be read. Give a dict of arrays"),
-    (lambda: "nowhere.parquet", NotFoundError, "file at nowhere.parquet. Check the path."),
+    (lambda: "nowhere.parquet", NotFoundError, "There is no file or directory nowhere.parquet. Check the path."),
     (lambda: ((1, 2) for _ in range(3)), DataError, "An iterable must give dicts, one a row, but row 0 is a tuple."),
     (changed(label=np.zeros(5, np.int64)), DataError, "All columns must have the same number of rows, but they have: features 96, label 5."),
     (changed(features=LISTS), DataError, "Column 'features' is ragged: its rows have 1 to 3 values. Pass ragged='pad'"),
@@ -203,6 +203,7 @@ LABELS: list[tuple[Any, str]] = [
     (changed(label=np.zeros((96, 2), np.int64)), "failed on outputs float32 (8, 2) and labels int64 (8, 2)"),
     (changed(features=np.ones((96, 4), np.int32)), "The model failed on inputs int64 (8, 4): mat1 and mat2 must have the same dtype"),
     (changed(features=np.ones((96, 5))), "The model failed on inputs float32 (8, 5): mat1 and mat2 shapes cannot be multiplied"),
+    (changed(features=np.ones(96)), "name other inputs=. A scalar column is (n,): inputs={'x': ['a', 'b']} stacks scalar columns into one array (n, k)"),
     (changed(features=np.array(["a"] * 96)), "holds ndarray, not numbers of one shape; encode or pad it when preparing the data"),
     (changed(features=np.full((96, 4), np.inf)), "The loss became nan in epoch 1, partition 0, batch 1; lower the learning rate"),
 ]  # fmt: skip

@@ -1,25 +1,198 @@
-"""``hopyard data``: look at datasets."""
+"""``hopyard data``: look at datasets, prepare them, measure how fast they are read."""
 
 from __future__ import annotations
 
+import shlex
+import time
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from hopyard.cli.terminal import console
+from hopyard.cli import data_cache
+from hopyard.cli.terminal import RowProgress, console, describe_seconds, say
+from hopyard.data import Prepared, open_dataset
 from hopyard.data import inspect as inspect_dataset
+from hopyard.data import prepare as prepare_dataset
+from hopyard.data import report as write_report
+from hopyard.data import throughput as measure_throughput
+from hopyard.data.petastorm.convert import convert_petastorm
+from hopyard.data.reports.report import SAMPLE_ROWS
+from hopyard.storage import open_store
 
-app = typer.Typer(help="Look at datasets.", no_args_is_help=True)
+app = typer.Typer(help="Look at datasets, prepare them, measure them.", no_args_is_help=True)
+app.add_typer(data_cache.app, name="cache")
+
+DataPath = Annotated[str, typer.Argument(help="A store, a prepared dataset, or Parquet files.")]
+StorePath = Annotated[
+    str, typer.Argument(help="The store to write into: a directory, which is made, or a URL.")
+]
+Validation = Annotated[
+    str, typer.Option(help="A share of the rows, the name of a bool or int column, or none.")
+]
+Seed = Annotated[int, typer.Option(help="Of the order of the rows, and of a share for validation.")]
+
+
+class Nulls(StrEnum):
+    """What becomes of nulls."""
+
+    error = "error"
+    fill = "fill"
+    mask = "mask"
+
+
+class RaggedRows(StrEnum):
+    """What becomes of rows of different lengths."""
+
+    error = "error"
+    keep = "keep"
+    pad = "pad"
+
+
+class EncodedImages(StrEnum):
+    """What becomes of images that Petastorm encoded."""
+
+    decode = "decode"
+    keep = "keep"
+
+
+class Output(StrEnum):
+    """What batches hold."""
+
+    numpy = "numpy"
+    torch = "torch"
+
+
+NullsOption = Annotated[Nulls, typer.Option(help="fill: zeros instead; mask: and a column that says where.")]
+RaggedOption = Annotated[
+    RaggedRows, typer.Option(help="keep: values and offsets; pad: zeros up to the longest.")
+]
 
 
 @app.callback()
 def data() -> None:
-    """Look at datasets."""
+    """Look at datasets, prepare them, measure them."""
 
 
 @app.command()
-def inspect(
-    path: Annotated[str, typer.Argument(help="A store, a prepared dataset, or Parquet files.")],
-) -> None:
+def inspect(path: DataPath) -> None:
     """Show the columns, rows, row groups and statistics of a dataset."""
     console().print(inspect_dataset(path))
+
+
+@app.command()
+def prepare(
+    source: Annotated[
+        list[str], typer.Argument(help="Parquet or CSV files: paths, directories, patterns in quotes.")
+    ],
+    store: StorePath,
+    validation: Validation = "0.25",
+    features: Annotated[str | None, typer.Option(help="Columns to keep, with commas between.")] = None,
+    labels: Annotated[str | None, typer.Option(help="More columns to keep.")] = None,
+    nulls: NullsOption = Nulls.error,
+    ragged: RaggedOption = RaggedRows.error,
+    seed: Seed = 0,
+) -> None:
+    """Write files as a training and a validation set that can be mapped; what is there already is found again."""
+    began = time.monotonic()
+    with RowProgress() as progress:
+        prepared = prepare_dataset(
+            source, open_store(store), _validation(validation), _names(features), _names(labels), seed,
+            nulls.value, ragged.value, watch=progress,
+        )  # fmt: skip
+    _say_prepared(prepared, store, time.monotonic() - began)
+
+
+@app.command("convert-petastorm")
+def convert_petastorm_command(
+    source: Annotated[str, typer.Argument(help="The Petastorm dataset: a directory.")],
+    store: StorePath,
+    columns: Annotated[str | None, typer.Option(help="Fields to convert, with commas between.")] = None,
+    validation: Validation = "none",
+    nulls: NullsOption = Nulls.error,
+    ragged: RaggedOption = RaggedRows.error,
+    seed: Seed = 0,
+    images: Annotated[
+        EncodedImages, typer.Option(help="keep: as encoded bytes, for images of different sizes.")
+    ] = EncodedImages.decode,
+) -> None:
+    """Convert a Petastorm dataset: fields are decoded as its Unischema says, and no pickle of it is loaded."""
+    began = time.monotonic()
+    with RowProgress() as progress:
+        prepared = convert_petastorm(
+            source, store, columns=_names(columns), validation=_validation(validation), seed=seed,
+            nulls=nulls.value, ragged=ragged.value, images=images.value,
+            progress=lambda done, total: progress("converting", done, total),
+        )  # fmt: skip
+    _say_prepared(prepared, store, time.monotonic() - began)
+
+
+@app.command()
+def throughput(
+    path: DataPath,
+    batch_size: Annotated[int, typer.Option(help="Rows of a batch.", min=1)] = 1024,
+    shuffle: Annotated[bool, typer.Option(help="A permutation of the rows, or their natural order.")] = True,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns to read, with commas between; all if none.")
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(help="Passes over the data; the first may have to decode.", min=1)
+    ] = 3,
+    batches: Annotated[
+        int | None, typer.Option(help="Batches of each pass at most; all if none.", min=1)
+    ] = None,
+    output: Annotated[Output, typer.Option(help="What batches hold.")] = Output.numpy,
+    seed: Annotated[int, typer.Option(help="Of the permutations.")] = 0,
+    nulls: NullsOption = Nulls.error,
+) -> None:
+    """Measure how fast a dataset is read here, beside the limits of the machine, and how well it is shuffled."""
+    with RowProgress() as progress:
+        measured = measure_throughput(
+            open_dataset(path, nulls=nulls.value), batch_size, shuffle, _names(columns), epochs, output.value,
+            seed=seed, batches=batches, progress=progress,
+        )  # fmt: skip
+    console().print(measured)
+
+
+@app.command()
+def report(
+    path: DataPath,
+    output: Annotated[str, typer.Option("--output", "-o", help="The page to write.")] = "report.html",
+    sample_rows: Annotated[
+        int, typer.Option(help="Rows of each split to look at, at most.", min=1)
+    ] = SAMPLE_ROWS,
+    title: Annotated[str | None, typer.Option(help="Of the page; the name of the dataset if none.")] = None,
+) -> None:
+    """Write one HTML page about a dataset: columns, missing values, distributions, sample images, rows."""
+    with RowProgress(unit="columns") as progress:
+        page = write_report(path, output, sample_rows, title=title, progress=progress)
+    say(f"{page}: {page.stat().st_size / 1000:,.0f} kB; open it in a browser")
+
+
+def _validation(given: str) -> float | str | None:
+    if given == "none":
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        return given
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",")]
+
+
+def _say_prepared(prepared: Prepared, store: str, seconds: float) -> None:
+    """What was made, how long it took, where it is, and what to do next."""
+    splits = [split for split in (prepared.train, prepared.val) if split is not None]
+    rows = sum(map(len, splits))
+    counted = " and ".join(f"{len(split):,} rows for {split.split}" for split in splits)
+    if prepared.reused:
+        say(f"{counted} are there already, with the same arguments; nothing was written")
+    else:
+        speed = f"{rows / seconds:,.0f} rows/s" if seconds else ""
+        say(f"{counted} in {describe_seconds(seconds)}, {speed}")
+    for split in splits:
+        assert split.store is not None
+        say(f"  {split.split}: {split.store.url}")
+    say(f"next: hopyard data inspect {shlex.quote(store)}, or hopyard data report {shlex.quote(store)}")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from hopyard.data.loader import Loader, Output
+from hopyard.data.base import BaseDataset
+from hopyard.data.cache.node import NodeCache
+from hopyard.data.combining.windows import Length, Windows
 from hopyard.data.manifest import FileEntry, Manifest
-from hopyard.data.order import Rows
-from hopyard.data.parquet import FILE_DOMAIN
-from hopyard.data.reader import Reader
+from hopyard.data.order import Reach, Rows, epoch_windows
+from hopyard.data.preparing.parquet import FILE_DOMAIN
+from hopyard.data.reading.reader import Bitmap, Reader, count_selected
+from hopyard.data.reading.stored import StoredFile
+from hopyard.data.reading.stream import WindowStream
+from hopyard.data.reading.views import Batch, Wanted
+from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Schema
-from hopyard.data.stored import StoredFile
-from hopyard.data.views import Batch
 from hopyard.errors import CorruptError, UsageError
 from hopyard.objects.digests import Hasher, digest_json
 from hopyard.storage.base import Store
@@ -25,7 +26,24 @@ from hopyard.storage.base import Store
 _VERIFIED_AT_ONCE = 16 << 20
 
 
-class Dataset:
+@dataclass(frozen=True)
+class Skipped:
+    """What opening with ``corrupt="skip"`` left out: a file, or a row group of one.
+
+    Attributes:
+        file: its name.
+        row_group, column, rows: where the damage is and how many rows are lost; None if that is unknown.
+        reason: what Arrow said.
+    """
+
+    file: str
+    row_group: int | None
+    column: str | None
+    rows: int | None
+    reason: str
+
+
+class Dataset(BaseDataset):
     """Rows of a prepared dataset, of one of its partitions, or of Parquet files as they are.
 
     Picklable: what travels is where the files are and the part of the manifest that is about them.
@@ -37,6 +55,10 @@ class Dataset:
         groups: the row groups that belong to the dataset, or None for all.
         fingerprint: of these rows; by default the manifest's.
         prepared: whether ``prepare`` wrote the files, so that they must be as it writes them.
+        recipe: how rows of the files become the manifest's columns; None: they are.
+        selected: of each of the groups, which rows belong to the dataset (``numpy.packbits``), None: all.
+        cache: where decoded row groups are kept on a machine; None: the default place there; False: in memory only.
+        skipped: what was left out because it is corrupt.
     """
 
     def __init__(
@@ -46,14 +68,26 @@ class Dataset:
         groups: Sequence[int] | None = None,
         fingerprint: str | None = None,
         prepared: bool = True,
+        *,
+        recipe: Recipe | None = None,
+        selected: Sequence[Bitmap | None] | None = None,
+        cache: NodeCache | Literal[False] | None = None,
+        skipped: Sequence[Skipped] = (),
     ) -> None:
         self.store = store
         self.manifest = manifest
-        self.fingerprint = manifest.fingerprint if fingerprint is None else fingerprint
         self.prepared = prepared
+        self.recipe = Recipe.plain(manifest.schema) if recipe is None else recipe
+        self.cache = cache
+        self.skipped = tuple(skipped)
+        self._fingerprint = manifest.fingerprint if fingerprint is None else fingerprint
         self._groups = tuple(range(manifest.num_row_groups)) if groups is None else tuple(groups)
-        rows = manifest.group_rows()
-        self.group_rows = tuple(int(rows[group]) for group in self._groups)
+        self.selected = (None,) * len(self._groups) if selected is None else tuple(selected)
+        whole = manifest.group_rows()[list(self._groups)].tolist()
+        self.group_rows = tuple(
+            rows if bitmap is None else count_selected(bitmap)
+            for rows, bitmap in zip(whole, self.selected, strict=True)
+        )
         self._rows = sum(self.group_rows)
         self._reader: Reader | None = None
 
@@ -61,6 +95,16 @@ class Dataset:
     def schema(self) -> Schema:
         """The columns."""
         return self.manifest.schema
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what the rows are."""
+        return self._fingerprint
+
+    @property
+    def split(self) -> str:
+        """``"train"`` or ``"val"``."""
+        return self.manifest.split
 
     @property
     def num_row_groups(self) -> int:
@@ -79,40 +123,48 @@ class Dataset:
     def reader(self) -> Reader:
         """The dataset's files, opened at the first call in a process."""
         if self._reader is None:
-            self._reader = Reader(self.store, self.manifest, self._groups, self.prepared)
+            kept = self.cache is not False and (self.store is None or self.store.shared)
+            cache = self.cache or NodeCache()
+            self._reader = Reader(
+                self.store, self.manifest, self._groups, self.prepared, self.recipe, self.selected,
+                cache if kept else None,
+            )  # fmt: skip
         return self._reader
 
-    def __getitem__(self, key: int | slice | npt.ArrayLike) -> Batch:
-        """Rows by number, a slice, an array of numbers or a bool mask, as a dict of columns.
+    def reach(self, window: int | None) -> Reach:
+        """Rows of a window of that many decoded bytes; None if all rows are permuted together."""
+        return None if window is None else self.reader().window_rows(window)
 
-        An int gives one row: arrays of the columns' shapes. Anything else gives a batch.
+    def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> WindowStream:
+        """The rows of an epoch.
 
         Raises:
-            IndexError: a row is out of range.
+            CorruptError: a file was changed since it was opened.
         """
-        if isinstance(key, (int, np.integer)):
-            batch = self._gather(self._checked(np.array([key], np.int64)))
-            return {name: values[0] for name, values in batch.items()}
-        if isinstance(key, slice):
-            return self._gather(np.arange(*key.indices(self._rows)))
-        rows = np.asarray(key)
-        if rows.dtype == bool and rows.shape == (self._rows,):
-            return self._gather(np.flatnonzero(rows))
-        if rows.ndim != 1 or (rows.dtype.kind not in "iu" and len(rows)):
-            raise UsageError(
-                f"Rows were asked for by an array of shape {rows.shape} and dtype {rows.dtype}. Give a 1-d array "
-                f"of row numbers, or of {self._rows} bools."
-            )
-        return self._gather(self._checked(rows.astype(np.int64)))
+        assert not isinstance(reach, list)
+        reader = self.reader()
+        reader.check_unchanged()
+        return WindowStream(reader, wanted, epoch_windows(self.group_rows, seed, epoch, reach, shuffle))
 
-    def _checked(self, rows: Rows) -> Rows:
-        bad = rows[(rows < -self._rows) | (rows >= self._rows)]
-        if len(bad):
-            raise IndexError(f"row {bad[0]} of a dataset of {self._rows} rows")
-        return np.where(rows < 0, rows + self._rows, rows)
+    def check_not_written(self) -> None:
+        """Raise CorruptError if a file was written to since it was opened; names it."""
+        self.reader().check_not_written()
 
-    def _gather(self, rows: Rows) -> Batch:
-        return self.reader().gather(rows, self.schema.names)
+    def take(self, rows: Rows, wanted: Wanted) -> Batch:
+        """Any rows, by number."""
+        return self.reader().gather(rows, wanted)
+
+    def windows(
+        self,
+        length: Length,
+        *,
+        step: int = 1,
+        time: str | None = None,
+        max_gap: float | None = None,
+        series: str | Sequence[str] | None = None,
+    ) -> Windows:
+        """Windows of rows that follow each other; see :class:`hopyard.data.combining.windows.Windows`."""
+        return Windows(self, length, step=step, time=time, max_gap=max_gap, series=series)
 
     def partitions(self, p: int) -> list[Dataset]:
         """``p`` disjoint datasets of whole row groups, of nearly equal rows, that make up this one.
@@ -129,19 +181,21 @@ class Dataset:
                 f"{self.num_row_groups} row groups, and a partition is at least one. Ask for 1 to "
                 f"{self.num_row_groups}, or prepare the data again."
             )
-        return [self._part(groups) for groups in deal(self.group_rows, p)]
+        return [self.part(groups) for groups in deal(self.group_rows, p)]
 
-    def _part(self, chosen: Sequence[int]) -> Dataset:
-        """The dataset of these row groups, with a manifest of only their files."""
+    def part(self, chosen: Sequence[int]) -> Dataset:
+        """The dataset of these row groups (0 to ``num_row_groups - 1``), with a manifest of only their files."""
         groups = [self._groups[number] for number in chosen]
         files: list[FileEntry] = []
+        numbers: list[int] = []
         renumbered = {}
         first = kept = 0
         wanted = set(groups)
-        for entry in self.manifest.files:
+        for number, entry in enumerate(self.manifest.files):
             inside = range(first, first + len(entry.group_rows))
             if not wanted.isdisjoint(inside):
                 files.append(entry)
+                numbers.append(number)
                 renumbered.update({group: kept + place for place, group in enumerate(inside)})
                 kept += len(entry.group_rows)
             first += len(entry.group_rows)
@@ -151,26 +205,10 @@ class Dataset:
             [renumbered[group] for group in groups],
             digest_json([self.fingerprint, list(chosen)], "hopyard.partition"),
             self.prepared,
+            recipe=self.recipe.of_files(numbers),
+            selected=[self.selected[number] for number in chosen],
+            cache=self.cache,
         )
-
-    def loader(
-        self,
-        batch_size: int,
-        shuffle: bool = False,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        columns: Sequence[str] | None = None,
-        remainder: Literal["drop", "repeat", "error"] = "drop",
-        output: Output = "numpy",
-        *,
-        tail: Literal["short", "join"] = "short",
-        epoch: int = 0,
-    ) -> Loader:
-        """Iterates over batches; see :class:`hopyard.data.loader.Loader`."""
-        return Loader(
-            self, batch_size, shuffle, seed, rank, world_size, columns, remainder, output, tail=tail, epoch=epoch
-        )  # fmt: skip
 
     def verify(self) -> None:
         """Read every byte of the files and compare with the digests in the manifest.
@@ -190,12 +228,8 @@ class Dataset:
 
 def _digest_of(file: StoredFile) -> str:
     hasher = Hasher(FILE_DOMAIN)
-    if file.path is None:
-        hasher.update(file.content or b"")
-        return hasher.hexdigest()
-    with file.path.open("rb") as opened:
-        while block := opened.read(_VERIFIED_AT_ONCE):
-            hasher.update(block)
+    for start in range(0, file.size, _VERIFIED_AT_ONCE):
+        hasher.update(file.read(start, min(_VERIFIED_AT_ONCE, file.size - start)))
     return hasher.hexdigest()
 
 

@@ -6,28 +6,59 @@ per batch, never per row.
 
 from __future__ import annotations
 
-import operator
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+import copy
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, get_args
 
-from hopyard.data.buffers import Buffers
-from hopyard.data.order import (
-    batch_bounds,
-    epoch_windows,
-    num_batches,
-    rows_per_rank,
+import numpy as np
+
+from hopyard.data.arguments import (
+    Columns,
+    Output,
+    Remainder,
+    Tail,
+    Transform,
+    callable_transform,
+    checked_views,
+    choice,
+    converter,
+    flag,
+    integer,
+    wanted_of,
 )
-from hopyard.data.views import Batch, join
-from hopyard.errors import UsageError, missing_extra, nearest
+from hopyard.data.order import WINDOW_BYTES, batch_bounds, num_batches, rows_per_rank
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.several import several_at_once
+from hopyard.data.reading.views import Batch
+from hopyard.errors import UsageError
+from hopyard.objects.digests import derive_seed
 
 if TYPE_CHECKING:
-    from hopyard.data.dataset import Dataset
+    from hopyard.data.base import BaseDataset, Stream
 
-Output: TypeAlias = Literal["numpy", "torch", "jax"]
-Remainder: TypeAlias = Literal["drop", "repeat", "error"]
-Tail: TypeAlias = Literal["short", "join"]
+Step: TypeAlias = tuple[int, int]
+"""[first, last) of the positions in an epoch's stream that one batch of a rank is."""
+
+
+class Batches(Protocol):
+    """What ``dataset.loader`` returns: a :class:`Loader`, or, for PyTorch, a ``TorchLoader``."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names in a batch."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """See :meth:`Loader.state_dict`."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See :meth:`Loader.load_state_dict`."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """See :meth:`Loader.set_epoch`."""
 
 
 class Loader:
@@ -45,16 +76,23 @@ class Loader:
     Args:
         dataset: what to read.
         batch_size: rows of a batch, on each rank.
-        shuffle: a permutation of all rows, new each epoch, instead of the natural order. (Parquet
-            that must be decoded and is larger than 256 MiB is permuted in windows of that size.)
-        seed: of the permutations.
+        shuffle: a permutation of the rows, new each epoch, instead of the natural order.
+        seed: of the permutations and of ``transform``'s generators. 0 is a seed like any other.
         rank, world_size: this loader's share of every step.
-        columns: names of the columns of a batch, in its order; None for all.
+        columns: names of the columns of a batch, in its order; None for all. Or a dict from names in the
+            batch to a column, or to several scalar columns of one dtype, which become one (n, k) array.
         remainder: ``"drop"``; ``"repeat"`` rows from the start of the stream; or ``"error"``.
-        output: ``"numpy"`` or ``"torch"``: tensors that share memory with the arrays.
+        output: ``"numpy"``; ``"torch"``: tensors that share memory with the arrays; ``"jax"``: JAX arrays.
+        window: data that must be decoded is permuted in windows of this many decoded bytes: whole row groups,
+            drawn anew each epoch, one after another. Mapped data, and what fits in one window, is permuted
+            as a whole; so is everything with None, for which all of it is decoded before the first batch.
+        transform: ``fn(batch, rng)``, whose result is yielded instead of the batch. Never cached. ``rng`` is a
+            ``numpy.random.Generator`` seeded by seed, epoch, dataset and the batch's place in the stream.
         tail: what becomes of a last batch of fewer than ``batch_size / 2`` rows: a ``"short"``
-            batch, or rows that ``"join"`` the batch before it.
+            batch, or rows that ``"join"`` the batch before it. ``"drop"`` leaves out any batch that is not full.
         epoch: of the first iteration.
+        views: batches of mapped data are read-only views of the files where the rows of a batch lie side by
+            side, and copies where they do not. For numpy, without shuffle.
 
     Raises:
         UsageError: an argument is impossible, or some rank would get no rows.
@@ -63,41 +101,46 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: BaseDataset,
         batch_size: int,
         shuffle: bool = False,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        columns: Sequence[str] | None = None,
+        columns: Columns | None = None,
         remainder: Remainder = "drop",
         output: Output = "numpy",
         *,
+        window: int | None = WINDOW_BYTES,
+        transform: Transform | None = None,
         tail: Tail = "short",
         epoch: int = 0,
+        views: bool = False,
     ) -> None:
         self.dataset = dataset
-        self.batch_size = _integer("batch_size", batch_size, 1)
-        self.world_size = _integer("world_size", world_size, 1)
-        self.rank = _integer("rank", rank, 0)
+        self.batch_size = integer("batch_size", batch_size, 1)
+        self.world_size = integer("world_size", world_size, 1)
+        self.rank = integer("rank", rank, 0)
         if self.rank >= self.world_size:
             raise UsageError(
                 f"rank={rank} of world_size={world_size}: ranks are 0 to {self.world_size - 1}. Give one of them."
             )
-        self.columns = dataset.schema.select(dataset.schema.names if columns is None else columns).names
-        self.remainder = _choice("remainder", remainder, get_args(Remainder))
-        self.tail = _choice("tail", tail, get_args(Tail))
-        self._convert = _converter(output)
-        self._shuffle = bool(shuffle)
-        self._seed = _integer("seed", seed, None)
-        self._identity = f"{dataset.fingerprint} ({dataset.manifest.split})"
-        self._window = dataset.reader().window_rows()
-        self._epoch = _integer("epoch", epoch, 0)
+        self.wanted = wanted_of(dataset.row_schema, columns)
+        self.remainder = choice("remainder", remainder, get_args(Remainder))
+        self.tail = choice("tail", tail, get_args(Tail))
+        self._convert = converter(output)
+        self._views = checked_views(views, output, shuffle)
+        self._shuffle = flag("shuffle", shuffle)
+        self._seed = integer("seed", seed, None)
+        self._transform = callable_transform(transform)
+        self._reach = dataset.reach(None if window is None else integer("window", window, 1))
+        self._epoch = integer("epoch", epoch, 0)
         self._position = 0  # rows of the epoch's stream that all ranks together have been given
+        self._start = 0  # where the latest iteration began
         self._begun = False
         self._iteration = object()  # the latest; only it moves the position
         self._buffers = Buffers()
-        self._per_rank(0)
+        self._check_share()
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -105,28 +148,64 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch, or, after ``load_state_dict``, of the rest of the one it was in."""
+        # All made here, not at the first batch: by then another iteration may have begun.
+        epoch, steps = self.steps()
+        return self._batches(self.stream(epoch), epoch, steps)
+
+    def __getitem__(self, row: object) -> NoReturn:
+        raise not_by_number()
+
+    def steps(self) -> tuple[int, Iterator[Step]]:
+        """Begin an iteration: its epoch, and its steps, each of which counts as yielded once it is given."""
         if self._begun:
             self._epoch += 1
             self._position = 0
         self._begun = True
+        self._start = self._position
         self._iteration = object()
-        # Made here, not at the first batch: by then another iteration may have begun.
-        stream = _Stream(self.dataset, self.columns, self._seed, self._epoch, self._window, self._shuffle)
-        return self._batches(stream, self._position, self._iteration)
+        return self._epoch, self._steps(self._position, self._iteration)
 
-    def state_dict(self) -> dict[str, Any]:
+    def stream(self, epoch: int) -> Stream:
+        """The rows of an epoch, to be closed after use."""
+        return self.dataset.stream(self.wanted, self._seed, epoch, self._shuffle, self._reach)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is of this epoch: all of it, or the rest if a state in it was just loaded."""
+        epoch = integer("epoch", epoch, 0)
+        if self._begun or epoch != self._epoch:
+            self._epoch, self._position, self._begun = epoch, 0, False
+            self._iteration = object()
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Where the loader is: JSON values. Rows count once they have been yielded.
 
-        After the last batch of an epoch it says so, until the next iteration begins.
+        After the last batch of an epoch it says so, until the next iteration begins. Where something
+        between the loader and its user reads ahead, ``batches`` says how many batches of the latest
+        iteration were used; those behind them do not count then.
+
+        Raises:
+            UsageError: an iteration does not have that many batches.
         """
         return {
             "seed": self._seed,
             "shuffle": self._shuffle,
-            "window": self._window,
+            "window": self._reach,
             "epoch": self._epoch,
-            "rows": self._position,
-            "dataset": self._identity,
+            "rows": self._position if batches is None else self._after(integer("batches", batches, 0)),
+            "dataset": self.dataset.describe(),
         }
+
+    def _after(self, batches: int) -> int:
+        """The position behind so many batches of the latest iteration."""
+        each = self._per_rank(self._start)
+        count = num_batches(each, self.batch_size, self.tail)
+        if batches > count:
+            raise UsageError(
+                f"state_dict(batches={batches}) was asked for, but the iteration has {count}. Count the batches "
+                "since the loop over the loader began, not since training began."
+            )
+        stop = each if batches == count and self.tail != "drop" else batches * self.batch_size
+        return min(self._start + stop * self.world_size, len(self.dataset))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken: the next iteration is the rest of that epoch.
@@ -136,25 +215,54 @@ class Loader:
         Raises:
             UsageError: the state is of another dataset, or no state.
         """
+        if not isinstance(state, dict):
+            raise UsageError(
+                f"state={state!r} is no loader's state. Give the dict that state_dict() returned."
+            )
         missing = [key for key in self.state_dict() if key not in state]
         if missing:
             raise UsageError(
                 f"A loader's state was given without {', '.join(missing)}. Give what state_dict() returned."
             )
-        if state["dataset"] != self._identity:
-            raise UsageError(
-                f"The state is of the dataset {state['dataset']}, but this loader reads "
-                f"{self._identity}. Open the dataset (or the partition) that the state was taken from."
-            )
-        rows = _integer("rows", state["rows"], 0)
+        self._check_same_dataset(state["dataset"])
+        rows = integer("rows", state["rows"], 0)
         if rows > len(self.dataset):
             raise UsageError(
                 f"The state is at row {rows} of {len(self.dataset)}. Give what state_dict() returned."
             )
         self._seed, self._shuffle = state["seed"], state["shuffle"]
-        self._window, self._epoch = state["window"], state["epoch"]
-        self._position, self._begun = rows, False
+        self._reach, self._epoch = state["window"], state["epoch"]
+        self._start = self._position = rows
+        self._begun = False
         self._iteration = object()
+
+    def _check_same_dataset(self, its: Any) -> None:
+        own = self.dataset.describe()
+        if (
+            isinstance(its, dict)
+            and its.get("fingerprint") == own["fingerprint"]
+            and its.get("split") == own["split"]
+        ):
+            return
+        if not isinstance(its, dict):
+            its = {"fingerprint": its}
+        differing = [
+            f"{key} {its[key]!r} there, {value!r} here"
+            for key, value in own.items()
+            if its.get(key, value) != value
+        ]
+        raise UsageError(
+            f"The state is of another dataset than this loader reads; what differs: {'; '.join(differing)}. Open the "
+            "dataset (or the partition) that the state was taken from, with the same filters and transforms."
+        )
+
+    def _check_share(self) -> None:
+        each = self._per_rank(0)
+        if self.tail == "drop" and 0 < each < self.batch_size:
+            raise UsageError(
+                f"drop_last=True leaves no batch: {each} rows a rank are fewer than batch_size={self.batch_size}. "
+                "Use smaller batches, fewer ranks, or drop_last=False."
+            )
 
     def _per_rank(self, position: int) -> int:
         """Rows that each rank gets of those behind ``position``."""
@@ -167,91 +275,92 @@ class Loader:
             )
         return each
 
-    def _batches(self, stream: _Stream, position: int, iteration: object) -> Iterator[Batch]:
-        ranks, rank, buffers, convert = self.world_size, self.rank, self._buffers, self._convert
-        rows = len(self.dataset)
+    def _steps(self, position: int, iteration: object) -> Iterator[Step]:
+        ranks, rank, rows = self.world_size, self.rank, len(self.dataset)
         for start, stop in batch_bounds(self._per_rank(position), self.batch_size, self.tail):
-            first = position + start * ranks + rank * (stop - start)
             if self._iteration is iteration:
                 self._position = min(position + stop * ranks, rows)
-            # No name for the batch here: it would keep the memory from being used again.
-            yield convert(stream.batch(first, first + stop - start, buffers))
+            first = position + start * ranks + rank * (stop - start)
+            yield first, first + stop - start
 
+    def _batches(self, stream: Stream, epoch: int, steps: Iterator[Step]) -> Iterator[Any]:
+        buffers, convert, transform = self._buffers, self._convert, self._transform
+        gather = stream.views if self._views else several_at_once(stream.batch, self)
+        try:
+            for first, last in steps:
+                # No name for the batch here: it would keep the memory from being used again.
+                if transform is None:
+                    yield convert(gather(first, last, buffers))
+                else:
+                    yield _given(transform(convert(gather(first, last, buffers)), self._rng(epoch, first)))
+            self.dataset.check_not_written()
+        finally:
+            stream.close()
 
-class _Stream:
-    """The rows of one epoch in their order, gathered by position; one window in memory at a time."""
+    def finished(self, batch: Batch, epoch: int, first: int) -> Any:
+        """A batch of a stream, whose first row is at that position, as the loader yields it."""
+        made = self._convert(batch)
+        return made if self._transform is None else _given(self._transform(made, self._rng(epoch, first)))
 
-    def __init__(
-        self, dataset: Dataset, columns: Sequence[str], seed: int, epoch: int, window: int | None, shuffle: bool
-    ) -> None:  # fmt: skip
-        self._reader = dataset.reader()
-        self._columns = columns
-        self._windows = epoch_windows(dataset.group_rows, seed, epoch, window, shuffle)
-        self._ends = list(accumulate(window.rows for window in self._windows))
-        self._rows = len(dataset)
-        self._start = self._stop = 0
+    def changed(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shuffle: bool | None = None,
+        convert: Callable[[Batch], Batch] | None = None,
+        buffers: Buffers | None = None,
+    ) -> Loader:
+        """The same loader where it is, but for what is given: its share, order, or how batches are made."""
+        other = copy.copy(self)
+        other.rank = self.rank if rank is None else rank
+        other.world_size = self.world_size if world_size is None else world_size
+        other._shuffle = self._shuffle if shuffle is None else shuffle
+        other._convert = self._convert if convert is None else convert
+        other._buffers = self._buffers if buffers is None else buffers
+        other._iteration = object()
+        other._check_share()
+        return other
 
-    def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
-        """Positions [first, last) of the stream; behind its end comes its start."""
-        if self._start <= first and last <= self._stop:
-            return self._view.gather(self._order[first - self._start : last - self._start], buffers)
-        return join(list(self._parts(first, last, buffers)), buffers)
+    @property
+    def columns(self) -> list[str]:
+        """The names in a batch."""
+        return list(self.wanted)
 
-    def _parts(self, first: int, last: int, buffers: Buffers) -> Iterator[Batch]:
-        """A batch for each window that the positions are in."""
-        while first < last:
-            place = first % self._rows
-            if not self._start <= place < self._stop:
-                self._open(bisect_right(self._ends, place))
-            taken = min(last - first, self._stop - place)
-            begin = place - self._start
-            yield self._view.gather(self._order[begin : begin + taken], buffers)
-            first += taken
+    @property
+    def shuffle(self) -> bool:
+        """Whether the order is a permutation."""
+        return self._shuffle
 
-    def _open(self, number: int) -> None:
-        window = self._windows[number]
-        self._view = self._reader.view(self._columns, None if len(self._windows) == 1 else window.groups)
-        self._order = window.order()
-        self._stop = self._ends[number]
-        self._start = self._stop - window.rows
+    @property
+    def begun(self) -> bool:
+        """Whether an iteration has begun since the loader was made or told where to go on."""
+        return self._begun
 
+    @property
+    def buffers(self) -> Buffers:
+        """Where the memory of batches comes from."""
+        return self._buffers
 
-def _integer(name: str, value: Any, lowest: int | None) -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        whole = None
-    if whole is None or (lowest is not None and whole < lowest):
-        rule = "an integer" if lowest is None else f"an integer of at least {lowest}"
-        raise UsageError(f"{name}={value!r}, but it must be {rule}.")
-    return whole
-
-
-_Option = TypeVar("_Option", bound=str)
-
-
-def _choice(name: str, value: _Option, options: Sequence[str]) -> _Option:
-    if value not in options:
-        listed = ", ".join(map(repr, options))
-        raise UsageError(
-            f"{name}={value!r}, but it must be one of {listed}{nearest(str(value), options, '.')}"
+    def _rng(self, epoch: int, first: int) -> np.random.Generator:
+        return np.random.default_rng(
+            derive_seed("transform", self._seed, epoch, self.dataset.fingerprint, first)
         )
-    return value
 
 
-def _converter(output: Output) -> Callable[[Batch], Batch]:
-    if _choice("output", output, get_args(Output)) == "jax":
+def not_by_number() -> UsageError:
+    """What a DataLoader around a loader meets, and ``loader[0]``."""
+    return UsageError(
+        "A loader was asked for an item by number, but it gives whole batches in order. It is what a DataLoader is: "
+        "iterate over it, without a DataLoader around it (output='torch' gives tensors). dataset[10:20] reads rows; "
+        "DataLoader(hopyard.make_torch_dataset(dataset)) is for loops that must have one of their own."
+    )
+
+
+def _given(made: Any) -> Any:
+    if made is None:
         raise UsageError(
-            "output='jax' comes with a later version of Hopyard. Use output='numpy' and jax.numpy.asarray."
+            "transform(batch, rng) gave None for a batch. It must give what the loader yields: end it with return "
+            "batch."
         )
-    if output == "numpy":
-        return _as_it_is
-    try:
-        from hopyard.data.torch_output import as_tensors
-    except ModuleNotFoundError as error:
-        raise missing_extra("torch", "torch", "output='torch'") from error
-    return as_tensors
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
+    return made

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,17 @@ from hopyard.objects.digests import derive_seed
 
 Rows = npt.NDArray[np.int64]
 
+WINDOW_BYTES = 256 << 20
+"""Decoded bytes that a loader permutes together, of data that must be decoded, unless told otherwise."""
+
+Reach: TypeAlias = int | list[Any] | None
+"""How far a permutation reaches, as datasets say it and states of loaders record it (JSON): rows of a
+window; None for all rows; of several datasets, one each."""
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 0xFFFFFFFFFFFFFFFF
 _LOW = np.uint64(0xFFFFFFFF)
 _HASHED_AT_ONCE = 1 << 16  # rows; temporaries stay in the cache of the core
-_TWO_PASSES = 1 << 20  # rows
 
 
 def permutation(n: int, seed: int) -> Rows:
@@ -40,19 +46,7 @@ def permutation(n: int, seed: int) -> Rows:
         hashed = _mix(index * np.uint64(_GOLDEN) + key)
         hashed &= ~_LOW
         index |= hashed
-    return _in_two_passes(keys) if n <= _TWO_PASSES else _sorted_in_place(keys)
-
-
-def _in_two_passes(keys: npt.NDArray[np.uint64]) -> Rows:
-    """Radix sort of the hashes, 16 bits at a time: twice as fast, but 32 bytes a row."""
-    quarters = keys.view(np.uint16).reshape(-1, 4)
-    order = np.argsort(quarters[:, 2].copy(), kind="stable")
-    return order.take(np.argsort(quarters[:, 3].take(order), kind="stable"))
-
-
-def _sorted_in_place(keys: npt.NDArray[np.uint64]) -> Rows:
-    """The same order in 8 bytes a row: hash and index are one number, and no two are equal."""
-    keys.sort()
+    keys.sort()  # hash and index are one number, and no two are equal: any sorting algorithm gives this order
     keys &= _LOW
     return keys.view(np.int64)
 
@@ -130,22 +124,23 @@ def _filled(
 
 
 def batch_bounds(
-    rows: int, batch_size: int, tail: Literal["short", "join"] = "short"
+    rows: int, batch_size: int, tail: Literal["short", "join", "drop"] = "short"
 ) -> Iterator[tuple[int, int]]:
     """[start, stop) of each batch over ``rows`` rows.
 
     The last batch may be short; with ``tail="join"`` one of fewer than ``batch_size / 2`` rows is
-    part of the batch before it, if there is one.
+    part of the batch before it, if there is one; with ``"drop"`` all are full.
     """
     count = num_batches(rows, batch_size, tail)
+    end = count * batch_size if tail == "drop" else rows
     for number in range(count):
-        yield number * batch_size, rows if number == count - 1 else (number + 1) * batch_size
+        yield number * batch_size, end if number == count - 1 else (number + 1) * batch_size
 
 
-def num_batches(rows: int, batch_size: int, tail: Literal["short", "join"] = "short") -> int:
+def num_batches(rows: int, batch_size: int, tail: Literal["short", "join", "drop"] = "short") -> int:
     """How many batches ``batch_bounds`` gives."""
     full, rest = divmod(rows, batch_size)
-    if rest == 0 or (tail == "join" and full and 2 * rest < batch_size):
+    if rest == 0 or tail == "drop" or (tail == "join" and full and 2 * rest < batch_size):
         return full
     return full + 1
 

@@ -49,7 +49,8 @@ class Column:
         name: as in batches.
         kind: ``"tensor"``, ``"string"``, ``"bytes"`` or ``"ragged"``.
         dtype: NumPy dtype name of a tensor's, or a ragged column's, elements; ``"object"`` otherwise.
-        shape: shape of one row of a tensor, () for scalars; () for the other kinds.
+        shape: shape of one row of a tensor, () for scalars; () for the other kinds, but of
+            windows (length,) for strings and bytes too.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Column:
 
     def __str__(self) -> str:
         if self.kind in ("string", "bytes"):
-            return f"{self.name}: {self.kind}"
+            return f"{self.name}: {self.kind}{list(self.shape) if self.shape else ''}"
         size = "[*]" if self.kind == "ragged" else str(list(self.shape)) if self.shape else ""
         return f"{self.name}: {self.dtype}{size}"
 

@@ -83,10 +83,9 @@ def make_directory(directory: str) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
         return
     except FileNotFoundError:
-        parent = os.path.dirname(directory)  # noqa: PTH120
-        make_directory(parent)
-        make_directory(directory)
-        return
+        make_directory(os.path.dirname(directory))  # noqa: PTH120
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.mkdir(directory)  # noqa: PTH102 - where there is still none, none can be made: as in /proc
     sync(os.path.dirname(directory))  # noqa: PTH120
 
 

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hopyard.data.loader import Output, Tail
+from hopyard.data.arguments import Output, Tail
 from hopyard.data.order import batch_bounds
 from hopyard.objects import derive_seed
 from hopyard.training.metric import MetricSet

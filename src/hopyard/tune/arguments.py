@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.backend import Backend
-from hopyard.data.split import check_share
+from hopyard.data.preparing.split import check_share
 from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.hopper import Options
 from hopyard.hopper.state import Metric

@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from hopyard.data import Dataset, Ragged, Source, prepare
-from hopyard.data.prepare import dataset_fingerprint, peek
+from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects import digest_json
 from hopyard.tune.arguments import Arguments

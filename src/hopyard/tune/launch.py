@@ -20,14 +20,15 @@ from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import Metric, Record, RunState
 from hopyard.objects import digest_json
+from hopyard.objects.identity import identity
 from hopyard.search import Create, Searcher, space_json
 from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, save_program
 from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, find_metric, metric_of
 from hopyard.tune.checking import check_first_trials, check_travels
+from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
-from hopyard.tune.identity import identity, what_differs
 from hopyard.tune.inputs import Inputs, Splits
 from hopyard.tune.model import Model
 from hopyard.tune.observers import check_logs, observers_of
@@ -57,7 +58,7 @@ class Launch:
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
         self._progress = Progress(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
-        self._estimator = identity(arguments.estimator_gen_fn)
+        self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
 
     def check(self) -> None:
         with _running(self._arguments.backend):

@@ -14,6 +14,10 @@ from hopyard.errors import EstimatorError
 from hopyard.training.torch.binding import Batch, Binding
 from hopyard.training.torch.loss import Labels, Loss, describe, explain_misfit, label_like_outputs
 
+_STACK = (
+    " A scalar column is (n,): inputs={'x': ['a', 'b']} stacks scalar columns into one array (n, k) for x."
+)
+
 
 class Result(NamedTuple):
     """What one batch gave. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
@@ -117,10 +121,11 @@ class Forward:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             given = [shape_of(value) for value in arguments]
             given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
+            flat = [value for value in [*arguments, *keywords.values()] if getattr(value, "ndim", 0) == 1]
             raise EstimatorError(
                 f"The model failed on inputs {', '.join(given)}: {error}. Floating columns reach it as float32, "
                 "integers as int64 (uint8 images as they are); store a column in another dtype, cast it in the model, "
-                "or name other inputs=."
+                f"or name other inputs=.{_STACK if flat else ''}"
             ) from error
 
     def _run_step(self, batch: Batch) -> Result:

@@ -1,0 +1,45 @@
+"""``hopyard data cache``: what this machine keeps of datasets that it decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopyard.cli.terminal import console, say
+from hopyard.data import NodeCache, list_cache
+from hopyard.data.reports.summary import size
+from hopyard.errors import NotFoundError
+
+app = typer.Typer(help="Decoded data that this machine keeps.", no_args_is_help=True)
+
+CachePath = Annotated[
+    str | None, typer.Option(help="The cache's directory; by default that which loaders use here.")
+]
+
+
+@app.command("list")
+def list_command(path: CachePath = None) -> None:
+    """List what is kept, by the file that it was decoded from: size, last use, total and limit."""
+    console().print(list_cache(_cache(path)))
+
+
+@app.command()
+def clear(path: CachePath = None) -> None:
+    """Delete all that is kept. It is decoded again when it is read next; nothing else is deleted."""
+    cache = _cache(path)
+    freed = cache.clear()
+    say(f"{cache.path}: {size(freed)} freed" if freed else f"{cache.path}: there was nothing to delete")
+
+
+def _cache(path: str | None) -> NodeCache:
+    """The cache there; one that is named must exist, so that a misspelt path is not taken for an empty cache.
+
+    Raises:
+        NotFoundError: there is no directory.
+    """
+    cache = NodeCache(path)
+    if path is not None and not Path(cache.path).is_dir():
+        raise NotFoundError(f"{cache.path} does not exist here. Give the directory that was given as cache=.")
+    return cache

@@ -1,0 +1,122 @@
+"""What a loader is told, checked."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
+
+import numpy as np
+
+from hopyard.data.reading.views import Batch, Wanted, columns_of
+from hopyard.data.schema import Schema
+from hopyard.errors import ColumnError, UsageError, missing_extra, nearest
+
+Output: TypeAlias = Literal["numpy", "torch", "jax"]
+Remainder: TypeAlias = Literal["drop", "repeat", "error"]
+Tail: TypeAlias = Literal["short", "join", "drop"]
+Columns: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
+Transform: TypeAlias = Callable[[Any, np.random.Generator], Any]
+
+
+def checked_views(views: bool, output: Output, shuffle: bool) -> bool:
+    if views and output != "numpy":
+        raise UsageError(
+            f"views=True and output={output!r} were given. Views of the files are read-only, which {output} does "
+            "not know: an operation in place would write to a file's mapping and kill the process. Use views=True "
+            "with output='numpy', or leave it out."
+        )
+    if views and shuffle:
+        raise UsageError(
+            "views=True and shuffle=True were given, but shuffled rows do not lie side by side in the files. "
+            "Leave one of them out."
+        )
+    return bool(views)
+
+
+def wanted_of(schema: Schema, columns: Columns | None) -> Wanted:
+    """What a batch holds, checked.
+
+    Raises:
+        ColumnError: a column is unknown, or columns that cannot stand side by side are asked to.
+    """
+    if columns is None:
+        return {name: name for name in schema.names}
+    if not isinstance(columns, Mapping):
+        return {name: name for name in schema.select(columns).names}
+    wanted = {name: its if isinstance(its, str) else tuple(its) for name, its in columns.items()}
+    schema.select(columns_of(wanted))
+    for name, its in wanted.items():
+        if isinstance(its, str):
+            continue
+        side_by_side = [schema[column] for column in its]
+        kinds = {(column.kind, column.dtype, column.shape) for column in side_by_side}
+        if len(kinds) != 1 or side_by_side[0].width is None or side_by_side[0].shape:
+            raise ColumnError(
+                f"columns={{{name!r}: [...]}} asks for {', '.join(map(str, side_by_side)) or 'no columns'} side by "
+                "side, but only scalar columns of one dtype can be. Ask for the others under names of their own."
+            )
+    return wanted
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name}={value!r}, but it must be True or False.")
+    return bool(value)
+
+
+def callable_transform(transform: Any) -> Transform | None:
+    """The transform, if it can be called with a batch and a generator, as far as its signature tells."""
+    if transform is None:
+        return None
+    try:
+        inspect.signature(transform).bind(None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"transform={transform!r} cannot be called as transform(batch, rng): {error}. It gets a dict of columns "
+            "and a numpy.random.Generator, and gives what the loader yields: write def transform(batch, rng)."
+        ) from error
+    except ValueError:  # it has no signature that can be read
+        pass
+    return cast(Transform, transform)
+
+
+def integer(name: str, value: Any, lowest: int | None) -> int:
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        whole = None
+    if whole is None or (lowest is not None and whole < lowest):
+        rule = "an integer" if lowest is None else f"an integer of at least {lowest}"
+        raise UsageError(f"{name}={value!r}, but it must be {rule}.")
+    return whole
+
+
+_Option = TypeVar("_Option", bound=str)
+
+
+def choice(name: str, value: _Option, options: Sequence[str]) -> _Option:
+    if value not in options:
+        listed = ", ".join(map(repr, options))
+        raise UsageError(
+            f"{name}={value!r}, but it must be one of {listed}{nearest(str(value), options, '.')}"
+        )
+    return value
+
+
+def converter(output: Output) -> Callable[[Batch], Batch]:
+    if choice("output", output, get_args(Output)) == "numpy":
+        return _as_it_is
+    try:
+        if output == "torch":
+            from hopyard.data.outputs.torch_output import as_tensors as convert
+        else:
+            from hopyard.data.outputs.jax_output import as_jax as convert
+    except ModuleNotFoundError as error:
+        raise missing_extra(output, output, f"output={output!r}") from error
+    return convert
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -1,0 +1,95 @@
+"""What the node cache holds, by the files that it was decoded from."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hopyard.data.cache.node import Entry, NodeCache
+from hopyard.data.reports.summary import as_text, size
+
+_UNNAMED = "(no file named)"
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """What is kept of one file, in all versions and choices of columns that were read.
+
+    Attributes:
+        file: its path or URL.
+        entries: how many; row_groups: of how many row groups.
+        nbytes: of all entries; used: when one was used last, seconds since the epoch.
+    """
+
+    file: str
+    entries: int
+    row_groups: int
+    nbytes: int
+    used: float
+
+
+@dataclass(frozen=True)
+class CacheListing:
+    """A node cache: where it is, its limit in bytes, and what it holds, most recently used files first."""
+
+    path: str
+    limit: int
+    files: tuple[CachedFile, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all entries."""
+        return sum(each.nbytes for each in self.files)
+
+    def __rich__(self) -> RenderableType:
+        entries = sum(each.entries for each in self.files)
+        said = f"{self.path}: {entries:,} entries, {size(self.nbytes)} of at most {size(self.limit)}"
+        if not self.files:
+            return Text(said)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("last used", "entries", "row groups", "size", "decoded from"):
+            table.add_column(
+                title, justify="left" if title in ("last used", "decoded from") else "right", no_wrap=True
+            )
+        table.columns[-1].no_wrap = False
+        table.columns[-1].overflow = "fold"
+        for each in self.files:
+            used = datetime.datetime.fromtimestamp(each.used).strftime("%Y-%m-%d %H:%M")
+            cells = (used, f"{each.entries:,}", f"{each.row_groups:,}", size(each.nbytes), each.file)
+            table.add_row(*map(Text, cells))
+        return Group(table, Text(said))
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def list_cache(cache: NodeCache | None = None) -> CacheListing:
+    """What a node cache holds; by default that of this machine. Listing it is no use of it.
+
+    Raises:
+        UsageError: the directory holds other files and is not a cache's.
+    """
+    cache = cache or NodeCache()
+    files = _by_file(cache.entries())
+    return CacheListing(str(cache.path), cache.limit, tuple(sorted(files, key=lambda each: -each.used)))
+
+
+def _by_file(entries: Iterable[Entry]) -> list[CachedFile]:
+    by_file: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_file.setdefault(str(entry.description.get("file", _UNNAMED)), []).append(entry)
+    return [
+        CachedFile(
+            file,
+            len(its),
+            len({entry.description.get("row_group") for entry in its}),
+            sum(entry.nbytes for entry in its),
+            max(entry.used for entry in its),
+        )
+        for file, its in by_file.items()
+    ]

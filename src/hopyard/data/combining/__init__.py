@@ -1,0 +1,1 @@
+"""Datasets made of datasets: windows over time, and mixtures."""

@@ -1,0 +1,1 @@
+"""From what a user names, and asks of it, to a dataset."""

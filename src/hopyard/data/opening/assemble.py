@@ -1,0 +1,369 @@
+"""From files and what was asked of them to a dataset: filters, policies, decoders, the cached transform."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hopyard.data.cache.node import NodeCache
+from hopyard.data.dataset import Dataset
+from hopyard.data.opening.filters import matching_rows
+from hopyard.data.opening.foreign import Files, sample
+from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
+from hopyard.data.preparing.policies import Policies, check_choice, checked_schema, nested_lists, ragged_rows
+from hopyard.data.ragged import Ragged
+from hopyard.data.recipe.arrow_columns import read_column
+from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, digest_or_random
+from hopyard.data.recipe.recipe import Recipe, Transform, as_batch, transformed
+from hopyard.data.schema import Column, Schema, unknown_columns
+from hopyard.data.sources.convert_arrow import is_list
+from hopyard.errors import CorruptError, DataError, UsageError
+from hopyard.objects.digests import digest, digest_json
+
+Cache = NodeCache | str | os.PathLike[str] | Literal[False] | None
+
+_ROWS_OF_A_SAMPLE = 64
+_log = logging.getLogger("hopyard")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``open_dataset`` is asked to do with the rows; see there."""
+
+    columns: Sequence[str] | None = None
+    filters: Any = None
+    nulls: str = "error"
+    ragged: str = "keep"
+    decode: Mapping[str, Any] = field(default_factory=dict)
+    cached_transform: Transform | None = None
+    cache: Cache = None
+    corrupt: str = "error"
+
+    def __post_init__(self) -> None:
+        check_choice("nulls", self.nulls, ("error", "fill", "mask"))
+        check_choice("ragged", self.ragged, ("error", "keep", "pad"))
+        check_choice("corrupt", self.corrupt, ("error", "skip"))
+        names = self.columns
+        if names is not None and (isinstance(names, str) or not names or len(set(names)) < len(names)):
+            raise UsageError(
+                f"columns={names!r}, but it must be a list of at least one name, none of them twice; None for all."
+            )
+        if not isinstance(self.decode, Mapping):
+            raise UsageError(
+                f"decode={self.decode!r}, but it must be a dict of column to decoder, as {{'photo': 'image'}}."
+            )
+
+    @property
+    def change_nothing(self) -> bool:
+        """Whether the dataset is the one of the files as they are."""
+        return (
+            self.columns is None
+            and self.filters is None
+            and (self.nulls, self.ragged, self.corrupt) == ("error", "keep", "error")
+            and not self.decode
+            and self.cached_transform is None
+        )
+
+    @property
+    def skip(self) -> bool:
+        return self.corrupt == "skip"
+
+    @property
+    def stored(self) -> list[str] | None:
+        """The columns wanted of the files; None: all, for what a transform needs is its secret."""
+        return None if self.columns is None or self.cached_transform else [*self.columns, *self.decode]
+
+
+def as_cache(cache: Cache) -> NodeCache | Literal[False] | None:
+    """The argument as datasets hold it."""
+    if cache is False or cache is None:
+        return cache
+    if isinstance(cache, (str, os.PathLike)):
+        return NodeCache(cache)
+    if not isinstance(cache, NodeCache):
+        raise UsageError(
+            f"cache={cache!r}, but it must be a NodeCache, a path, None (the default one) or False (none)."
+        )
+    return cache
+
+
+def assemble(files: Files, options: Options) -> Dataset:
+    """The dataset of these files.
+
+    Raises:
+        DataError: nulls or ragged rows without a policy, no row that the filter keeps, a transform that breaks
+            its rules.
+        ColumnError: unknown columns.
+        CorruptError: a file or row group cannot be read.
+    """
+    cache = as_cache(options.cache)
+    if options.filters is not None:
+        matching_rows(files.scan, options.filters, files.constants)
+    recipe = _recipe(files, options)
+    names = recipe.schema.names if options.columns is None else list(options.columns)
+    dataset = _dataset(files, recipe, names, options, cache)
+    if options.skip:
+        _leave_out_undecodable(dataset, files)
+        dataset = _dataset(files, recipe, names, options, cache)
+        _say_skipped(dataset)
+    return dataset
+
+
+def _dataset(
+    files: Files,
+    recipe: Recipe,
+    names: Sequence[str],
+    options: Options,
+    cache: NodeCache | Literal[False] | None,
+) -> Dataset:
+    schema = recipe.schema.select(names)
+    groups, selected = _kept_groups(files)
+    manifest = files.manifest
+    kept = {
+        name: its
+        for name, its in manifest.statistics.items()
+        if options.filters is None and name in schema and recipe.is_plain(name)
+    }
+    manifest = replace(manifest, schema=schema, statistics=kept)
+    fingerprint = _fingerprint(files, recipe, schema, groups, selected)
+    return Dataset(
+        files.store,
+        replace(manifest, fingerprint=fingerprint),
+        groups,
+        prepared=files.prepared,
+        recipe=recipe,
+        selected=selected,
+        cache=cache,
+        skipped=files.scan.skipped,
+    )
+
+
+def _kept_groups(files: Files) -> tuple[list[int], list[npt.NDArray[np.uint8] | None]]:
+    """Row groups that have rows of the dataset (also those that have no rows at all), and which rows."""
+    groups: list[int] = []
+    selected: list[npt.NDArray[np.uint8] | None] = []
+    for place, (number, group) in enumerate(_places(files)):
+        selection = files.scan.selections[number][group]
+        if not files.scan.is_left_out(number, group) and (selection is None or selection.count):
+            groups.append(place)
+            selected.append(None if selection is None else selection.bits)
+    if not groups:
+        raise DataError(
+            f"No row group can be decoded; the first of {len(files.scan.skipped)}: {files.scan.skipped[0].reason}"
+        )
+    return groups, selected
+
+
+def _places(files: Files) -> list[tuple[int, int]]:
+    """(number of the file, number of the row group) of all row groups."""
+    return [
+        (number, group)
+        for number, entry in enumerate(files.manifest.files)
+        for group in range(len(entry.group_rows))
+    ]
+
+
+def _fingerprint(
+    files: Files,
+    recipe: Recipe,
+    schema: Schema,
+    groups: Sequence[int],
+    selected: Sequence[npt.NDArray[np.uint8] | None],
+) -> str:
+    """That of the files, unless something was asked of them."""
+    changes: dict[str, Any] = {}
+    if recipe.digest:
+        changes["recipe"] = recipe.digest
+    if schema != files.manifest.schema:
+        changes["columns"] = schema.to_json()
+    if len(groups) < files.manifest.num_row_groups or any(bits is not None for bits in selected):
+        changes["rows"] = [
+            (group, None if bits is None else digest(bits.tobytes(), "hopyard.selected-rows"))
+            for group, bits in zip(groups, selected, strict=True)
+        ]
+    before = files.manifest.fingerprint
+    return digest_json([before, changes], "hopyard.opened-dataset") if changes else before
+
+
+def _leave_out_undecodable(dataset: Dataset, files: Files) -> None:
+    """Decode a row of each row group, and with it the row group, which is kept in the cache."""
+    groups, _ = _kept_groups(files)
+    places, first = _places(files), 0
+    for group, rows in zip(groups, dataset.group_rows, strict=True):
+        if rows:
+            try:
+                dataset[[first]]
+            except CorruptError as error:
+                number, within = places[group]
+                files.scan.leave_out(number, within, dataset.recipe.needs(dataset.schema.names), error)
+        first += rows
+
+
+def _say_skipped(dataset: Dataset) -> None:
+    if not dataset.skipped:
+        return
+    rows = sum(each.rows or 0 for each in dataset.skipped)
+    files = sum(each.row_group is None for each in dataset.skipped)
+    _log.warning(
+        "%d files and %d row groups of %d rows are left out, because they cannot be read (dataset.skipped lists "
+        "them). The first: %s",
+        files,
+        len(dataset.skipped) - files,
+        rows,
+        dataset.skipped[0].reason,
+    )
+
+
+def _recipe(files: Files, options: Options) -> Recipe:
+    stored = files.manifest.schema
+    _check_known([*options.decode], stored)
+    facts = _facts(files, options)
+    policies, stored, filled = _policies(files, options, facts)
+    recipe = Recipe(stored, policies.schema, "", files.paths, files.constants, filled)
+    if policies.masked or policies.padded:
+        recipe = replace(recipe, policies=policies)
+    recipe = _with_decoders(recipe, files, options)
+    recipe = _with_transform(recipe, files, options)
+    return replace(recipe, digest=_digest(recipe, options))
+
+
+def _digest(recipe: Recipe, options: Options) -> str:
+    changes: dict[str, Any] = {
+        "filled": sorted(recipe.filled),
+        "masked": sorted(recipe.policies.masked) if recipe.policies else [],
+        "padded": dict(recipe.policies.padded) if recipe.policies else {},
+        "decoders": {name: decoder.digest for name, decoder in recipe.decoders.items()},
+    }
+    if options.cached_transform is not None:
+        changes["transform"] = digest_or_random(
+            options.cached_transform, "hopyard.cached-transform", "cached_transform"
+        )
+    return digest_json(changes, "hopyard.recipe") if any(changes.values()) else ""
+
+
+def _check_known(names: Sequence[str], schema: Schema) -> None:
+    if unknown := [name for name in names if name not in schema]:
+        raise unknown_columns(unknown, schema.names)
+
+
+def _facts(files: Files, options: Options) -> dict[str, Facts]:
+    """What is known of columns that may have nulls (and of lists to be padded), read where footers do not tell."""
+    facts: dict[str, Facts] = {}
+    unknown = []
+    for column in files.manifest.schema:
+        if (values := files.constants.get(column.name)) is not None:
+            facts[column.name] = Facts()
+            for value, entry in zip(values, files.manifest.files, strict=True):
+                facts[column.name].add_nulls(entry.rows if value is None else 0, entry.name)
+            continue
+        counted = counted_nulls(files.scan, files.flats, column.name)
+        if counted is not None:
+            facts[column.name] = counted
+        lists = is_list(files.flats[0][column.name].type) or column.kind == "ragged"
+        if _must_be_read(column, counted, lists, options):
+            unknown.append(column.name)
+    return {**facts, **survey(files.scan, files.flats, unknown)}
+
+
+def _must_be_read(column: Column, counted: Facts | None, lists: bool, options: Options) -> bool:
+    if lists and (options.ragged == "pad" or (options.ragged == "error" and column.kind == "ragged")):
+        return True
+    return counted is None and (options.nulls == "mask" or (options.nulls == "fill" and lists))
+
+
+def _policies(
+    files: Files, options: Options, facts: Mapping[str, Facts]
+) -> tuple[Policies, Schema, frozenset[str]]:
+    """The policies, what stored columns are now that it is known, and those that may hold nulls."""
+    stored: list[Column] = []
+    result: list[Column] = []
+    masked, padded, filled = set(), {}, set()
+    for column in files.manifest.schema:
+        name, its = column.name, facts.get(column.name)
+        if its is not None and its.nulls and options.nulls == "error":
+            raise DataError(
+                f"{its.where}: column {name!r} has {its.nulls} nulls, which training cannot use. Drop or fill them, "
+                "or open or prepare the data with nulls='fill' (0, False or an empty string instead) or nulls='mask' "
+                "(filled, and a column <name>_mask that is True there); or leave the column out with columns=[...]."
+            )
+        if options.nulls != "error" and (its is None or its.nulls):
+            filled.add(name)
+        column = _settled(column, its)
+        stored.append(column)
+        if column.kind != "ragged" or options.ragged == "keep":
+            result.append(nested_lists(column) if column.kind == "ragged" else column)
+        elif options.ragged == "error" or its is None or its.longest is None:
+            raise ragged_rows(name, its.shortest or 0 if its else 0, its.longest or 0 if its else 0)
+        else:
+            padded[name] = its.longest
+            result += [
+                Column(name, "tensor", column.dtype, (its.longest, *column.shape)),
+                Column(f"{name}_length", "tensor", "int64"),
+            ]
+        if options.nulls == "mask" and its is not None and its.nulls:
+            masked.add(name)
+            result.append(Column(f"{name}_mask", "tensor", "bool"))
+    return Policies(checked_schema(result), frozenset(masked), padded), Schema(stored), frozenset(filled)
+
+
+def _settled(column: Column, facts: Facts | None) -> Column:
+    """A column of lists as an array, or not, now that their lengths are known."""
+    if facts is None or not facts.longest:
+        return column
+    element = column.shape if column.kind == "ragged" else column.shape[1:]
+    if facts.shortest == facts.longest:
+        return Column(column.name, "tensor", column.dtype, (facts.longest, *element))
+    return Column(column.name, "ragged", column.dtype, element)
+
+
+def _listed(files: Files) -> str:
+    names = [file.name for file in files.scan.files]
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _with_decoders(recipe: Recipe, files: Files, options: Options) -> Recipe:
+    decoders = {name: Decoder.of(given) for name, given in options.decode.items()}
+    columns = {column.name: column for column in recipe.schema}
+    for name, decoder in decoders.items():
+        column = recipe.stored[name]
+        check_decodable(column)
+        number, array = sample(files.scan, files.flats, name)
+        data = read_column(column, array.drop_null(), files.scan.files[number].name)
+        where = f"{files.scan.files[number].name}, column {name!r}"
+        assert isinstance(data.values, Ragged)
+        rows = decode_rows(data.values[:1], decoder, None, where)
+        columns[name] = Column(name, "tensor", rows.dtype.name, rows.shape[1:])
+    return replace(recipe, decoders=decoders, schema=checked_schema(list(columns.values())))
+
+
+def _with_transform(recipe: Recipe, files: Files, options: Options) -> Recipe:
+    """The recipe with the transform, whose columns are those that it makes of the first rows."""
+    if options.cached_transform is None:
+        return recipe
+    names = recipe.schema.names
+    for number, group in list(files.scan.groups()):
+        rows = _first_rows(files.scan, number, group, recipe.needs(names))
+        if rows is None:
+            continue
+        where = files.scan.name(number, group)
+        made = recipe.apply(rows, names, number, where)
+        given = {name: as_batch(recipe.schema[name], values) for name, values in made.items()}
+        after = transformed(options.cached_transform, given, None, rows.num_rows, where)
+        schema = checked_schema([data.column for data in after.values()])
+        return replace(recipe, given=recipe.schema, schema=schema, transform=options.cached_transform)
+    raise DataError(f"{_listed(files)}: no row can be decoded. Restore the files.")
+
+
+def _first_rows(scan: Scan, number: int, group: int, columns: Sequence[str]) -> pa.Table | None:
+    """At least one and at most 64 rows of the dataset from a row group; None if it cannot be decoded."""
+    table = scan.read(number, group, columns, _ROWS_OF_A_SAMPLE)
+    if table is not None and not table.num_rows:
+        table = scan.read(number, group, columns)
+    return None if table is None else table.slice(0, _ROWS_OF_A_SAMPLE)

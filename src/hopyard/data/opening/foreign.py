@@ -1,0 +1,362 @@
+"""Parquet files as they are: which columns they hold, from their footers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hopyard.data.dataset import Dataset, Skipped
+from hopyard.data.manifest import FileEntry, Manifest
+from hopyard.data.opening.hive import constant_column, hive_columns
+from hopyard.data.opening.survey import Scan, Selection, is_any_list
+from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
+from hopyard.data.reading.reader import unpack
+from hopyard.data.reading.stored import StoredFile
+from hopyard.data.recipe.arrow_columns import read_column
+from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
+from hopyard.data.schema import Column, Schema, unknown_columns
+from hopyard.data.sources.convert import convert_columns
+from hopyard.data.sources.convert_arrow import from_arrow, is_list
+from hopyard.errors import CorruptError, DataError, UnsupportedTypeError
+from hopyard.objects.digests import digest_json
+from hopyard.storage.base import Store
+
+_ROWS_OF_A_SAMPLE = 1024
+_ENCODED_ROWS_OF_A_SAMPLE = 16
+
+
+@dataclass(frozen=True)
+class Files:
+    """The Parquet files of one dataset and their columns.
+
+    Attributes:
+        store: holds the files, or None if their names are paths.
+        manifest: of them; its schema is what the files hold, with partitions' columns and fields of structs.
+        scan: of the files, for what footers do not say.
+        flats: of each file, its columns as Arrow has them.
+        constants: of columns of partitions, the value in each file.
+        prepared: whether ``prepare`` wrote them.
+    """
+
+    store: Store | None
+    manifest: Manifest
+    scan: Scan
+    flats: Sequence[Mapping[str, FlatColumn]]
+    constants: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    prepared: bool = False
+
+    @property
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """Where fields of structs are."""
+        return {column.name: column.path for column in self.flats[0].values() if len(column.path) > 1}
+
+
+def foreign_files(
+    store: Store | None,
+    names: Sequence[str],
+    relative: Sequence[str],
+    skip: bool = False,
+    columns: Sequence[str] | None = None,
+) -> Files:
+    """Parquet files without a manifest: it is made here, one file after another.
+
+    Nothing but footers is read (and some rows of columns that hold lists). The fingerprint is of the footers
+    and the sizes of the files, wherever they are, and of the names of their partitions.
+
+    Args:
+        store: holds the files, or None if their names are paths.
+        names: of the files, in order.
+        relative: their names relative to the dataset's directory, for partitions.
+        skip: leave out files and row groups that cannot be read.
+        columns: the dataset's that are wanted; None: all. Nothing is said of what others hold.
+
+    Raises:
+        DataError: there are no rows, or columns differ between files.
+        CorruptError: a file is not a whole Parquet file.
+    """
+    files, kept, broken = _opened(store, names, skip)
+    if not files:
+        raise DataError(
+            "A dataset was asked for of an empty list of files. Name at least one Parquet file."
+            if not broken
+            else f"None of the {len(broken)} files is a whole Parquet file; the first: {broken[0].reason}"
+        )
+    scan = Scan(files, skip)
+    scan.skipped += broken
+    if not sum(file.footer.num_rows for file in files):
+        raise DataError(f"{_listed(files)}: there are no rows. Give at least one file with rows.")
+    constants = hive_columns([relative[number] for number in kept])
+    described = _described(scan, columns, constants)
+    common = _common(files, [each.columns for each in described])
+    for name, values in list(constants.items()):
+        if name in described[0].flats:  # what the files hold themselves is theirs
+            del constants[name]
+        elif columns is None or name in _origins(columns):
+            common[name] = constant_column(name, values)
+    entries = tuple(_entry(names[number], file) for number, file in zip(kept, files, strict=True))
+    identity: list[Any] = [[entry.digest, entry.size] for entry in entries]
+    fingerprint = digest_json([*identity, *([constants] if constants else [])], "hopyard.parquet-files")
+    manifest = Manifest("train", fingerprint, Schema(common.values()), entries)
+    return Files(store, manifest, scan, [each.flats for each in described], constants)
+
+
+def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None = None) -> Files:
+    """The files of a dataset whose recipe changes nothing, with only its rows and columns selected."""
+    manifest, recipe = dataset.manifest, dataset.recipe
+    files = [StoredFile.open(dataset.store, entry.name) for entry in manifest.files]
+    scan = Scan(files, skip)
+    scan.skipped += dataset.skipped
+    nothing = {
+        (number, group): np.zeros(rows, bool)
+        for number, entry in enumerate(manifest.files)
+        for group, rows in enumerate(entry.group_rows)
+    }
+    for group, bits in zip(dataset._groups, dataset.selected, strict=True):
+        place = manifest.locate(group)
+        rows = len(nothing.pop(place))
+        scan.selections[place[0]][place[1]] = None if bits is None else Selection.of(unpack(bits, rows))
+    for (number, group), mask in nothing.items():
+        scan.selections[number][group] = Selection.of(mask)
+    _check_known(columns or (), manifest.schema.names)
+    schema = manifest.schema.select(_wanted(columns, manifest.schema.names))
+    flats = [flat_columns(file.footer.schema.to_arrow_schema()) for file in files]
+    return Files(
+        dataset.store, replace(manifest, schema=schema), scan, flats, recipe.constants, dataset.prepared
+    )
+
+
+def _opened(
+    store: Store | None, names: Sequence[str], skip: bool
+) -> tuple[list[StoredFile], list[int], list[Skipped]]:
+    """The files whose footers can be read, their places in ``names``, and the others."""
+    files, kept, broken = [], [], []
+    for number, name in enumerate(names):
+        file = StoredFile.open(store, name)
+        try:
+            file.footer  # noqa: B018, to read it
+        except CorruptError as error:
+            if not skip:
+                raise
+            broken.append(Skipped(file.name, None, None, None, str(error)))
+        else:
+            files.append(file)
+            kept.append(number)
+    return files, kept, broken
+
+
+def _entry(name: str, file: StoredFile) -> FileEntry:
+    footer = file.footer
+    rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+    return FileEntry(name, file.size, file.footer_digest, rows)
+
+
+@dataclass(frozen=True)
+class _Described:
+    """The columns of one file; None: nothing but nulls, so of whatever type other files say."""
+
+    flats: Mapping[str, FlatColumn]
+    columns: Mapping[str, Column | None]
+
+
+def _check_known(columns: Iterable[str], known: Sequence[str]) -> None:
+    """Look whether columns of a dataset are, or are made of, those that there are.
+
+    Raises:
+        ColumnError: some are not.
+    """
+    if unknown := [name for name in columns if not _origins([name]).intersection(known)]:
+        raise unknown_columns(unknown, known)
+
+
+def _wanted(columns: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """Those of the columns there are which these columns of a dataset are, or are made of."""
+    return [name for name in known if columns is None or name in _origins(columns)]
+
+
+def _origins(columns: Iterable[str]) -> set[str]:
+    return {
+        origin
+        for name in columns
+        for origin in (name, name.removesuffix("_mask"), name.removesuffix("_length"))
+    }
+
+
+def _described(scan: Scan, columns: Sequence[str] | None, constants: Iterable[str]) -> list[_Described]:
+    found: list[_Described] = []
+    known: list[tuple[Any, Any, _Described]] = []
+    looked_at: dict[str, Column] = {}
+    for number, file in enumerate(scan.files):
+        footer = file.footer
+        metadata = {key: (footer.metadata or {}).get(key) for key in (METADATA_KEY, b"ARROW:schema")}
+        described = next(
+            (each for schema, its, each in known if its == metadata and schema.equals(footer.schema)), None
+        )
+        if described is None:
+            try:
+                flats = flat_columns(footer.schema.to_arrow_schema())
+            except DataError as error:
+                raise DataError(f"{file.name}: {error}") from error
+            if not known:
+                _check_known(columns or (), [*flats, *constants])
+            chosen = {name: flats[name] for name in _wanted(columns, flats)}
+            described = _Described(flats, _columns_of(scan, number, chosen))
+            known.append((footer.schema, metadata, described))
+        settled = {
+            name: _settled(scan, number, described.flats[name], column, looked_at)
+            for name, column in described.columns.items()
+            if column is not None and column.kind == "ragged"
+        }
+        found.append(replace(described, columns={**described.columns, **settled}))
+    return found
+
+
+def _columns_of(scan: Scan, number: int, flats: Mapping[str, FlatColumn]) -> dict[str, Column | None]:
+    """What the columns of a file are, by their types alone: lists of any length are ragged."""
+    file = scan.files[number]
+    stored = stored_schema(file.footer.metadata)
+    if stored is not None:
+        return {column.name: column for column in stored if column.name in flats}
+    arrays = {
+        name: _sample(scan, number, column)
+        if _is_nested_list(column.type)
+        else pa.chunked_array([], column.type)
+        for name, column in flats.items()
+        if not pa.types.is_null(column.type)
+    }
+    try:
+        converted = convert_columns(arrays, from_arrow)
+    except DataError as error:
+        raise DataError(f"{file.name}: {error}") from error
+    columns: dict[str, Column | None] = {}
+    for name, flat in flats.items():
+        column = converted[name].column if name in converted else None
+        if column is not None and column.kind == "tensor" and is_list(flat.type):
+            column = Column(name, "ragged", column.dtype, column.shape[1:])
+        columns[name] = column
+    return columns
+
+
+def _is_nested_list(kind: pa.DataType) -> bool:
+    """Whether types alone do not tell the shape: lists of lists of any length."""
+    inner = kind.value_type if is_any_list(kind) else None
+    return inner is not None and (is_list(inner) or _is_nested_list(inner))
+
+
+def _sample(scan: Scan, number: int, flat: FlatColumn, rows: int = _ROWS_OF_A_SAMPLE) -> pa.ChunkedArray:
+    """Some rows of a column of a file, among them one that is not null if there is."""
+    for group in range(scan.files[number].footer.num_row_groups):
+        if not scan.rows(number, group):
+            continue
+        for first in (rows, None):
+            table = scan.read(number, group, [flat.name], first)
+            if table is None:
+                break
+            array = field_of(table, flat.path)
+            if array.null_count < len(array):
+                return array
+    return pa.chunked_array([], flat.type)
+
+
+def sample(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], name: str) -> tuple[int, pa.ChunkedArray]:
+    """Some rows of a column, among them one that is not null, and the number of the file.
+
+    Raises:
+        DataError: all are null.
+    """
+    for number, its in enumerate(flats):
+        array = _sample(scan, number, its[name], _ENCODED_ROWS_OF_A_SAMPLE)
+        if array.null_count < len(array):
+            return number, array
+    raise DataError(
+        f"Column {name!r} holds nothing but nulls, so there is nothing to decode. Leave it out of decode=."
+    )
+
+
+def _settled(
+    scan: Scan, number: int, flat: FlatColumn, column: Column, looked_at: dict[str, Column]
+) -> Column:
+    """A column of lists as a tensor if all lists of the file have one length.
+
+    The footer's counts of values say whether they may; some rows, whether these do; decoding has the last word.
+    """
+    footer = scan.files[number].footer
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    lengths = {group.column(flat.leaf).num_values / group.num_rows for group in groups if group.num_rows}
+    if len(lengths) != 1:
+        return column
+    length = lengths.pop() / max(math.prod(column.shape), 1)
+    if not length.is_integer():
+        return column
+    tensor = Column(column.name, "tensor", column.dtype, (int(length), *column.shape))
+    if looked_at.get(column.name) != tensor:
+        rows = _sample(scan, number, flat)
+        if rows.null_count == len(rows):
+            return column
+        try:
+            read_column(tensor, rows, scan.files[number].name, nullable=True)
+        except DataError:
+            return column
+        looked_at[column.name] = tensor
+    return tensor
+
+
+def _common(
+    files: Sequence[StoredFile], described: Sequence[Mapping[str, Column | None]]
+) -> dict[str, Column]:
+    """The columns that all files have, in the order of the first.
+
+    Raises:
+        DataError: a file's differ from those of files before it; names both and the column.
+    """
+    common: dict[str, tuple[Column | None, str]] = {
+        name: (column, files[0].name) for name, column in described[0].items()
+    }
+    for file, columns in zip(files[1:], described[1:], strict=True):
+        for name in dict.fromkeys([*common, *columns]):
+            here, (there, where) = columns.get(name), common.get(name, (None, files[0].name))
+            if name not in columns or name not in common:
+                raise _drift(file.name, name, here or "missing", where, there or "missing")
+            if there is None:
+                common[name] = here, file.name
+            elif here is not None and here != there:
+                if not _are_lists_of_one_kind(here, there):
+                    raise _drift(file.name, name, here, where, there)
+                common[name] = replace(here, kind="ragged", shape=_element_shape(here)), where
+    for name, (column, _) in common.items():
+        if column is None:
+            raise UnsupportedTypeError(
+                f"{_listed(files)}: column {name!r} holds nothing but nulls, so its type is unknown. Drop the column, "
+                "or write it with a type."
+            )
+    return {name: column for name, (column, _) in common.items() if column is not None}
+
+
+def _drift(file: str, name: str, here: object, first: str, there: object) -> DataError:
+    return DataError(
+        f"{file}: column {name!r} is {here}, but in {first} it is {there}. All files of a dataset must have the same "
+        "columns: leave the column out with columns=[...], leave the file out, or write it again."
+    )
+
+
+def _are_lists_of_one_kind(here: Column, there: Column) -> bool:
+    """Whether rows that are ragged in one file may happen to have one length in the other."""
+    return (
+        here.dtype == there.dtype
+        and all(
+            column.kind == "ragged" or (column.kind == "tensor" and column.shape) for column in (here, there)
+        )
+        and _element_shape(here) == _element_shape(there)
+    )
+
+
+def _element_shape(column: Column) -> tuple[int, ...]:
+    return column.shape if column.kind == "ragged" else column.shape[1:]
+
+
+def _listed(files: Sequence[StoredFile]) -> str:
+    return ", ".join(file.name for file in files[:3]) + (", ..." if len(files) > 3 else "")

@@ -1,0 +1,202 @@
+"""From what a user names to a dataset: a store, a path, a URL, or Parquet files as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from hopyard.data.dataset import Dataset
+from hopyard.data.manifest import MANIFEST_NAME, Manifest
+from hopyard.data.opening.assemble import Cache, Options, as_cache, assemble
+from hopyard.data.opening.files import PARQUET, FoundFile, find_data
+from hopyard.data.opening.foreign import Files, files_of, foreign_files
+from hopyard.data.opening.hive import is_hidden
+from hopyard.data.petastorm.schema import warn_of_encoded
+from hopyard.data.recipe.recipe import Transform
+from hopyard.errors import DataError, NotFoundError, UsageError, nearest
+from hopyard.storage import open_store
+from hopyard.storage.base import Store
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+_SPLITS = ("train", "val")
+_NO_SOURCES = ("train_data", "val_data", "runs", "logs")  # below a store: what Hopyard keeps there itself
+
+
+def open_dataset(
+    data: Dataset | Store | PathLike | Sequence[PathLike],
+    split: Literal["train", "val"] = "train",
+    *,
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    nulls: Literal["error", "fill", "mask"] = "error",
+    ragged: Literal["error", "keep", "pad"] = "keep",
+    decode: Mapping[str, Any] | None = None,
+    cached_transform: Transform | None = None,
+    cache: Cache = None,
+    corrupt: Literal["error", "skip"] = "error",
+) -> Dataset:
+    """The dataset that ``data`` names, prepared or not.
+
+    * a store, or its path or URL: the newest prepared dataset of the split in it;
+    * a directory with a manifest: that dataset;
+    * a Parquet file, a list of them, a pattern, or a directory of them: their rows, without preparation.
+      Directories ``key=value/`` below the one named are columns (Spark, Hive).
+
+    Fields of structs are columns ``a.b``. What is asked for is done in the order of the arguments, but for the
+    selection of columns, which comes last:
+
+    Args:
+        data: as above, or a dataset that is open.
+        split: of a store.
+        columns: of the dataset, in this order; None: all. What others hold does not matter.
+        filters: rows to keep: a pyarrow expression over the columns as they are stored, or a list of tuples
+            (column, operator, value) as pyarrow takes them. Row groups are skipped by their statistics; of the
+            others only the filter's columns are read now. A comparison with a null is not true.
+        nulls: ``"error"``, ``"fill"`` (0, False, "" or no values) or ``"mask"`` (filled, and a bool column
+            ``<name>_mask`` that is True where the row was null).
+        ragged: of lists of different lengths: ``"keep"`` (a ``Ragged``: values and offsets), ``"pad"`` (zeros up to
+            the longest row, and an int64 column ``<name>_length``; the lists are read once now) or ``"error"``.
+        decode: of columns of bytes: ``"image"``, ``hopyard.data.image(...)``, or a function of the bytes of a row
+            that gives its array; in threads.
+        cached_transform: of a dict of arrays into a dict of arrays with as many rows: deterministic, row by row.
+        cache: where what is decoded is kept on this machine: a ``NodeCache``, its path, None for the default one,
+            False to keep it in memory only.
+        corrupt: ``"skip"`` leaves out files and row groups that cannot be read; every row group is decoded now, and
+            ``dataset.skipped`` says what is missing.
+
+    Raises:
+        NotFoundError: there is no dataset; says what was looked for.
+        DataError: Parquet files differ in their columns, have nulls, or none are there; no row matches.
+        ColumnError: unknown columns.
+        CorruptError: a file is not a whole Parquet file.
+        UsageError: an unknown split or policy.
+    """
+    if split not in _SPLITS:
+        raise UsageError(
+            f"split={split!r}, but it must be 'train' or 'val'{nearest(str(split), _SPLITS, '.')}"
+        )
+    options = Options(columns, filters, nulls, ragged, decode or {}, cached_transform, cache, corrupt)
+    if isinstance(data, Dataset):
+        return _reopened(data, options)
+    if isinstance(data, Store):
+        return _from_store(data, split, options)
+    if not isinstance(data, (str, os.PathLike)):
+        _check_paths(data)
+        return _from_files([found for path in data for found in find_data(os.fspath(path))], options)
+    path = _local_path(data)
+    if path is None:
+        return _from_store(open_store(data), split, options)
+    if path.is_dir():
+        return _from_store(open_store(path), split, options)
+    return _from_files(find_data(path), options)
+
+
+def _check_paths(data: Any) -> None:
+    if not isinstance(data, (list, tuple)) or not all(isinstance(each, (str, os.PathLike)) for each in data):
+        raise UsageError(
+            f"Data of type {type(data).__module__}.{type(data).__qualname__} cannot be opened: give a path or URL, a "
+            "list of paths, a store, or a dataset. Rows in memory become a dataset by prepare(data, store).train."
+        )
+
+
+def _from_files(found: Sequence[FoundFile], options: Options) -> Dataset:
+    other = [str(file.path) for file in found if not file.path.name.lower().endswith(PARQUET)]
+    if other:
+        raise DataError(
+            f"{other[0]} is not a Parquet file, which alone is read without preparation. Prepare it: "
+            "prepare(path, store), or hopyard data prepare."
+        )
+    names = [str(file.path.absolute()) for file in found]
+    files = foreign_files(None, names, [file.relative for file in found], options.skip, options.stored)
+    return assemble(files, options)
+
+
+def _reopened(dataset: Dataset, options: Options) -> Dataset:
+    """The dataset with more asked of it."""
+    if options.change_nothing:
+        if options.cache is None:
+            return dataset
+        dataset = copy(dataset)  # shares nothing that is open
+        dataset.cache = as_cache(options.cache)
+        return dataset
+    if dataset.recipe.digest:
+        raise UsageError(
+            "The dataset was opened with policies, decoders or a transform, on top of which nothing can be asked. Open "
+            "the data itself, and ask for all at once."
+        )
+    return assemble(files_of(dataset, options.skip, options.stored), options)
+
+
+def _local_path(data: PathLike) -> Path | None:
+    """The path, if ``data`` is one or a ``file://`` URL."""
+    text = os.fspath(data)
+    if text.startswith("file://"):
+        return Path(unquote(urlsplit(text).path))
+    return None if "://" in text else Path(text).expanduser()
+
+
+def _from_store(store: Store, split: str, options: Options) -> Dataset:
+    """The newest dataset of the split below ``store``, or what ``store`` itself holds."""
+    part = store.train_data if split == "train" else store.val_data
+    places = [part, *([store] if _has_root(store) else [])]
+    for place in places:
+        dataset = _newest(place, split)
+        if dataset is not None:
+            return _reopened(dataset, options)
+        if names := [entry.name for entry in place.list() if _is_source(entry.name)]:
+            files = _foreign_in(place, names, options)
+            _say_if_petastorm(place, files, options)
+            return assemble(files, options)
+    raise NotFoundError(
+        f"{store.url} holds no {split} dataset: neither a {MANIFEST_NAME} nor Parquet files are in "
+        f"{' or '.join(place.url for place in places)}. Prepare one with prepare(data, store=...)."
+    )
+
+
+def _has_root(store: Store) -> bool:
+    """Whether the store itself can be looked into; one of moved parts alone cannot."""
+    try:
+        store.exists(MANIFEST_NAME)
+    except UsageError:
+        return False
+    return True
+
+
+def _newest(place: Store, split: str) -> Dataset | None:
+    """The dataset that ``place`` is, or the newest of those in the directories below it."""
+    if place.exists(MANIFEST_NAME):
+        return Dataset(place, Manifest.from_bytes(place.get(MANIFEST_NAME), f"{place.url}/{MANIFEST_NAME}"))
+    found: list[tuple[str, str, Manifest]] = []
+    for entry in place.list():
+        directory, _, name = entry.name.rpartition("/")
+        if name == MANIFEST_NAME and "/" not in directory:
+            manifest = Manifest.from_bytes(place.get(entry.name), f"{place.url}/{entry.name}")
+            if manifest.split == split:
+                found.append((manifest.created, directory, manifest))
+    if not found:
+        return None
+    _, directory, manifest = max(found, key=lambda each: each[:2])
+    return Dataset(place.at(directory), manifest)
+
+
+def _foreign_in(place: Store, names: Sequence[str], options: Options) -> Files:
+    """Files below a store, by their paths if they have some: others named them, maybe as no store would."""
+    directory = place.path(MANIFEST_NAME)
+    if directory is None:
+        return foreign_files(place, names, names, options.skip, options.stored)
+    paths = [str(directory.parent / name) for name in names]
+    return foreign_files(None, paths, names, options.skip, options.stored)
+
+
+def _say_if_petastorm(place: Store, files: Files, options: Options) -> None:
+    encoded = [column.name for column in files.manifest.schema if column.kind == "bytes"]
+    warn_of_encoded(place, place.url, [name for name in encoded if name not in options.decode])
+
+
+def _is_source(name: str) -> bool:
+    return name.lower().endswith(PARQUET) and not is_hidden(name) and name.split("/")[0] not in _NO_SOURCES

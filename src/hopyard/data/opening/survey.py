@@ -1,0 +1,192 @@
+"""What rows of Parquet files hold that their types do not tell: nulls, lengths of lists, undecodable row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopyard.data.dataset import Skipped
+from hopyard.data.reading.stored import StoredFile
+from hopyard.data.recipe.arrow_columns import damaged_column, read_group
+from hopyard.data.recipe.structs import FlatColumn, field_of
+from hopyard.errors import CorruptError
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some rows of a row group.
+
+    Attributes:
+        bits: ``np.packbits`` of a bool for each row of the row group.
+        count: how many are True.
+    """
+
+    bits: npt.NDArray[np.uint8]
+    count: int
+
+    @classmethod
+    def of(cls, mask: npt.NDArray[np.bool_]) -> Selection | None:
+        """None if all rows are selected."""
+        return None if mask.all() else cls(np.packbits(mask), int(np.count_nonzero(mask)))
+
+    def mask(self, rows: int) -> npt.NDArray[np.bool_]:
+        """(rows,) bool."""
+        return np.unpackbits(self.bits, count=rows).view(np.bool_)
+
+
+class Scan:
+    """Row groups being read for what they hold, some of them left out.
+
+    Args:
+        files: of the dataset.
+        skip: leave out row groups that cannot be decoded, instead of raising CorruptError.
+
+    Attributes:
+        selections: of each file's row groups, the rows that belong to the dataset; None: all.
+        skipped: what was left out so far.
+    """
+
+    def __init__(self, files: Sequence[StoredFile], skip: bool) -> None:
+        self.files = files
+        self.skipped: list[Skipped] = []
+        self.selections: list[list[Selection | None]] = [
+            [None] * file.footer.num_row_groups for file in files
+        ]
+        self._skip = skip
+        self._bad: set[tuple[int, int]] = set()
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """(number of the file, number of the row group) of those that have rows of the dataset."""
+        for number, selections in enumerate(self.selections):
+            for group in range(len(selections)):
+                if self.rows(number, group):
+                    yield number, group
+
+    def rows(self, number: int, group: int) -> int:
+        """How many rows of it belong to the dataset."""
+        if self.is_left_out(number, group):
+            return 0
+        selection = self.selections[number][group]
+        return self.files[number].footer.row_group(group).num_rows if selection is None else selection.count
+
+    def is_left_out(self, number: int, group: int) -> bool:
+        """Whether the row group could not be decoded."""
+        return (number, group) in self._bad
+
+    def name(self, number: int, group: int) -> str:
+        """File and row group, for errors."""
+        return f"{self.files[number].name}, row group {group}"
+
+    def read(
+        self, number: int, group: int, columns: Iterable[str], first: int | None = None
+    ) -> pa.Table | None:
+        """Columns of a row group: the rows that belong to the dataset, among its ``first`` ones if that is
+        given. None if it cannot be decoded and is left out."""
+        table = self.read_whole(number, group, columns, first)
+        selection = self.selections[number][group]
+        if table is None or selection is None:
+            return table
+        mask = selection.mask(self.files[number].footer.row_group(group).num_rows)
+        return table.filter(pa.array(mask[: table.num_rows]))
+
+    def read_whole(
+        self, number: int, group: int, columns: Iterable[str], first: int | None = None
+    ) -> pa.Table | None:
+        """The same, with the rows that do not belong to the dataset."""
+        columns = list(columns)
+        try:
+            return read_group(self.files[number], group, columns, first)
+        except CorruptError as error:
+            self.leave_out(number, group, columns, error)
+            return None
+
+    def leave_out(self, number: int, group: int, columns: Iterable[str], error: CorruptError) -> None:
+        """Skip a row group of which these columns cannot be decoded, or raise the error."""
+        if not self._skip:
+            raise error
+        file = self.files[number]
+        self._bad.add((number, group))
+        rows = file.footer.row_group(group).num_rows
+        column = damaged_column(file, group, columns)
+        self.skipped.append(Skipped(file.name, group, column and column[0], rows, str(error)))
+
+
+@dataclass
+class Facts:
+    """What all rows of a column hold.
+
+    Attributes:
+        nulls: rows that are null.
+        where: file and row group of the first of them.
+        shortest, longest: of its lists that are not; None if it has none.
+    """
+
+    nulls: int = 0
+    where: str = ""
+    shortest: int | None = None
+    longest: int | None = None
+
+    def add_nulls(self, nulls: int, where: str) -> None:
+        self.where = self.where or (where if nulls else "")
+        self.nulls += nulls
+
+    def add(self, array: pa.ChunkedArray, where: str) -> None:
+        self.add_nulls(array.null_count, where)
+        if not is_any_list(array.type):
+            return
+        bounds = pc.min_max(pc.list_value_length(array)).as_py()
+        if bounds["min"] is None:
+            return
+        self.shortest = bounds["min"] if self.shortest is None else min(self.shortest, bounds["min"])
+        self.longest = bounds["max"] if self.longest is None else max(self.longest, bounds["max"])
+
+
+def survey(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], names: Sequence[str]) -> dict[str, Facts]:
+    """The facts about these columns, which are read as a whole, once.
+
+    Args:
+        flats: of each file, its columns.
+    """
+    facts = {name: Facts() for name in names}
+    if not names:
+        return facts
+    for number, group in list(scan.groups()):
+        if (table := scan.read(number, group, names)) is not None:
+            for name in names:
+                facts[name].add(field_of(table, flats[number][name].path), scan.name(number, group))
+    return facts
+
+
+def counted_nulls(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], name: str) -> Facts | None:
+    """The nulls of a column as far as footers tell: exactly, or None if there may be some.
+
+    The count of a column of lists is also of empty ones and of nulls inside them, and that of a row group of
+    which not all rows belong to the dataset is of all its rows.
+    """
+    facts = Facts()
+    for number, group in scan.groups():
+        column = flats[number][name]
+        if pa.types.is_null(column.type):
+            facts.add_nulls(scan.rows(number, group), scan.name(number, group))
+            continue
+        if not column.nullable and not is_any_list(column.type):
+            continue
+        statistics = scan.files[number].footer.row_group(group).column(column.leaf).statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        nulls = statistics.null_count
+        if nulls and (is_any_list(column.type) or scan.selections[number][group] is not None):
+            return None
+        if nulls:
+            facts.add_nulls(nulls, scan.name(number, group))
+    return facts
+
+
+def is_any_list(kind: pa.DataType) -> bool:
+    """Whether rows are lists, of any or of one length."""
+    return bool(hasattr(kind, "value_field") and not pa.types.is_map(kind))

@@ -1,0 +1,35 @@
+"""How far a loop over a loader that Accelerate has prepared has come: Accelerate reads one step ahead of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def steps_used(reading: Any, steps: int) -> int | None:
+    """How many of the ``steps`` that a batch sampler has given the loop over Accelerate's loader has been given.
+
+    Accelerate's loaders ask for the next batch before they yield one, to know which is the last, and deal
+    consecutive steps to their processes. ``GradientState`` names the loaders that are being iterated over.
+
+    Args:
+        reading: what identifies the batch sampler: its attribute of this name.
+        steps: how many it has given.
+
+    Returns:
+        None: no loop of Accelerate is over this loader, so all have been used.
+    """
+    module = sys.modules.get("accelerate.state")
+    if module is None:
+        return None
+    for loader in module.GradientState().dataloader_references:
+        if loader is None:
+            continue
+        processes, sampler = 1, loader.batch_sampler
+        while sampler is not None and getattr(sampler, "reading", None) is not reading:
+            if not getattr(sampler, "split_batches", False):
+                processes *= getattr(sampler, "num_processes", 1)
+            sampler = getattr(sampler, "batch_sampler", None)
+        if sampler is not None:
+            return steps if loader.end_of_dataloader else (steps - 1) // processes * processes
+    return None

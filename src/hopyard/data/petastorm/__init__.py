@@ -1,0 +1,1 @@
+"""Datasets that Petastorm wrote, read without loading their pickles."""

@@ -1,0 +1,95 @@
+"""Writes Parquet files in the layout of ``layout.py``: flat arrays with one stride."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopyard.data.manifest import FileEntry
+from hopyard.data.preparing.layout import Values, arrow_schema, arrow_table, writer_options
+from hopyard.data.preparing.placement import Placement
+from hopyard.data.schema import Schema
+from hopyard.objects.digests import Hasher
+
+FILE_DOMAIN = "hopyard.file"
+
+
+class FileWriter:
+    """Writes one file, a row group at a time; every group but the last has the same number of rows.
+
+    Args:
+        path: where the file is made; it is complete after :meth:`close`.
+        schema: the columns of every group.
+    """
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._schema = schema
+        self._placement = Placement(schema)
+        self._sink = _HashingFile(path)
+        self._out = pa.PythonFile(self._sink, "w")  # counts positions itself: padding must pass through it
+        try:
+            self._writer = pq.ParquetWriter(self._out, arrow_schema(schema), **writer_options())
+        except BaseException:
+            self._sink.close()
+            raise
+        self._group_rows: list[int] = []
+        self._group_start = 0
+
+    def write(self, group: Mapping[str, Values]) -> None:
+        """Append one row group with these rows of every column."""
+        table = arrow_table(self._schema, group)
+        position = self._sink.tell()
+        start = self._placement.start(position, table.num_rows, position - self._group_start)
+        self._out.write(bytes(start - position))
+        self._group_start = start
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._group_rows.append(table.num_rows)
+
+    def close(self) -> FileEntry:
+        """Finish the file. The entry names it by its content."""
+        self._writer.close()
+        self._sink.close()
+        digest = self._sink.hasher.hexdigest()
+        return FileEntry(f"{digest}.parquet", self._sink.tell(), digest, tuple(self._group_rows))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After an error what is there is no Parquet file."""
+        if kind is not None:
+            self._writer.is_open = False  # or it would try to write a footer when it is collected
+            self._sink.close()
+
+
+class _HashingFile(io.RawIOBase):
+    """A file being written whose bytes are digested on the way."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._position = 0
+        self.hasher = Hasher(FILE_DOMAIN)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.hasher.update(view)
+        while len(view):
+            written = self._file.write(view)
+            view = view[written:]
+            self._position += written
+        return memoryview(data).nbytes
+
+    def tell(self) -> int:
+        return self._position
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -1,0 +1,342 @@
+"""``prepare``: rows from anywhere as a dataset in a store, shuffled once and split.
+
+A dataset's fingerprint is the digest of the source's content and the arguments that shape the
+files; it is also the name of the dataset's folder, so that the same data with the same arguments
+is found again and reused. Files are named by content and the training manifest is written last:
+a preparation that was killed left nothing that is believed, and is done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.dataset import Dataset
+from hopyard.data.manifest import FORMAT_VERSION, Manifest
+from hopyard.data.order import permutation
+from hopyard.data.preparing.policies import Policies, check_choice, plan_policies
+from hopyard.data.preparing.prepared import Prepared, find_prepared, publish, split_stores
+from hopyard.data.preparing.split import Split, check_share, split_rows
+from hopyard.data.preparing.write import Repeat, SplitWriter
+from hopyard.data.ragged import Ragged
+from hopyard.data.schema import unknown_columns
+from hopyard.data.sources.collect import Collected
+from hopyard.data.sources.columns import ColumnData
+from hopyard.data.sources.sources import Source, as_source
+from hopyard.errors import DataError
+from hopyard.objects.digests import digest_json
+from hopyard.storage.base import Store
+from hopyard.storage.full import wait_for_space
+
+_log = logging.getLogger("hopyard")
+
+Watch: TypeAlias = Callable[[str, int, int | None], None]
+"""Told the phase, rows done, and rows in all."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of ``prepare``, checked as far as they can be without reading the data."""
+
+    source: Source
+    val: Source | None
+    validation: float | str | None
+    columns: tuple[list[str] | None, list[str] | None]
+    seed: int
+    nulls: str
+    ragged: str
+
+    def settings(self) -> dict[str, Any]:
+        """What shapes the files, beside the data's content."""
+        return {
+            "validation": "explicit" if self.val is not None else self.validation,
+            "seed": self.seed,
+            "nulls": self.nulls,
+            "ragged": self.ragged,
+        }
+
+    @contextlib.contextmanager
+    def watched(self, watch: Watch | None) -> Iterator[None]:
+        """Inside, the sources tell ``watch`` how far they are read."""
+        sources = [source for source in (self.source, self.val) if source is not None]
+        for source in sources if watch is not None else []:
+            source.watch = _reading(watch, source)
+        try:
+            yield
+        finally:
+            for source in sources:
+                source.watch = None
+
+    def fingerprint(self) -> str | None:
+        """Of the dataset; None while a source is one-shot and not yet collected."""
+        train = self.source.fingerprint()
+        val = None if self.val is None else self.val.fingerprint()
+        if train is None or (self.val is not None and val is None):
+            return None
+        content = {"source": train, "val": val, "format": FORMAT_VERSION, **self.settings()}
+        return digest_json(content, "hopyard.dataset")
+
+
+def prepare(
+    data: Any,
+    store: Store,
+    validation: Any = 0.25,
+    feature_columns: str | Sequence[str] | None = None,
+    label_columns: str | Sequence[str] | None = None,
+    seed: int = 0,
+    nulls: str = "error",
+    ragged: str = "error",
+    val: Any = None,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    wait: Callable[[float], bool] | None = None,
+    announce: Callable[[str], None] = _log.warning,
+    accept: Callable[[int], None] = lambda groups: None,
+    watch: Watch | None = None,
+) -> Prepared:
+    """Write ``data`` into ``store`` as a training and a validation set, or find what was written before.
+
+    Args:
+        data: see :func:`hopyard.data.as_source`.
+        validation: a share of the rows in (0, 1), drawn by ``seed``; the name of a bool or int column (True
+            or above 0: validation; the column itself is dropped); a second frame or the like; None: no set.
+        feature_columns, label_columns: only these are kept, if either is given; else all columns are.
+        seed: of the order in which rows are stored, and of the split by share.
+        nulls: ``"error"``, ``"fill"`` or ``"mask"``; ragged: ``"error"``, ``"keep"`` or ``"pad"``;
+            see :mod:`hopyard.data.preparing.policies`.
+        val: an explicit validation set, of the same columns; ``validation`` is then ignored.
+        progress: called with (rows written, rows in all) after each file.
+        wait: if given, a full store pauses the preparation; see :func:`hopyard.storage.full.wait_for_space`.
+        announce: called with what to know about such a pause.
+        accept: called with the number of row groups that training data will have, before anything is written;
+            what it raises ends the preparation.
+        watch: called with the phase (``"reading"``: the source's rows are digested; ``"writing"``: row groups),
+            rows done, and rows in all (None while unknown), many times a file. Reading begins again with a
+            validation source, and with a source that does not fit in memory and is now wanted as a whole.
+
+    Raises:
+        DataError: the data breaks a rule, or validation leaves a set empty; ColumnError: unknown columns.
+        SettingsError: the store's explicit train_path or val_path holds another dataset.
+        CorruptError: a file of the source is damaged.
+        StorageFullError: no space is left; what is written is found again by the next attempt.
+    """
+    request = _request(data, validation, feature_columns, label_columns, seed, nulls, ragged, val)
+    with request.watched(watch):
+        fingerprint = request.fingerprint()
+        if fingerprint is not None and (found := find_prepared(store, fingerprint, request.settings())):
+            return found
+        spool = store.staging()
+        collected = request.source.collect(spool)
+        collected_val = None if request.val is None else request.val.collect(spool)
+        fingerprint = request.fingerprint()
+    assert fingerprint is not None
+    if found := find_prepared(store, fingerprint, request.settings()):
+        return found
+    return _Preparation(request, store, fingerprint, _repeat(wait, announce), progress, accept, watch).run(
+        collected, collected_val
+    )
+
+
+def dataset_fingerprint(
+    data: Any,
+    validation: Any = 0.25,
+    feature_columns: str | Sequence[str] | None = None,
+    label_columns: str | Sequence[str] | None = None,
+    seed: int = 0,
+    nulls: str = "error",
+    ragged: str = "error",
+    val: Any = None,
+) -> str | None:
+    """The fingerprint of the dataset that ``prepare`` would make, without making it; None for one-shot sources."""
+    return _request(data, validation, feature_columns, label_columns, seed, nulls, ragged, val).fingerprint()
+
+
+def peek(
+    data: Any,
+    rows: int,
+    validation: Any = 0.25,
+    feature_columns: str | Sequence[str] | None = None,
+    label_columns: str | Sequence[str] | None = None,
+    nulls: str = "error",
+    ragged: str = "error",
+) -> dict[str, npt.NDArray[Any] | Ragged]:
+    """The first rows as a batch of the dataset that ``prepare`` would make of them with these arguments.
+
+    One-shot sources must be given as a ``Source``; these rows then go on into preparation.
+    """
+    request = _request(data, validation, feature_columns, label_columns, 0, nulls, ragged, None)
+    columns = dict(request.source.head_columns(rows))
+    whole = dict(request.source.known_columns() or columns)  # later rows may be longer, or null
+    if isinstance(request.validation, str):
+        del columns[request.validation], whole[request.validation]
+    policies = plan_policies([whole], nulls, ragged)
+    values = policies.apply(columns)
+    return {
+        column.name: ColumnData(column.name, column.kind, values[column.name]).as_batch()
+        for column in policies.schema
+    }
+
+
+def _request(
+    data: Any,
+    validation: Any,
+    feature_columns: str | Sequence[str] | None,
+    label_columns: str | Sequence[str] | None,
+    seed: int,
+    nulls: str,
+    ragged: str,
+    val: Any,
+) -> _Request:
+    check_choice("nulls", nulls, ("error", "fill", "mask"))
+    check_choice("ragged", ragged, ("error", "keep", "pad"))
+    features, labels = _names(feature_columns), _names(label_columns)
+    named = list(dict.fromkeys([*(features or ()), *(labels or ())]))
+    if isinstance(validation, numbers.Real) and val is None:
+        check_share(validation)
+        validation = float(validation)
+    elif val is None and validation is not None and not isinstance(validation, str):
+        val = validation
+    source = as_source(data, named)
+    share = None if val is not None else validation
+    source = _select(source, named, share if isinstance(share, str) else None)
+    val_source = None
+    if val is not None:
+        val_source = as_source(val, named)
+        if unknown := [name for name in source.columns if name not in val_source.columns]:
+            raise unknown_columns(unknown, val_source.columns, "validation column")
+        val_source = _only(val_source, source.columns)
+    return _Request(source, val_source, share, (features, labels), seed, nulls, ragged)
+
+
+def _names(columns: str | Sequence[str] | None) -> list[str] | None:
+    return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
+
+
+def _select(source: Source, named: list[str], split: str | None) -> Source:
+    if split is not None and split not in source.columns:
+        raise unknown_columns([split], source.columns, "validation column")
+    if not named:
+        if source.columns == [split]:
+            raise DataError(
+                f"The data has no column but {split!r}, which splits it. Give data to learn from."
+            )
+        return source
+    if split in named:
+        raise DataError(
+            f"Column {split!r} splits the data and cannot be a feature or label as well. Remove it there."
+        )
+    return _only(source, named if split is None else [*named, split])
+
+
+def _only(source: Source, names: Sequence[str]) -> Source:
+    """``source`` with these columns; itself, and with what it knows of its rows, if it has no others."""
+    return source if set(names) == set(source.columns) else source.select(names)
+
+
+def _repeat(wait: Callable[[float], bool] | None, announce: Callable[[str], None]) -> Repeat:
+    if wait is None:
+        return lambda action: action()
+    return lambda action: wait_for_space(action, announce, wait)
+
+
+def _reading(watch: Watch | None, source: Source) -> Callable[[int], None] | None:
+    return None if watch is None else lambda rows: watch("reading", rows, source.rows)
+
+
+class _Preparation:
+    """One preparation, after it is known to be needed."""
+
+    def __init__(
+        self,
+        request: _Request,
+        store: Store,
+        fingerprint: str,
+        repeat: Repeat,
+        progress: Callable[[int, int], None] | None,
+        accept: Callable[[int], None],
+        watch: Watch | None,
+    ) -> None:
+        self._accept = accept
+        self._watch = watch
+        self._request = request
+        self._stores = split_stores(store, fingerprint)
+        self._fingerprint = fingerprint
+        self._repeat = repeat
+        self._progress = progress
+        self._done = 0
+        self._total = 0
+
+    def run(self, collected: Collected, collected_val: Collected | None) -> Prepared:
+        request = self._request
+        columns = dict(collected.columns or {})
+        val_columns = None if collected_val is None else collected_val.columns
+        if val_columns is None:
+            split = split_rows(columns, request.validation, request.seed)
+        else:
+            val_order = permutation(len(next(iter(val_columns.values()))), request.seed)
+            split = Split(permutation(collected.rows, request.seed), val_order)
+        if isinstance(request.validation, str):
+            del columns[request.validation]
+        policies = plan_policies(
+            [columns] if val_columns is None else [columns, val_columns], request.nulls, request.ragged
+        )
+        self._total = len(split.train) + (0 if split.val is None else len(split.val))
+        train_writer = self._writer("train", columns, split.train, policies)
+        self._accept(train_writer.num_row_groups)
+        val = None
+        if split.val is not None:
+            val = self._write(
+                "val", self._writer("val", val_columns or columns, split.val, policies), policies
+            )
+        return Prepared(self._write("train", train_writer, policies), val, self._fingerprint, False)
+
+    def _writer(
+        self, split: str, columns: Mapping[str, ColumnData], rows: npt.NDArray[np.int64], policies: Policies
+    ) -> SplitWriter:
+        return SplitWriter(
+            columns,
+            rows,
+            policies,
+            self._stores[split == "val"],
+            self._report,
+            self._watched(split, len(rows)),
+        )
+
+    def _watched(self, split: str, rows: int) -> Callable[[int], None] | None:
+        """Validation data is written first."""
+        watch = self._watch
+        before = 0 if split == "val" else self._total - rows
+        return None if watch is None else lambda written: watch("writing", before + written, self._total)
+
+    def _write(self, split: str, writer: SplitWriter, policies: Policies) -> Dataset:
+        store = self._stores[split == "val"]
+        files, statistics = writer.write(self._repeat)
+        features, labels = self._request.columns
+        manifest = Manifest(
+            split,
+            self._fingerprint,
+            policies.schema,
+            files,
+            statistics,
+            {
+                **self._request.settings(),
+                "feature_columns": features,
+                "label_columns": labels,
+                "source": self._request.source.fingerprint(),
+            },
+            datetime.now(UTC).isoformat(),
+        )
+        return Dataset(store, self._repeat(lambda: publish(store, manifest)))
+
+    def _report(self, rows: int) -> None:
+        self._done += rows
+        if self._progress is not None:
+            self._progress(self._done, self._total)

@@ -1,0 +1,71 @@
+"""Which rows are for validation, and the order in which rows are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hopyard.data.order import Rows, permutation
+from hopyard.data.sources.columns import ColumnData
+from hopyard.errors import DataError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Numbers of the source's rows, in the order in which they are stored; val None: no such split."""
+
+    train: Rows
+    val: Rows | None
+
+
+def check_share(validation: Any) -> None:
+    """Refuse a share that is not between 0 and 1."""
+    if isinstance(validation, bool) or not 0 < validation < 1:
+        raise DataError(
+            f"validation={validation!r} is not a share: it must be greater than 0 and less than 1. Give a share "
+            "such as 0.25, the name of a bool or int column, a second frame, or None for no validation set."
+        )
+
+
+def split_rows(columns: Mapping[str, ColumnData], validation: float | str | None, seed: int) -> Split:
+    """One permutation of all rows: by share its first rows are for validation, by column those whose
+    value is True or above 0.
+
+    Raises:
+        DataError: the column is not of bools or ints, has nulls, or one of the sets would be empty.
+    """
+    rows = len(next(iter(columns.values())))
+    order = permutation(rows, seed)
+    if validation is None:
+        return Split(order, None)
+    if isinstance(validation, str):
+        flags = _flags(columns[validation])[order]
+        split = Split(order[~flags], order[flags])
+    else:
+        count = round(rows * validation)
+        split = Split(order[count:], order[:count])
+    empty = "training" if not len(split.train) else "validation"
+    if split.val is None or not len(split.val) or not len(split.train):
+        raise DataError(
+            f"validation={validation!r} leaves the {empty} set empty ({rows} rows in all). "
+            "Give another share or column, more rows, or None for no validation set."
+        )
+    return split
+
+
+def _flags(data: ColumnData) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    column, values = data.column, data.values
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "biu":
+        raise DataError(
+            f"Column {column.name!r} cannot split the data: it is {column}, but must hold bools or ints, True or "
+            "above 0 for rows of the validation set."
+        )
+    if data.missing is not None:
+        raise DataError(
+            f"Column {column.name!r} splits the data but is null in {int(data.missing.sum())} rows (the first is "
+            f"row {int(np.argmax(data.missing))}). Say for every row whether it is for validation."
+        )
+    return np.asarray(values > 0)

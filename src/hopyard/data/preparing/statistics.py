@@ -1,0 +1,159 @@
+"""Statistics of columns, some rows at a time; merged in the order of the rows, so that they repeat exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from hopyard.data.manifest import ColumnStatistics
+from hopyard.data.preparing.layout import Values, arrow_array
+from hopyard.data.ragged import Ragged
+from hopyard.data.schema import Column, Schema
+
+MOST_DISTINCT = 1000
+_FIRST_ROWS = 4096
+_ELEMENTS_AT_ONCE = 1 << 16  # what is computed several times over stays in the cache of the core
+
+
+@dataclass
+class Moments:
+    """Count, mean and sum of squared distances from it, merged as in Chan, Golub, LeVeque: *Updating
+    Formulae and a Pairwise Algorithm for Computing Sample Variances* (1979)."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    low: float | int | None = None
+    high: float | int | None = None
+    not_finite: int = 0
+
+    def merge(self, other: Moments) -> None:
+        self.not_finite += other.not_finite
+        if not other.count:
+            return
+        total = self.count + other.count
+        distance = other.mean - self.mean
+        self.squares += other.squares + distance * distance * (self.count * other.count / total)
+        self.mean += distance * (other.count / total)
+        self.count = total
+        if other.low is not None and other.high is not None:
+            self.low = other.low if self.low is None else min(self.low, other.low)
+            self.high = other.high if self.high is None else max(self.high, other.high)
+
+
+class Statistics:
+    """Of some rows of all columns; ``merge`` those of the rows that follow."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._moments = {column.name: Moments() for column in schema}
+        self._distinct: dict[str, set[Any] | None] = {
+            column.name: set() if _may_be_counted(column) else None for column in schema
+        }
+        self._missing = {column.name: 0 for column in schema}
+
+    @classmethod
+    def of(cls, schema: Schema, values: Mapping[str, Values], missing: Mapping[str, int]) -> Statistics:
+        statistics = cls(schema)
+        for column in schema:
+            rows = values[column.name]
+            statistics._missing[column.name] = missing.get(column.name, 0)
+            if column.kind in ("tensor", "ragged"):
+                elements = rows.values if isinstance(rows, Ragged) else rows
+                for block in _blocks(elements):
+                    statistics._moments[column.name].merge(_block_moments(block))
+            if statistics._distinct[column.name] is not None:
+                statistics._distinct[column.name] = _distinct(column, rows)
+        return statistics
+
+    def merge(self, other: Statistics) -> None:
+        for name, moments in self._moments.items():
+            moments.merge(other._moments[name])
+            self._missing[name] += other._missing[name]
+            mine, its = self._distinct[name], other._distinct[name]
+            self._distinct[name] = None if mine is None or its is None else _few(mine | its)
+
+    def result(self) -> dict[str, ColumnStatistics]:
+        return {column.name: self._column(column.name) for column in self._schema}
+
+    def _column(self, name: str) -> ColumnStatistics:
+        moments, distinct = self._moments[name], self._distinct[name]
+        known = moments.count > 0
+        variance = moments.squares / moments.count if known else 0.0
+        return ColumnStatistics(
+            moments.low,
+            moments.high,
+            _finite(moments.mean) if known else None,
+            _finite(math.sqrt(variance)) if known else None,
+            self._missing[name],
+            moments.not_finite,
+            None if distinct is None else tuple(sorted(distinct)),
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _may_be_counted(column: Column) -> bool:
+    return column.kind == "string" or (
+        column.kind == "tensor" and not column.shape and np.dtype(column.dtype).kind in "biu"
+    )
+
+
+def _few(values: set[Any]) -> set[Any] | None:
+    return values if len(values) <= MOST_DISTINCT else None
+
+
+def _distinct(column: Column, rows: Values) -> set[Any] | None:
+    """The values, if they are few; most columns of many show it in their first rows."""
+    for part in (rows[:_FIRST_ROWS], rows):
+        if isinstance(part, Ragged):
+            distinct = pc.unique(arrow_array(column, part)).slice(0, MOST_DISTINCT + 1).to_pylist()
+        else:
+            distinct = _unique(part.astype(np.uint8) if part.dtype == bool else part)[
+                : MOST_DISTINCT + 1
+            ].tolist()
+        if len(distinct) > MOST_DISTINCT:
+            return None
+    return set(distinct)
+
+
+def _unique(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As ``np.unique``, which hashes integers: that takes ten times as long as to sort them."""
+    ordered = np.sort(values)
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])])
+
+
+def _blocks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, len(flat), _ELEMENTS_AT_ONCE):
+        yield flat[start : start + _ELEMENTS_AT_ONCE]
+
+
+def _block_moments(block: npt.NDArray[Any]) -> Moments:
+    dropped = 0
+    low, high = block.min(), block.max()
+    if block.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high)):
+        finite = block[np.isfinite(block)]
+        dropped = len(block) - len(finite)
+        if not len(finite):
+            return Moments(not_finite=dropped)
+        block, low, high = finite, finite.min(), finite.max()
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of huge values are reported as unknown
+        wide = block.astype(np.float64)
+        mean = float(wide.mean())
+        wide -= mean
+        squares = float(np.einsum("i,i->", wide, wide))  # no BLAS: its threads would fight with the writer's
+    return Moments(len(block), mean, squares, _plain(low), _plain(high), dropped)
+
+
+def _plain(value: Any) -> float | int:
+    plain: float | int | bool = value.item()
+    return int(plain) if isinstance(plain, bool) else plain

@@ -1,0 +1,83 @@
+"""Memory for batches, used again as soon as nobody holds it.
+
+Memory fresh from the system costs a page fault every 4 KiB, as much as the gather itself. A
+buffer is free when its reference count is what the pool alone causes: every array or tensor over
+it, however derived, keeps the buffer's owner alive.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64
+_KEPT_PER_SIZE = 4
+_KEPT_SIZES = 64
+
+
+class Buffer(NamedTuple):
+    """Memory: the aligned part begins at ``offset`` of ``owner``."""
+
+    owner: npt.NDArray[np.uint8]
+    offset: int
+    raw: npt.NDArray[np.uint8]
+    """(rows, width), beginning at the offset."""
+
+    @classmethod
+    def new(cls, rows: int, width: int) -> Buffer:
+        owner = np.empty(rows * width + ALIGNMENT, np.uint8)
+        offset = -owner.ctypes.data % ALIGNMENT
+        return cls(owner, offset, np.ndarray((rows, width), np.uint8, owner, offset))
+
+
+def _references_of_an_idle_buffer() -> int:
+    """What ``getrefcount`` says, in a loop as in the pool's, of a buffer that only the pool holds."""
+    for buffer in deque([Buffer.new(1, 1)]):
+        return sys.getrefcount(buffer.owner)
+    raise AssertionError
+
+
+_IDLE = _references_of_an_idle_buffer()
+
+
+class Buffers:
+    """Recycled buffers by rows and width; the memory of each begins at a multiple of 64 bytes."""
+
+    def __init__(self) -> None:
+        self._by_size: dict[tuple[int, int], deque[Buffer]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_by_size": {}}  # memory stays with its process
+
+    def pair(
+        self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+        """Uninitialised (rows, *shape) of ``dtype``, and the same memory as (rows, width) uint8.
+
+        The second is the pool's own: it is to be written to now, and not to be kept.
+        """
+        owner, offset, raw = self.buffer(rows, width)
+        return np.ndarray((rows, *shape), dtype, owner, offset), raw
+
+    def empty(self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Uninitialised (rows, *shape) of ``dtype``."""
+        return self.pair(rows, dtype, shape, dtype.itemsize * math.prod(shape))[0]
+
+    def buffer(self, rows: int, width: int) -> Buffer:
+        """Memory for that many bytes which nobody holds."""
+        kept = self._by_size.get((rows, width))
+        if kept is None:
+            if len(self._by_size) >= _KEPT_SIZES:  # sizes change all the time: forget those of the past
+                self._by_size.clear()
+            kept = self._by_size[rows, width] = deque(maxlen=_KEPT_PER_SIZE)
+        for buffer in kept:
+            if sys.getrefcount(buffer.owner) == _IDLE:
+                return buffer
+        new = Buffer.new(rows, width)
+        kept.append(new)  # all are held: the oldest is left to its holder
+        return new

@@ -1,0 +1,191 @@
+"""Flat files: decoded rows as arrays, one after another in one file, made to be mapped and gathered from.
+
+What Parquet cannot be mapped as (lists, compressed or remote columns, transformed ones) is decoded once into
+such a file. Its blocks:
+
+============================  ===========================================================================
+columns                       block
+============================  ===========================================================================
+scalars of one dtype          one (rows, columns) array, *packed*: one take gathers all of them (those
+                              that a batch holds as one array are packed by themselves)
+a tensor of a shape           one (rows, *shape) array
+ragged, strings, bytes        (rows + 1) int64 offsets, counted in elements, and the values behind all else
+============================  ===========================================================================
+
+Every block begins at a multiple of 64 bytes and of the width of its rows, so that the blocks of files that
+are mapped at such multiples are rows of one virtual array (see ``mapped.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.preparing.layout import Values
+from hopyard.data.ragged import Ragged
+from hopyard.data.schema import Column, Schema
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Block:
+    """One array of a flat file.
+
+    Attributes:
+        part: ``"rows"``, or of rows that differ in length ``"offsets"`` and ``"values"``.
+        columns: names, in the order in which they lie side by side.
+        dtype: of the elements.
+        shape: of one column's row.
+        offset: bytes from the start of the file.
+        count: rows, offsets or values.
+    """
+
+    part: Literal["rows", "offsets", "values"]
+    columns: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    count: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of one row, offset or value."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape) * len(self.columns)
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.width * self.count
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Block:
+        return cls(
+            fields["part"], tuple(fields["columns"]), fields["dtype"], tuple(fields["shape"]),
+            fields["offset"], fields["count"],
+        )  # fmt: skip
+
+
+def element_dtype(column: Column) -> str:
+    """Of what lies in the file: strings and bytes are bytes."""
+    return column.dtype if column.kind in ("tensor", "ragged") else "uint8"
+
+
+Packs: TypeAlias = tuple[tuple[str, ...], ...]
+"""Columns by the blocks that they form, in the order of the file."""
+
+
+def pack(columns: Sequence[Column], together: Iterable[tuple[str, ...]] = ()) -> Packs:
+    """Which columns form a block: those that are asked for ``together``, else scalars of one dtype."""
+    by_name = {column.name: column for column in columns}
+    packs: list[tuple[str, ...]] = []
+    for names in together:
+        if all(name in by_name for name in names) and len(set(names)) == len(names):
+            packs.append(names)
+            for name in names:
+                del by_name[name]
+    scalars: dict[str, list[str]] = {}
+    for column in by_name.values():
+        if column.kind == "tensor" and not column.shape:
+            scalars.setdefault(column.dtype, []).append(column.name)
+        else:
+            packs.append((column.name,))
+    return (*packs, *map(tuple, scalars.values()))
+
+
+def plan_blocks(schema: Schema, packs: Packs, rows: int) -> list[Block]:
+    """The blocks whose place is known before anything is decoded: all but values that differ in number."""
+    blocks: list[Block] = []
+    for names in packs:
+        column = schema[names[0]]
+        if column.kind == "tensor":
+            _append(blocks, "rows", names, column.dtype, column.shape, rows)
+        else:
+            _append(blocks, "offsets", names, "int64", (), rows + 1)
+    return blocks
+
+
+def _append(
+    blocks: list[Block],
+    part: Literal["rows", "offsets", "values"],
+    columns: tuple[str, ...],
+    dtype: str,
+    shape: tuple[int, ...],
+    count: int,
+) -> Block:
+    end = blocks[-1].end if blocks else 0
+    block = Block(part, columns, dtype, shape, end, count)
+    step = math.lcm(ALIGNMENT, max(block.width, 1))
+    block = Block(part, columns, dtype, shape, -(-end // step) * step, count)
+    blocks.append(block)
+    return block
+
+
+def write_flat(
+    descriptor: int, schema: Schema, packs: Packs, rows: int, pieces: Iterable[Mapping[str, Values]]
+) -> list[Block]:
+    """Write ``rows`` rows, which come in ``pieces``, to an empty file.
+
+    Raises:
+        OSError: among others, the disk is full.
+    """
+    blocks = plan_blocks(schema, packs, rows)
+    fixed = [block for block in blocks if block.part == "rows"]
+    varying: dict[str, list[Ragged]] = {block.columns[0]: [] for block in blocks if block.part == "offsets"}
+    done = 0
+    for piece in pieces:
+        count = 0
+        for block in fixed:
+            data = _packed([piece[name] for name in block.columns], block)
+            _write(descriptor, data, block.offset + done * block.width)
+            count = len(data)
+        for name, parts in varying.items():
+            values = piece[name]
+            assert isinstance(values, Ragged)
+            parts.append(values)
+            count = len(values)
+        done += count
+    if done != rows:
+        raise ValueError(f"{rows} rows were promised, {done} came")
+    offsets = {block.columns[0]: block for block in blocks if block.part == "offsets"}
+    for name, parts in varying.items():
+        _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), parts)
+    os.ftruncate(descriptor, max((block.end for block in blocks), default=0))
+    return blocks
+
+
+def _packed(columns: Sequence[Any], block: Block) -> npt.NDArray[Any]:
+    if len(columns) == 1:
+        return np.ascontiguousarray(columns[0])
+    packed = np.empty((len(columns[0]), len(columns)), block.dtype)
+    for number, values in enumerate(columns):
+        packed[:, number] = values
+    return packed
+
+
+def _write_varying(
+    descriptor: int, blocks: list[Block], offsets: Block, dtype: str, parts: Sequence[Ragged]
+) -> None:
+    total = sum(len(part.values) for part in parts)
+    values = _append(blocks, "values", offsets.columns, dtype, (), total)
+    rows = count = 0
+    for part in parts:
+        _write(descriptor, part.offsets[:-1] + count, offsets.offset + 8 * rows)
+        _write(descriptor, np.ascontiguousarray(part.values), values.offset + count * values.width)
+        rows, count = rows + len(part), count + len(part.values)
+    _write(descriptor, np.array([count], np.int64), offsets.offset + 8 * rows)
+
+
+def _write(descriptor: int, data: npt.NDArray[Any], place: int) -> None:
+    view = memoryview(data.reshape(-1).view(np.uint8).data)
+    while view:
+        written = os.pwrite(descriptor, view, place)
+        view, place = view[written:], place + written

@@ -1,0 +1,263 @@
+"""Columns read straight from mapped Parquet files: the body of a chunk *is* the array.
+
+A chunk qualifies if it is REQUIRED, PLAIN, uncompressed and one page; footer and page header say
+so, and also that the body is where it should be. Bodies of one column whose addresses differ by
+multiples of the row's width are rows of one virtual (N, width) array, whatever lies between them.
+``layout.py`` writes files in which all of a column's bodies do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopyard.data.order import Rows
+from hopyard.data.ragged import Ragged, offsets_of
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.stored import StoredFile
+from hopyard.data.schema import Column
+from hopyard.errors import CorruptError
+
+Bytes = npt.NDArray[np.uint8]
+
+_LONGEST_HEADER = 512
+_DATA_PAGES = (0, 3)
+_LONG_ROWS = 64  # elements; longer rows are cheaper to copy one by one
+
+
+def stored_as(column: Column, described: pq.ColumnSchema, kind: pa.DataType) -> np.dtype[Any] | None:
+    """The NumPy dtype of one row (void if it is a tensor) in a chunk so described, or None: decode it.
+
+    Only numbers and bytes lie there as they are: times count other units, decimals are scaled.
+    """
+    if column.width is None or described.max_definition_level or described.max_repetition_level:
+        return None
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or type(kind) is pa.FixedSizeBinaryType):
+        return None
+    physical = described.physical_type
+    if physical == "FIXED_LEN_BYTE_ARRAY":
+        if described.length != column.width:
+            return None
+        return np.dtype((np.void, column.width)) if column.shape else np.dtype(column.dtype)
+    if column.shape or column.dtype == "bool":
+        return None
+    if physical in ("INT32", "INT64"):
+        size = 4 if physical == "INT32" else 8
+        own = np.dtype(column.dtype)
+        return own if own.itemsize == size and own.kind in "iu" else np.dtype(f"i{size}")
+    floating = {"FLOAT": "float32", "DOUBLE": "float64"}.get(physical)
+    return np.dtype(floating) if floating else None
+
+
+def find_body(file: StoredFile, content: Bytes, group: int, leaf: int, width: int) -> int | None:
+    """Where in ``content``, the file's bytes, the rows of a chunk begin; None if it is no flat array.
+
+    Raises:
+        CorruptError: the footer places the chunk outside the file.
+    """
+    described = file.footer.row_group(group)
+    chunk = described.column(leaf)
+    if chunk.compression != "UNCOMPRESSED" or chunk.has_dictionary_page:
+        return None
+    body: int = described.num_rows * width
+    start: int = chunk.data_page_offset
+    end: int = start + chunk.total_compressed_size
+    if not 0 < start <= end <= len(content):
+        raise CorruptError(
+            f"{file.name}, row group {group}, column {chunk.path_in_schema!r}: the footer places the column at "
+            f"bytes {start} to {end}, but the file has {len(content)}. It was truncated or changed: restore "
+            "it, or prepare the data again."
+        )
+    header = end - body - start
+    if not 0 < header <= _LONGEST_HEADER:
+        return None
+    if not _is_plain_page(content[start : start + header].tobytes(), described.num_rows, body):
+        return None
+    return end - body
+
+
+def _is_plain_page(header: bytes, rows: int, body: int) -> bool:
+    """Whether a page header (Thrift compact protocol, as in parquet-format) is of one PLAIN data page."""
+    try:
+        place, fields = 0, []
+        for _ in range(3):  # type, uncompressed size, compressed size
+            place, value = _read_field(header, place)
+            fields.append(value)
+        if header[place] == 0x15:  # a checksum
+            place, _ = _read_field(header, place)
+        kind, _, size = fields
+        place += 1  # the struct that describes the data page: number of values, [nulls, rows,] encoding
+        place, values = _read_field(header, place)
+        for _ in range(2 if kind == 3 else 0):
+            place, _ = _read_field(header, place)
+        _, encoding = _read_field(header, place)
+    except (IndexError, ValueError):
+        return False
+    return kind in _DATA_PAGES and size == body and values == rows and encoding == 0
+
+
+def _read_field(header: bytes, place: int) -> tuple[int, int]:
+    """(place behind it, value) of an i32 field with the next field number."""
+    if header[place] != 0x15:
+        raise ValueError("not an i32")
+    shift = value = 0
+    while True:
+        place += 1
+        value |= (header[place] & 0x7F) << shift
+        shift += 7
+        if header[place] < 0x80:
+            return place + 1, (value >> 1) ^ -(value & 1)
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """Where the rows of some row groups lie in a stretch of bytes.
+
+    Attributes:
+        content: the bytes.
+        starts: (groups,) where in ``content`` each row group's rows begin.
+        first_rows: (groups,) number of each row group's first row.
+        group_rows: (groups,) rows of each.
+    """
+
+    content: Bytes
+    starts: Rows
+    first_rows: Rows
+    group_rows: Rows
+
+
+class MappedColumn:
+    """One column of some row groups, or scalar columns of one dtype side by side, gathered from where they lie.
+
+    Args:
+        names: of the columns; several are one (n, columns) array.
+        dtype: of the elements in a batch.
+        shape: of a column's row.
+        stored: dtype of a row in the files; void for tensors. One that differs is cast per batch.
+        bodies: where they are.
+        whole_groups: the rows there are all rows of the row groups, also those that a filter left out.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], dtype: np.dtype[Any], shape: tuple[int, ...], stored: np.dtype[Any],
+        bodies: Bodies, whole_groups: bool,
+    ) -> None:  # fmt: skip
+        self.names = names
+        self.whole_groups = whole_groups
+        self._row_dtype = dtype
+        self._shape = (*shape, len(names)) if len(names) > 1 else shape
+        self._stored = stored
+        self._cast = not self._shape and stored != dtype
+        self._lay(bodies, stored.itemsize)
+
+    def _lay(self, bodies: Bodies, width: int) -> None:
+        """Bodies at distances that are multiples of the width are rows of one table."""
+        remainders, self._piece_of_group = np.unique(bodies.starts % width, return_inverse=True)
+        self._tables: list[Bytes] = []
+        shift = np.zeros(len(bodies.starts), np.int64)  # from a row's number to its row of the table
+        for piece in range(len(remainders)):
+            groups = np.flatnonzero(self._piece_of_group == piece)
+            base = int(bodies.starts[groups].min())
+            table_rows = (bodies.starts[groups] - base) // width
+            shift[groups] = table_rows - bodies.first_rows[groups]
+            length = int((table_rows + bodies.group_rows[groups]).max())
+            self._tables.append(bodies.content[base : base + length * width].reshape(length, width))
+        self.shift: Rows = shift
+        self._only = self._tables[0] if len(self._tables) == 1 else None
+
+    def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> npt.NDArray[Any]:
+        """(n, *shape), or (n, columns); ``places`` are row numbers plus ``shift`` of their ``groups``."""
+        count = len(places)
+        if self._cast:
+            narrow, _ = buffers.pair(count, self._row_dtype, (), self._row_dtype.itemsize)
+            narrow[...] = self._gather_bytes(places, groups, None).view(self._stored).reshape(count)
+            return narrow
+        batch, raw = buffers.pair(count, self._row_dtype, self._shape, self._stored.itemsize)
+        if self._only is not None:
+            self._only.take(places, 0, raw, "clip")
+        else:
+            self._gather_bytes(places, groups, raw)
+        return batch
+
+    def look(self, places: Rows, groups: Rows) -> npt.NDArray[Any] | None:
+        """The same as a read-only view; None if the rows do not lie side by side, or must be cast."""
+        if self._cast or not len(places) or (np.diff(places) != 1).any():
+            return None
+        piece = 0
+        if len(self._tables) > 1:
+            piece = int(self._piece_of_group[groups[0]])
+            if (self._piece_of_group[groups] != piece).any():
+                return None
+        rows = self._tables[piece][places[0] : places[-1] + 1]
+        return np.ndarray((len(rows), *self._shape), self._row_dtype, rows)
+
+    def _gather_bytes(self, places: Rows, groups: Rows, out: Bytes | None) -> Bytes:
+        if len(self._tables) == 1:
+            return self._tables[0].take(places, 0, out, "clip")
+        if out is None:
+            out = np.empty((len(places), self._stored.itemsize), np.uint8)
+        pieces = self._piece_of_group[groups]
+        for piece in np.unique(pieces):
+            where = np.flatnonzero(pieces == piece)
+            out[where] = self._tables[piece][places[where]]
+        return out
+
+
+class MappedRagged:
+    """A column whose rows differ in length, gathered from where its offsets and values lie.
+
+    Args:
+        column: what it is.
+        content: bytes that hold both.
+        offsets, values: (groups,) where in ``content`` the offsets and the values of each row group begin;
+            offsets are int64, count elements, and one more than the rows.
+        first_rows: (groups,) number of each row group's first row.
+    """
+
+    whole_groups = False
+
+    def __init__(self, column: Column, content: Bytes, offsets: Rows, values: Rows, first_rows: Rows) -> None:
+        self.names: tuple[str, ...] = (column.name,)
+        self._kind = column.kind
+        dtype = np.dtype(column.dtype if column.kind == "ragged" else np.uint8)
+        self._offsets = content[: len(content) // 8 * 8].view(np.int64)
+        self._values = content[: len(content) // dtype.itemsize * dtype.itemsize].view(dtype)
+        self._bases = values // dtype.itemsize
+        self.shift: Rows = offsets // 8 - first_rows
+
+    def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
+        starts = self._offsets.take(places)
+        lengths = self._offsets.take(places + 1) - starts
+        starts += self._bases.take(groups)
+        rows = Ragged(self._values_at(starts, lengths), offsets_of(lengths))
+        return rows if self._kind == "ragged" else _objects(rows, self._kind)
+
+    def look(self, places: Rows, groups: Rows) -> None:
+        """Rows that differ in length are always copied."""
+
+    def _values_at(self, starts: Rows, lengths: Rows) -> npt.NDArray[Any]:
+        total = int(lengths.sum())
+        if total > _LONG_ROWS * len(starts):
+            pieces = zip(starts.tolist(), lengths.tolist(), strict=True)
+            return np.concatenate([self._values[start : start + length] for start, length in pieces])
+        # Position of each value taken: its row's first value, plus how far it is into the row.
+        begin = np.cumsum(lengths) - lengths
+        return self._values.take(np.repeat(starts - begin, lengths) + np.arange(total))
+
+
+def _objects(rows: Ragged, kind: str) -> npt.NDArray[np.object_]:
+    """Strings or bytes as Python objects, made by Arrow, which NumPy could only do row by row."""
+    arrow = pa.large_string() if kind == "string" else pa.large_binary()
+    buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.values)]
+    return pa.Array.from_buffers(arrow, len(rows), buffers).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def first_rows_of(group_rows: Sequence[int]) -> Rows:
+    """(groups,) the number of each row group's first row."""
+    return np.cumsum([0, *group_rows[:-1]], dtype=np.int64)[: len(group_rows)]

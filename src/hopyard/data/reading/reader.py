@@ -1,0 +1,455 @@
+"""Row groups as columns that any rows can be gathered from: mapped where they lie, else decoded into flat files."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hopyard.data.cache.node import NodeCache
+from hopyard.data.manifest import Manifest
+from hopyard.data.order import Rows
+from hopyard.data.preparing.layout import stored_dtype
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.decoder import Decoder, Flat, Group
+from hopyard.data.reading.flat import Packs, pack
+from hopyard.data.reading.mapped import (
+    Bodies,
+    MappedColumn,
+    MappedRagged,
+    find_body,
+    first_rows_of,
+    stored_as,
+)
+from hopyard.data.reading.region import Region, region_of
+from hopyard.data.reading.stored import StoredFile
+from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
+from hopyard.data.recipe.arrow_columns import leaves_of
+from hopyard.data.recipe.recipe import Recipe
+from hopyard.data.schema import Column
+from hopyard.errors import CorruptError, NotFoundError
+from hopyard.objects.digests import digest
+from hopyard.storage.base import Store
+
+Bitmap = npt.NDArray[np.uint8]
+"""Which rows of a row group belong to a dataset, as ``numpy.packbits`` packs them."""
+
+_MANY_SCALARS = 8
+_PACKED_AT_MOST = 1 << 30  # bytes; the first batch waits for them
+_ATTEMPTS = 3  # to map flat files that the cache may move or throw out at any moment
+
+
+class Reader:
+    """The files of a dataset, open on this machine. Threads may share it.
+
+    Args:
+        store: holds the files, or None if their names are paths.
+        manifest: of the dataset.
+        groups: numbers of the row groups to read; the reader's own numbers count these.
+        prepared: columns of fixed width must be flat arrays; otherwise what is not is decoded.
+        recipe: how rows of the files become the manifest's columns.
+        selected: of each of the groups, the rows that belong to the dataset; None: all.
+        cache: where decoded row groups are kept; None: in memory only.
+
+    Raises:
+        CorruptError: a file is not what the manifest promises; names it.
+        NotFoundError: a file is missing.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        manifest: Manifest,
+        groups: Sequence[int],
+        prepared: bool,
+        recipe: Recipe,
+        selected: Sequence[Bitmap | None],
+        cache: NodeCache | None,
+    ) -> None:
+        self.manifest = manifest
+        places = [
+            (number, within)
+            for number, entry in enumerate(manifest.files)
+            for within in range(len(entry.group_rows))
+        ]
+        self._places = [places[group] for group in groups]
+        self._whole_rows = [manifest.files[file].group_rows[within] for file, within in self._places]
+        self._selected = selected
+        self.group_rows = [
+            rows if bitmap is None else count_selected(bitmap)
+            for rows, bitmap in zip(self._whole_rows, selected, strict=True)
+        ]
+        self.first_rows = first_rows_of(self.group_rows)
+        self._files = {
+            number: self._open(store, number, prepared)
+            for number in sorted({file for file, _ in self._places})
+        }
+        self._prepared = prepared and all(file.path is not None for file in self._files.values())
+        self._recipe = recipe
+        self._region: Region | None = None
+        self._schemas: dict[int, pa.Schema] = {}
+        self._leaves: dict[int, dict[str, int]] = {}
+        self._bodies: dict[str, tuple[np.dtype[Any], Rows] | None] = {}
+        self._every = tuple(range(len(self._places)))
+        self._views: dict[tuple[Any, ...], View] = {}  # of all row groups
+        self._kept: dict[Packs, tuple[Region, list[Flat]]] = {}  # flat files of all row groups
+        self._packs_of: dict[tuple[Any, ...], Packs] = {}
+        self._needed_packs_of: dict[tuple[Any, ...], Packs] = {}
+        self._decoder = Decoder(
+            [self._group(number) for number in range(len(self._places))],
+            manifest.schema, recipe, cache, self._sizes(),
+        )  # fmt: skip
+
+    def _open(self, store: Store | None, number: int, prepared: bool) -> StoredFile:
+        entry = self.manifest.files[number]
+        file = StoredFile.open(store, entry.name)
+        if file.size != entry.size:
+            raise CorruptError(
+                f"{file.name} has {file.size} bytes, but had {entry.size} when the dataset was made: it was "
+                "truncated or changed. Restore it, or prepare the data again."
+            )
+        footer = file.footer
+        if not prepared and file.path is not None and file.footer_digest != entry.digest:
+            raise CorruptError(
+                f"{file.name} was changed since the dataset was opened. Restore it, or open the dataset again: its "
+                "rows are others now."
+            )
+        rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+        if rows != entry.group_rows:
+            raise CorruptError(
+                f"{file.name} has row groups of {_shortened(rows)} rows, but the dataset's manifest says "
+                f"{_shortened(entry.group_rows)}: the file was changed. Restore it, or delete it and "
+                "prepare the data again."
+            )
+        return file
+
+    def _group(self, number: int) -> Group:
+        (file, within), bitmap = self._places[number], self._selected[number]
+        whole = self._whole_rows[number]
+        return Group(
+            self._files[file], file, within, self.group_rows[number], self.manifest.files[file].digest,
+            None if bitmap is None else lambda: pa.array(unpack(bitmap, whole)),
+            "" if bitmap is None else digest(bitmap.tobytes(), "hopyard.selected-rows"),
+        )  # fmt: skip
+
+    def check_not_written(self) -> None:
+        """Raise CorruptError if a file was written to since it was opened; names it."""
+        for file in self._files.values():
+            file.check_not_written()
+
+    def check_unchanged(self) -> None:
+        """Raise CorruptError if a file is no longer what was opened; names it."""
+        for file in self._files.values():
+            file.check_unchanged()
+
+    def window_rows(self, window: int) -> int | None:
+        """How many rows a window may have so that what is decoded of it stays within ``window`` bytes.
+
+        None if everything that is not mapped fits. Of columns whose rows differ in size, bytes are
+        as in the files, before compression.
+        """
+        decoded = [column for column in self.manifest.schema if not self.is_mapped(column)]
+        size = sum(self._decoded_size(decoded, group) for group in range(len(self.group_rows)))
+        rows = sum(self.group_rows)
+        return None if size <= window else max(rows * window // size, 1)
+
+    def _decoded_size(self, columns: Iterable[Column], group: int) -> int:
+        """Bytes of a row group's columns once they are decoded, estimated where rows differ in size."""
+        rows = self.group_rows[group]
+        size = 0
+        for column in columns:
+            if column.width is not None:
+                size += column.width * rows
+            else:
+                size += self._stored_size(column, group) * rows // max(self._whole_rows[group], 1) + 8 * rows
+        return size
+
+    def _sizes(self) -> Callable[[Sequence[Column], int], int]:
+        """``_decoded_size``, without a circle of references, in which memory and descriptors would stay."""
+        reader = weakref.proxy(self)
+        return lambda columns, group: int(reader._decoded_size(columns, group))
+
+    def _stored_size(self, column: Column, group: int) -> int:
+        file, within = self._places[group]
+        described = self._files[file].footer.row_group(within)
+        leaves = [self._leaf(file, name) for name in self._recipe.needs([column.name])]
+        return sum(described.column(leaf).total_uncompressed_size for leaf in leaves)
+
+    def is_mapped(self, column: Column) -> bool:
+        """Whether the column's rows are gathered from the files themselves."""
+        if not self._recipe.is_plain(column.name):
+            return False
+        if self._prepared:
+            return stored_dtype(column) is not None
+        return self._find_bodies(column) is not None
+
+    def view(
+        self, wanted: Wanted, groups: Sequence[int] | None = None, stopped: threading.Event | None = None
+    ) -> View | None:
+        """What is wanted of all row groups, or of some in the order given; what must be decoded is.
+
+        None if ``stopped`` was set before it was complete.
+        """
+        return self._view(wanted, self._packs(wanted), groups, stopped)
+
+    def _view(
+        self,
+        wanted: Wanted,
+        packs: Packs,
+        groups: Sequence[int] | None = None,
+        stopped: threading.Event | None = None,
+    ) -> View | None:
+        in_flats = {name for pack in packs for name in pack}
+        mapped = [name for name in columns_of(wanted) if name not in in_flats]
+        chosen = self._every if groups is None else tuple(groups)
+        key = tuple(wanted.items()), packs
+        if chosen == self._every and key in self._views:
+            return self._views[key]
+        sources: list[Source] = [self._mapped(self.manifest.schema[name], chosen) for name in mapped]
+        if packs:
+            found = self._decoded(packs, chosen, stopped)
+            if found is None:
+                return None
+            sources += found
+        view = View(
+            wanted, [self.group_rows[group] for group in chosen], sources, self._selected_rows(chosen)
+        )
+        if chosen == self._every and (not packs or packs in self._kept):
+            self._views[key] = view
+        return view
+
+    def gather(self, rows: Rows, wanted: Wanted) -> Batch:
+        """Any rows, in any order. What must be decoded is, a row group at a time."""
+        buffers = Buffers()
+        packs = self._packs(wanted)
+        if packs not in self._kept:  # for a few rows, nothing is decoded that can be mapped
+            packs = self._needed_packs(wanted)
+        if not len(rows):
+            return self._present(wanted, packs, [int(np.argmax(self.group_rows))]).gather(rows, buffers)
+        groups = np.searchsorted(self.first_rows, rows, side="right") - 1
+        by_group = np.argsort(groups, kind="stable")
+        present, starts = np.unique(groups[by_group], return_index=True)
+        if not packs or (len(present) > 1 and self._all_kept(packs) is not None):
+            return self._present(wanted, packs, None).gather(rows, buffers)
+        parts = [
+            self._present(wanted, packs, [group]).gather(rows[where] - self.first_rows[group], buffers)
+            for group, where in zip(present.tolist(), np.split(by_group, starts[1:]), strict=True)
+        ]
+        back = np.empty_like(by_group)
+        back[by_group] = np.arange(len(rows))
+        return reorder(join(parts, buffers), back, buffers)
+
+    def _packs(self, wanted: Wanted) -> Packs:
+        """The columns that are gathered from flat files, by the blocks that they form.
+
+        Those that cannot be mapped, and mapped scalars if there are many and their rows can be packed within
+        seconds: a take for each of forty columns costs ten times what one of forty side by side does.
+        """
+        key = tuple(wanted.items())
+        if key not in self._packs_of:
+            columns = [self.manifest.schema[name] for name in columns_of(wanted)]
+            mapped = [column for column in columns if self.is_mapped(column)]
+            scalars = [column for column in mapped if not column.shape]
+            packs = self._needed_packs(wanted)
+            size = sum(self._decoded_size(scalars, group) for group in range(len(self.group_rows)))
+            if len(scalars) >= _MANY_SCALARS and size <= _PACKED_AT_MOST:
+                wider = pack(
+                    [column for column in columns if column not in mapped or not column.shape],
+                    _stacked(wanted),
+                )
+                packs = wider if self._decoder.can_hold(wider) else packs
+            self._packs_of[key] = packs
+        return self._packs_of[key]
+
+    def _needed_packs(self, wanted: Wanted) -> Packs:
+        """The columns that cannot be mapped."""
+        key = tuple(wanted.items())
+        if key not in self._needed_packs_of:
+            columns = [self.manifest.schema[name] for name in columns_of(wanted)]
+            needed = [column for column in columns if not self.is_mapped(column)]
+            self._needed_packs_of[key] = pack(needed, _stacked(wanted))
+        return self._needed_packs_of[key]
+
+    def _present(self, wanted: Wanted, packs: Packs, groups: Sequence[int] | None) -> View:
+        view = self._view(wanted, packs, groups)
+        assert view is not None
+        return view
+
+    def _selected_rows(self, groups: Sequence[int]) -> Rows | None:
+        """Of every row of these groups that belongs to the dataset, its number among all their rows."""
+        if all(self._selected[group] is None for group in groups):
+            return None
+        firsts = first_rows_of([self._whole_rows[group] for group in groups])
+        parts = []
+        for group, first in zip(groups, firsts.tolist(), strict=True):
+            bitmap, whole = self._selected[group], self._whole_rows[group]
+            rows = np.arange(whole) if bitmap is None else np.flatnonzero(unpack(bitmap, whole))
+            parts.append(rows + first)
+        return np.concatenate(parts)
+
+    def _mapped(self, column: Column, groups: tuple[int, ...]) -> Source:
+        found = self._find_bodies(column)
+        if found is None or self._region is None:
+            raise CorruptError(self._not_flat(column))
+        stored, starts = found
+        rows = [self._whole_rows[group] for group in groups]
+        bodies = Bodies(
+            self._region.bytes,
+            starts[np.array(groups, np.int64)],
+            first_rows_of(rows),
+            np.array(rows, np.int64),
+        )
+        return MappedColumn((column.name,), np.dtype(column.dtype), column.shape, stored, bodies, True)
+
+    def _decoded(
+        self, packs: Packs, groups: tuple[int, ...], stopped: threading.Event | None
+    ) -> list[Source] | None:
+        if packs in self._kept:
+            region, flats = self._kept[packs]
+            return self._sources_of(region, flats, groups)
+        filled = [group for group in groups if self.group_rows[group]] or groups[:1]
+        for attempt in range(_ATTEMPTS):
+            # If they throw each other out of the node cache, it is too small for them.
+            flats = self._decoder.flats(packs, filled, stopped, cached=attempt < _ATTEMPTS - 1)
+            if stopped is not None and stopped.is_set():
+                return None
+            try:
+                region, flats = self._all_kept(packs) or (self._region_of(flats, remembered=False), flats)
+            except NotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continue
+            return self._sources_of(region, flats, groups)
+        raise AssertionError
+
+    def _all_kept(self, packs: Packs) -> tuple[Region, list[Flat]] | None:
+        """The flat files of all row groups in one region, once the node cache holds them all."""
+        if packs not in self._kept:
+            flats = self._decoder.all_kept(packs)
+            if flats is None:
+                return None
+            try:
+                self._kept[packs] = self._region_of(flats, remembered=True), flats
+            except NotFoundError:
+                return None
+        return self._kept[packs]
+
+    def _region_of(self, flats: Sequence[Flat], remembered: bool) -> Region:
+        widths = [block.width for block in flats[0].blocks if block.part == "rows" and block.width]
+        return region_of([flat.file for flat in flats], widths, remembered)
+
+    def _sources_of(self, region: Region, flats: Sequence[Flat], groups: tuple[int, ...]) -> list[Source]:
+        places = {}  # of each row group: flat file, and its first row there
+        for number, flat in enumerate(flats):
+            first = 0
+            for group in flat.groups:
+                places[group] = number, first
+                first += self.group_rows[group]
+        rows = np.array([self.group_rows[group] for group in groups], np.int64)
+        firsts = first_rows_of(rows.tolist())
+
+        def starts(block: int, width: int) -> Rows:
+            at = [
+                region.starts[place[0]] + flats[place[0]].blocks[block].offset + place[1] * width
+                for group in groups
+                if (place := places.get(group)) is not None
+            ]
+            found = iter(at)  # nothing is read where there are no rows, but it is a place like the others
+            return np.array([next(found) if group in places else at[0] for group in groups], np.int64)
+
+        sources: list[Source] = []
+        schema = self.manifest.schema
+        blocks = flats[0].blocks
+        values_of = {block.columns: number for number, block in enumerate(blocks) if block.part == "values"}
+        for number, block in enumerate(blocks):
+            if block.part == "rows":
+                dtype = np.dtype(block.dtype)
+                plain = len(block.columns) == 1 and not block.shape
+                stored = dtype if plain else np.dtype((np.void, block.width))
+                bodies = Bodies(region.bytes, starts(number, block.width), firsts, rows)
+                sources.append(MappedColumn(block.columns, dtype, block.shape, stored, bodies, False))
+            elif block.part == "offsets":
+                column, values = schema[block.columns[0]], starts(values_of[block.columns], 0)
+                sources.append(MappedRagged(column, region.bytes, starts(number, 8), values, firsts))
+        return sources
+
+    def _not_flat(self, column: Column) -> str:
+        names = ", ".join(file.name for file in self._files.values())
+        return (
+            f"Column {column.name!r} is not stored as prepared data is (plain, uncompressed, one page a row "
+            f"group) in at least one row group of {names}. The files were changed: restore them, delete them "
+            "and prepare the data again, or open the files themselves instead of the prepared dataset."
+        )
+
+    def _find_bodies(self, column: Column) -> tuple[np.dtype[Any], Rows] | None:
+        if column.name not in self._bodies:
+            self._bodies[column.name] = self._search_bodies(column)
+        return self._bodies[column.name]
+
+    def _search_bodies(self, column: Column) -> tuple[np.dtype[Any], Rows] | None:
+        if not column.width or any(file.path is None for file in self._files.values()):
+            return None
+        stored = {
+            stored_as(
+                column,
+                file.footer.schema.column(self._leaf(number, column.name)),
+                self._arrow_schema(number).field(column.name).type,
+            )
+            for number, file in self._files.items()
+        }
+        if len(stored) != 1 or (dtype := stored.pop()) is None:
+            return None
+        region = self._map()
+        numbers = {file: place for place, file in enumerate(self._files)}
+        bodies = np.full(len(self._places), -1, np.int64)
+        for group, (number, within) in enumerate(self._places):
+            if not self._whole_rows[group]:
+                continue  # it has no page
+            file, start = self._files[number], region.starts[numbers[number]]
+            content = region.bytes[start : start + file.size]
+            body = find_body(file, content, within, self._leaf(number, column.name), dtype.itemsize)
+            if body is None:
+                return None
+            bodies[group] = start + body
+        bodies[bodies < 0] = bodies.max(initial=0)  # nothing is read there, but it is a place like the others
+        return dtype, bodies
+
+    def _map(self) -> Region:
+        if self._region is None:
+            widths = [column.width for column in self.manifest.schema if column.width]
+            self._region = region_of(list(self._files.values()), widths)
+        return self._region
+
+    def _leaf(self, file: int, name: str) -> int:
+        """Number of a column's (first) chunk in the row groups of a file."""
+        if file not in self._leaves:
+            self._leaves[file] = leaves_of(self._arrow_schema(file))
+        return self._leaves[file][name]
+
+    def _arrow_schema(self, file: int) -> pa.Schema:
+        if file not in self._schemas:
+            self._schemas[file] = self._files[file].footer.schema.to_arrow_schema()
+        return self._schemas[file]
+
+
+def _stacked(wanted: Wanted) -> list[tuple[str, ...]]:
+    return [columns for columns in wanted.values() if not isinstance(columns, str)]
+
+
+def unpack(bitmap: Bitmap, rows: int) -> npt.NDArray[np.bool_]:
+    """(rows,) bool."""
+    return np.unpackbits(bitmap, count=rows).view(np.bool_)
+
+
+def count_selected(bitmap: Bitmap) -> int:
+    return int(np.bitwise_count(bitmap).sum())
+
+
+def _shortened(rows: Sequence[int]) -> str:
+    listed = ", ".join(map(str, rows[:4]))
+    return f"{listed}, ... ({len(rows)} groups)" if len(rows) > 4 else listed or "no"

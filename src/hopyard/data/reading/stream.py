@@ -1,0 +1,115 @@
+"""The rows of one epoch in their order: one window at hand, the next one on its way."""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
+from typing import Protocol
+
+from hopyard.data.base import Stream
+from hopyard.data.order import Rows, Window
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.views import Batch, Ordered, View, Wanted, join
+
+
+class Rowset(Protocol):
+    """Rows that any can be gathered from, numbered from 0."""
+
+    def gather(self, rows: Rows, buffers: Buffers) -> Batch:
+        """The rows of these numbers, in this order."""
+
+
+class Rowsets(Protocol):
+    """Where the rows of windows come from: a ``Reader``, or what makes other rows of its."""
+
+    def view(
+        self, wanted: Wanted, groups: Sequence[int] | None, stopped: threading.Event | None
+    ) -> Rowset | None:
+        """The rows of these groups one after another, None: of all. None if ``stopped`` was set before."""
+
+
+class WindowStream(Stream):
+    """The windows of an epoch, one after another, gathered from by position.
+
+    Args:
+        reader: of what the windows' groups are.
+        wanted: of a batch.
+        windows: as ``epoch_windows`` made them.
+    """
+
+    def __init__(self, reader: Rowsets, wanted: Wanted, windows: Sequence[Window]) -> None:
+        self._reader = reader
+        self._wanted = wanted
+        self._windows = windows
+        self._ends = list(accumulate(window.rows for window in windows))
+        self._start = self._stop = 0
+        self._ahead: tuple[int, Future[tuple[Rowset | None, Rows]]] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._stopped = threading.Event()
+        self._process = os.getpid()
+
+    def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
+        """Positions [first, last); behind the end comes the start."""
+        if self._start <= first and last <= self._stop:
+            return self._gather(first - self._start, last - self._start, buffers)
+        return join(list(self._parts(first, last, buffers)), buffers)
+
+    def views(self, first: int, last: int, buffers: Buffers) -> Batch:
+        """As ``batch``, but views of what lies side by side in one window."""
+        if not (self._start <= first and last <= self._stop):
+            self._open(bisect_right(self._ends, first % self._ends[-1]))
+        if self._start <= first and last <= self._stop and isinstance(self._view, View):
+            return self._view.look(self._order[first - self._start : last - self._start], buffers)
+        return self.batch(first, last, buffers)
+
+    def close(self) -> None:
+        """End what runs in the background: at most the rest of one row group."""
+        self._leave_to_parent()
+        self._stopped.set()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _parts(self, first: int, last: int, buffers: Buffers) -> Iterator[Batch]:
+        """A batch for each window that the positions are in."""
+        while first < last:
+            place = first % self._ends[-1]
+            if not self._start <= place < self._stop:
+                self._open(bisect_right(self._ends, place))
+            taken = min(last - first, self._stop - place)
+            begin = place - self._start
+            yield self._gather(begin, begin + taken, buffers)
+            first += taken
+
+    def _gather_rows(self, first: int, last: int, buffers: Buffers) -> Batch:
+        return self._view.gather(self._order[first:last], buffers)
+
+    def _leave_to_parent(self) -> None:
+        """In a fork: forget what runs in the background, for its thread is only in the parent."""
+        if self._process != os.getpid():
+            self._ahead = self._pool = None
+            self._stopped, self._process = threading.Event(), os.getpid()
+
+    def _open(self, number: int) -> None:
+        self._leave_to_parent()
+        ahead, self._ahead = self._ahead, None
+        view, order = ahead[1].result() if ahead is not None and ahead[0] == number else self._load(number)
+        assert view is not None  # only close() stops the loading of a window
+        self._view, self._order = view, order
+        self._gather = Ordered(view, order).gather if isinstance(view, View) else self._gather_rows
+        self._stop = self._ends[number]
+        self._start = self._stop - self._windows[number].rows
+        if number + 1 < len(self._windows):
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "hopyard-window")
+            self._ahead = number + 1, self._pool.submit(self._load, number + 1)
+
+    def _load(self, number: int) -> tuple[Rowset | None, Rows]:
+        window = self._windows[number]
+        view = self._reader.view(
+            self._wanted, None if len(self._windows) == 1 else window.groups, self._stopped
+        )
+        return view, window.order()

@@ -1,0 +1,220 @@
+"""Some row groups of a dataset as columns that any rows can be gathered from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from hopyard.data.order import Rows
+from hopyard.data.ragged import Ragged
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.mapped import first_rows_of
+
+Batch: TypeAlias = dict[str, Any]
+"""Column -> array (n, *shape), object array (n,) of str or bytes, or ``Ragged``."""
+
+Wanted: TypeAlias = Mapping[str, str | tuple[str, ...]]
+"""What a batch holds: a column by its name, or scalar columns of one dtype side by side, (n, k)."""
+
+_LOCATED_AT_ONCE = 1 << 16  # places of rows
+
+Pick: TypeAlias = Callable[[list[Any]], Any]
+
+
+def columns_of(wanted: Wanted) -> list[str]:
+    """The names of the columns that are needed, each once, in the order in which they are asked for."""
+    names: dict[str, None] = {}
+    for columns in wanted.values():
+        names.update(dict.fromkeys([columns] if isinstance(columns, str) else columns))
+    return list(names)
+
+
+class Source(Protocol):
+    """One or several columns of some row groups."""
+
+    names: tuple[str, ...]
+    shift: Rows
+    whole_groups: bool
+    """Whether its rows are all rows of the row groups, also those that a filter left out."""
+
+    def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
+        """(n, *shape), or (n, columns); ``places`` are numbers of rows plus ``shift`` of their ``groups``."""
+
+    def look(self, places: Rows, groups: Rows) -> Any:
+        """The same without a copy, read only; None if the rows do not lie side by side as a batch holds them."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where some rows are: (n,) their row groups, and for each way in which columns lie, (n,) their places."""
+
+    groups: Rows
+    places: list[Rows]
+
+    def __getitem__(self, part: slice) -> Located:
+        return Located(self.groups[part], [places[part] for places in self.places])
+
+
+class View:
+    """Some row groups of a dataset, and what is wanted of them; rows are numbered from 0.
+
+    Args:
+        wanted: of a batch.
+        group_rows: rows of each row group.
+        sources: hold all the columns.
+        selected: of every row, its number among all rows of the row groups, if a filter left some out.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        group_rows: Sequence[int],
+        sources: Sequence[Source],
+        selected: Rows | None = None,
+    ) -> None:
+        self._first_rows = first_rows_of(group_rows)
+        self._uniform = group_rows[0] if len(set(group_rows[:-1])) <= 1 else None
+        if len(group_rows) > 1 and group_rows[-1] > group_rows[0]:
+            self._uniform = None
+        self._uniform = self._uniform or None  # no rows: nothing to divide by
+        self._selected = selected
+        self._shifts: list[tuple[Rows, bool]] = []  # the different ones: columns of equal width share one
+        numbers: dict[tuple[bytes, bool], int] = {}
+        self._sources = [(source, self._shift_of(source, numbers)) for source in sources]
+        self._picks = _picks(wanted, sources)
+        self._whole = [name for name, _ in self._picks]  # each is a source's only column, in their order
+        if [(columns,) for columns in wanted.values()] != [source.names for source in sources]:
+            self._whole = []
+
+    def _shift_of(self, source: Source, numbers: dict[tuple[bytes, bool], int]) -> int:
+        """Which of the different shifts is the source's; ``numbers`` are those of the ones known so far."""
+        whole = source.whole_groups and self._selected is not None
+        number = numbers.setdefault((source.shift.tobytes(), whole), len(self._shifts))
+        if number == len(self._shifts):
+            self._shifts.append((source.shift, whole))
+        return number
+
+    @property
+    def rows_at_once(self) -> int:
+        """Of how many rows the places are worth computing together: they stay in the cache of the core."""
+        return max(_LOCATED_AT_ONCE // max(len(self._shifts), 1), 1)
+
+    def gather(self, rows: Rows, buffers: Buffers) -> Batch:
+        """The rows of these numbers, in this order; every number must be in range."""
+        return self.gather_at(self.locate(rows), buffers)
+
+    def locate(self, rows: Rows) -> Located:
+        """Where the rows of these numbers are."""
+        if not self._shifts:
+            return Located(rows, [])
+        groups = self._groups_of(rows)
+        places = [
+            (self._selected.take(rows) if whole and self._selected is not None else rows) + shift.take(groups)
+            for shift, whole in self._shifts
+        ]
+        return Located(groups, places)
+
+    def gather_at(self, located: Located, buffers: Buffers) -> Batch:
+        """The rows that are there, in this order."""
+        groups, places = located.groups, located.places
+        arrays = [source.gather(places[shift], groups, buffers) for source, shift in self._sources]
+        if self._whole:
+            return dict(zip(self._whole, arrays, strict=True))
+        return {name: pick(arrays) for name, pick in self._picks}
+
+    def look(self, rows: Rows, buffers: Buffers) -> Batch:
+        """As ``gather``, but read-only views of the columns in which the rows lie side by side."""
+        located, arrays = self.locate(rows), []
+        for source, shift in self._sources:
+            at = located.places[shift]
+            seen = source.look(at, located.groups)
+            arrays.append(source.gather(at, located.groups, buffers) if seen is None else seen)
+        return {name: pick(arrays) for name, pick in self._picks}
+
+    def _groups_of(self, rows: Rows) -> Rows:
+        if self._uniform is not None:
+            return rows // self._uniform
+        return np.searchsorted(self._first_rows, rows, side="right") - 1
+
+
+class Ordered:
+    """The rows of a view in an order, gathered by position. Where they are is computed for many batches at once."""
+
+    def __init__(self, view: View, order: Rows) -> None:
+        self._view, self._order = view, order
+        self._start = self._stop = 0
+
+    def gather(self, first: int, last: int, buffers: Buffers) -> Batch:
+        """Positions [first, last) of the order."""
+        if not (self._start <= first and last <= self._stop):
+            self._start, self._stop = first, max(last, min(first + self._view.rows_at_once, len(self._order)))
+            self._located = self._view.locate(self._order[first : self._stop])
+        return self._view.gather_at(self._located[first - self._start : last - self._start], buffers)
+
+
+def _picks(wanted: Wanted, sources: Sequence[Source]) -> list[tuple[str, Pick]]:
+    places = {
+        name: (number, within)
+        for number, source in enumerate(sources)
+        for within, name in enumerate(source.names)
+    }
+    return [
+        (
+            name,
+            _column(places[columns], sources)
+            if isinstance(columns, str)
+            else _stack(columns, places, sources),
+        )
+        for name, columns in wanted.items()
+    ]
+
+
+def _column(place: tuple[int, int], sources: Sequence[Source]) -> Pick:
+    number, within = place
+    if len(sources[number].names) == 1:
+        return lambda arrays: arrays[number]
+    return lambda arrays: arrays[number][:, within]
+
+
+def _stack(columns: Sequence[str], places: Mapping[str, tuple[int, int]], sources: Sequence[Source]) -> Pick:
+    number, first = places[columns[0]]
+    if len(sources[number].names) > 1 and all(
+        places[name] == (number, first + step) for step, name in enumerate(columns)
+    ):
+        last = first + len(columns)
+        if last - first == len(sources[number].names):
+            return lambda arrays: arrays[number]
+        return lambda arrays: arrays[number][:, first:last]
+    single = [_column(places[name], sources) for name in columns]
+    return lambda arrays: np.stack([pick(arrays) for pick in single], axis=1)
+
+
+def join(parts: Sequence[Batch], buffers: Buffers) -> Batch:
+    """Batches one after another as one, in memory of its own."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: _join([part[name] for part in parts], buffers) for name in parts[0]}
+
+
+def _join(parts: Sequence[Any], buffers: Buffers) -> Any:
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenate(parts)
+    if parts[0].dtype == object:
+        return np.concatenate(parts)
+    out = buffers.empty(sum(map(len, parts)), parts[0].dtype, parts[0].shape[1:])
+    return np.concatenate(parts, out=out)
+
+
+def reorder(batch: Batch, rows: Rows, buffers: Buffers) -> Batch:
+    """The rows of a batch in another order, in memory of its own."""
+    return {name: _reordered(values, rows, buffers) for name, values in batch.items()}
+
+
+def _reordered(values: Any, rows: Rows, buffers: Buffers) -> Any:
+    if isinstance(values, Ragged) or values.dtype == object:
+        return values[rows]
+    out = buffers.empty(len(rows), values.dtype, values.shape[1:])
+    return np.take(values, rows, axis=0, out=out, mode="clip")

@@ -1,0 +1,1 @@
+"""How rows of files become rows of a dataset: what lies between Arrow and a batch."""

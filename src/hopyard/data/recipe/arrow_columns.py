@@ -1,0 +1,134 @@
+"""Columns of Parquet files that are no flat arrays: decoded by Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from hopyard.data.preparing.layout import WIDENED, Values
+from hopyard.data.ragged import Ragged
+from hopyard.data.reading.stored import StoredFile
+from hopyard.data.recipe.structs import count_leaves, flat_columns
+from hopyard.data.schema import Column
+from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged, settle
+from hopyard.data.sources.convert_arrow import from_arrow
+from hopyard.errors import CorruptError, DataError
+
+
+def read_as(column: Column, array: pa.ChunkedArray, where: str) -> Values:
+    """The values of an Arrow column without nulls; see :func:`read_column`."""
+    return read_column(column, array, where).values
+
+
+def read_column(
+    column: Column, array: pa.Array | pa.ChunkedArray, where: str, nullable: bool = False
+) -> ColumnData:
+    """The rows of an Arrow column that is expected to be ``column``; ``where`` names it in errors.
+
+    Raises:
+        DataError: there are nulls and they are not expected, or rows are of another type or shape.
+    """
+    if pa.types.is_null(array.type) and nullable:
+        return all_missing(column, len(array))
+    if array.null_count and not nullable:
+        raise DataError(
+            f"{where}: column {column.name!r} has {array.null_count} nulls, which training cannot use. Drop or "
+            "fill them, or say nulls='fill' or nulls='mask'."
+        )
+    try:
+        data = from_arrow(column.name, array)
+    except DataError as error:
+        raise type(error)(f"{where}: {error}") from error
+    if column.kind == "tensor" and data.kind == "ragged":
+        data = settle(data)
+    if column.kind == "ragged" and data.kind == "tensor" and data.column.shape:
+        data = as_ragged(data)  # fixed-size lists of one file beside lists of others
+    if column.kind == "tensor" and data.kind == "bytes" and isinstance(data.values, Ragged):
+        tensor = data.values.values.view(column.dtype).reshape(len(data), *column.shape)
+        return ColumnData(column.name, "tensor", tensor)
+    if data.column != column:
+        data = _expected(column, data, where)
+    return data
+
+
+def _expected(column: Column, data: ColumnData, where: str) -> ColumnData:
+    """``data`` as ``column`` if it only lacks rows to be seen as such, or is stored wider than it is."""
+    nothing = not len(data) if data.missing is None else bool(data.missing.all())
+    if column.kind == "tensor" and nothing and data.kind == "ragged":
+        return replace(all_missing(column, len(data)), missing=data.missing)
+    if (
+        column.kind == data.kind == "tensor"
+        and column.shape == data.column.shape
+        and column.dtype in _narrowed(data)
+    ):
+        assert isinstance(data.values, np.ndarray)
+        return replace(data, values=data.values.astype(column.dtype))
+    of_other_lengths = column.dtype == data.column.dtype and "tensor" in (column.kind, data.kind)
+    rule = (
+        "Open the data with ragged='pad', or prepare it with ragged='keep' or ragged='pad'."
+        if of_other_lengths
+        else "Write the file again, or leave it out."
+    )
+    raise DataError(
+        f"{where}: column {column.name!r} holds {data.column}, but the rows before are {column}. All rows must be "
+        f"alike. {rule}"
+    )
+
+
+def _narrowed(data: ColumnData) -> list[str]:
+    """The dtypes whose scalars prepared files hold as ``data``'s dtype."""
+    return [narrow for narrow, wide in WIDENED.items() if wide == data.column.dtype]
+
+
+def leaves_of(schema: pa.Schema) -> dict[str, int]:
+    """Number of the first leaf in a Parquet file of each column, and of each field of structs, dotted."""
+    leaves, number = {}, 0
+    for column in schema:
+        leaves[column.name] = number
+        number += count_leaves(column.type)
+    return {**leaves, **{column.name: column.leaf for column in flat_columns(schema).values()}}
+
+
+def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int | None = None) -> pa.Table:
+    """Columns of a row group, or of its first ``rows`` rows, decoded by Arrow.
+
+    Raises:
+        CorruptError: they cannot be; names file, row group and column.
+    """
+    columns = list(columns) or file.footer.schema.to_arrow_schema().names[:1]
+    try:
+        opened = file.parquet()
+        if rows is None:
+            return opened.read_row_group(group, columns=columns, use_threads=False)
+        first = next(opened.iter_batches(rows, [group], columns, use_threads=False), None)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise undecodable(file, group, columns, error) from error
+    if first is None:
+        return opened.schema_arrow.empty_table()
+    return pa.Table.from_batches([first])
+
+
+def undecodable(file: StoredFile, group: int, columns: Sequence[str], error: Exception) -> CorruptError:
+    """The error of a row group that cannot be decoded, after looking which column it is."""
+    named = f"columns {', '.join(columns)}"
+    if (damaged := damaged_column(file, group, columns)) is not None:
+        named, error = f"column {damaged[0]!r}", damaged[1]
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return CorruptError(
+        f"{file.name}, row group {group}, {named}: cannot be decoded ({reason}); the file was truncated or changed. "
+        "Restore it, write it again, or leave such row groups out with open_dataset(..., corrupt='skip')."
+    )
+
+
+def damaged_column(file: StoredFile, group: int, columns: Iterable[str]) -> tuple[str, Exception] | None:
+    """The first of these columns of a row group that Arrow cannot decode, and why; None if it can all."""
+    opened = file.parquet()
+    for column in columns:
+        try:
+            opened.read_row_group(group, columns=[column], use_threads=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            return column, error
+    return None

@@ -1,0 +1,227 @@
+"""How rows of files become rows of a dataset: everything between Arrow's decoding and a batch.
+
+In this order: struct fields under flat names, constants of hive partitions, policies for nulls and ragged
+rows, decoding of bytes, the cached transform. What comes out is what the dataset's schema says, or an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from hopyard.data.opening.hive import constant_array
+from hopyard.data.preparing.layout import Values
+from hopyard.data.preparing.policies import Policies
+from hopyard.data.ragged import Ragged
+from hopyard.data.recipe.arrow_columns import read_column
+from hopyard.data.recipe.decoding import Decoder, decode_rows
+from hopyard.data.recipe.structs import field_of
+from hopyard.data.schema import Column, Schema
+from hopyard.data.sources.columns import ColumnData, as_ragged, check_names, settle
+from hopyard.data.sources.convert import from_values
+from hopyard.errors import DataError, HopyardError
+
+Arrays = dict[str, Any]
+Transform = Callable[[Arrays], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How rows of the files become rows of the dataset. Picklable; equal recipes have equal digests.
+
+    Attributes:
+        stored: the files' columns, structs as their fields, and those of hive partitions.
+        schema: the columns that come out; a dataset may have fewer.
+        digest: part of cache keys and fingerprints, "" if nothing is changed. It does not cover ``schema``
+            (of the same file a column may be lists in one dataset and an array in another) nor constants.
+        paths: of columns that are fields of structs, the names that lead to them.
+        constants: of columns of hive partitions, the value in each file; None is null.
+        filled: columns that may hold nulls, which are filled; nulls in others are errors.
+        policies: masks and padding.
+        decoders: of columns of bytes.
+        given: the columns that ``transform`` is given; None: ``schema``, as there is no transform.
+        transform: of a dict of arrays into one of as many rows.
+    """
+
+    stored: Schema
+    schema: Schema
+    digest: str = ""
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    filled: frozenset[str] = frozenset()
+    policies: Policies | None = None
+    decoders: Mapping[str, Decoder] = field(default_factory=dict)
+    given: Schema | None = None
+    transform: Transform | None = None
+
+    @classmethod
+    def plain(cls, schema: Schema) -> Recipe:
+        """The recipe that changes nothing."""
+        return cls(schema, schema)
+
+    def of_files(self, numbers: Sequence[int]) -> Recipe:
+        """The recipe for a manifest of only these of the files."""
+        if not self.constants:
+            return self
+        kept = {name: tuple(values[number] for number in numbers) for name, values in self.constants.items()}
+        return replace(self, constants=kept)
+
+    def is_plain(self, name: str) -> bool:
+        """Whether the dataset's column is the file's column of that name, untouched."""
+        return (
+            self.transform is None
+            and name in self.stored
+            and name not in self.paths
+            and name not in self.constants
+            and name not in self.filled
+            and name not in self.decoders
+            and self.stored[name] == self.schema[name]
+        )
+
+    def needs(self, names: Iterable[str]) -> list[str]:
+        """Columns of the file that these columns of the dataset are made of, as ``columns=`` of pyarrow takes
+        them: of structs only the fields, dotted."""
+        return [name for name in self._origins(names) if name not in self.constants]
+
+    def apply(self, table: pa.Table, names: Sequence[str], file: int, where: str) -> dict[str, Values]:
+        """Rows of one row group as these columns of the dataset.
+
+        Args:
+            table: the rows wanted, with at least the columns that ``needs(names)`` lists.
+            names: of the columns to make.
+            file: number of the file in the manifest.
+            where: file and row group, for errors.
+
+        Raises:
+            DataError: rows are not what the schema says; names the column, what it holds and what was expected.
+        """
+        origins = self._origins(names)
+        columns = {name: self._read(name, table, file, where) for name in origins}
+        made = self._settled(columns, where)
+        for name in columns.keys() & self.decoders.keys():
+            made[name] = self._decode(columns[name], where)
+        if self.transform is not None:
+            made = self._transform(made, table.num_rows, where)
+        return {name: made[name] for name in names}
+
+    def _origins(self, names: Iterable[str]) -> list[str]:
+        """The stored columns that these are made of."""
+        if self.transform is not None:
+            return self.stored.names
+        return list(dict.fromkeys(name if name in self.stored else self._added[name] for name in names))
+
+    @property
+    def _added(self) -> dict[str, str]:
+        """Columns that policies add, and which stored column they come from."""
+        if self.policies is None:
+            return {}
+        masks = {f"{name}_mask": name for name in self.policies.masked}
+        return {**masks, **{f"{name}_length": name for name in self.policies.padded}}
+
+    def _read(self, name: str, table: pa.Table, file: int, where: str) -> ColumnData:
+        column = self.stored[name]
+        if name in self.constants:
+            array = constant_array(column, self.constants[name][file], table.num_rows)
+        else:
+            array = field_of(table, self.paths.get(name, (name,)))
+        return read_column(column, array, where, name in self.filled)
+
+    def _settled(self, columns: Mapping[str, ColumnData], where: str) -> dict[str, Values]:
+        if self.policies is None:
+            return {name: data.values for name, data in columns.items()}
+        for name in columns.keys() & self.policies.padded.keys():
+            _check_longest(columns[name], self.policies.padded[name], where)
+        return self.policies.apply(columns)
+
+    def _decode(self, data: ColumnData, where: str) -> Values:
+        assert isinstance(data.values, Ragged)
+        column = (self.given or self.schema)[data.name]
+        place = f"{where}, column {data.name!r}"
+        return decode_rows(data.values, self.decoders[data.name], column, place, data.missing)
+
+    def _transform(self, made: Mapping[str, Values], rows: int, where: str) -> dict[str, Values]:
+        assert self.transform is not None
+        assert self.given is not None
+        given = {column.name: as_batch(column, made[column.name]) for column in self.given}
+        after = transformed(self.transform, given, self.schema, rows, where)
+        return {name: data.values for name, data in after.items()}
+
+
+def _check_longest(data: ColumnData, length: int, where: str) -> None:
+    rows = as_ragged(data).values
+    longest = int(rows.lengths.max(initial=0)) if isinstance(rows, Ragged) else 0
+    if longest > length:
+        raise DataError(
+            f"{where}: column {data.name!r} holds a row of {longest} values, but the longest had {length} when the "
+            "dataset was opened: the file was changed. Open the dataset again."
+        )
+
+
+def as_batch(column: Column, values: Values) -> Any:
+    """A column as a batch holds it."""
+    return ColumnData(column.name, column.kind, values).as_batch()
+
+
+def transformed(
+    transform: Transform, given: Arrays, schema: Schema | None, rows: int, where: str
+) -> dict[str, ColumnData]:
+    """What the cached transform makes of some rows, checked; against ``schema`` if that is known already.
+
+    Raises:
+        DataError: it does not give arrays of as many rows, or others than it gave before.
+    """
+    try:
+        result = transform(given)
+    except HopyardError:
+        raise
+    except Exception as error:  # the user's
+        raise DataError(
+            f"{where}: cached_transform failed: {type(error).__name__}: {error}. Mend it, or leave such rows "
+            "out with filters=."
+        ) from error
+    if not isinstance(result, Mapping):
+        raise DataError(
+            f"{where}: cached_transform gave {type(result).__name__}, but must give a dict of arrays, one a column."
+        )
+    if schema is not None and list(result) != schema.names:
+        raise DataError(
+            f"{where}: cached_transform gave the columns {', '.join(map(str, result))}, but before it gave "
+            f"{', '.join(schema.names)}. It must always give the same columns in the same order."
+        )
+    made = {}
+    for name in check_names(result):
+        try:
+            data = from_values(name, result[name])
+        except DataError as error:
+            raise type(error)(
+                f"{where}: cached_transform gave what a dataset cannot hold: {error}"
+            ) from error
+        if len(data) != rows:
+            raise DataError(
+                f"{where}: cached_transform gave {len(data)} rows of column {name!r} for {rows} rows. It must work "
+                "row by row: filter rows with filters= instead."
+            )
+        made[name] = _as_before(data, None if schema is None else schema[name], where)
+    return made
+
+
+def _as_before(data: ColumnData, column: Column | None, where: str) -> ColumnData:
+    if data.missing is not None:
+        raise DataError(
+            f"{where}: cached_transform gave {int(data.missing.sum())} nulls in column {data.name!r}. Fill them there."
+        )
+    if column is None:
+        return data
+    if column.kind == "ragged" and data.kind == "tensor" and data.column.shape:
+        data = as_ragged(data)
+    elif column.kind == "tensor" and data.kind == "ragged":
+        data = settle(data)
+    if data.column != column:
+        raise DataError(
+            f"{where}: cached_transform gave {data.column}, but for the first rows it gave {column}. It must give "
+            "the same dtypes and shapes for all rows."
+        )
+    return data

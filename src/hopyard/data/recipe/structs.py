@@ -1,0 +1,118 @@
+"""Structs as columns of their own: field ``b`` of a struct column ``a`` is the column ``a.b``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from hopyard.data.sources.columns import check_names
+from hopyard.errors import DataError
+
+
+@dataclass(frozen=True)
+class FlatColumn:
+    """A column of an Arrow schema that is no struct, or a field of structs that is none.
+
+    Attributes:
+        name: dotted.
+        path: the names that lead to it.
+        type: of its values.
+        leaf: number of its first leaf in a Parquet file of that schema.
+        nullable: it, or a struct around it, may be null.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    type: pa.DataType
+    leaf: int
+    nullable: bool
+
+
+def flat_columns(schema: pa.Schema) -> dict[str, FlatColumn]:
+    """The columns of a schema and the fields of its structs, in order.
+
+    Raises:
+        DataError: two would have one name, or a struct has no fields.
+    """
+    check_names(schema.names)
+    columns: dict[str, FlatColumn] = {}
+    leaf = 0
+    for field in schema:
+        for column in _fields(field, (), leaf, False):
+            if (other := columns.get(column.name)) is not None:
+                raise DataError(
+                    f"{_described(column)} and {_described(other)} would both be the column {column.name!r}. "
+                    "Rename one of them."
+                )
+            columns[column.name] = column
+        leaf += count_leaves(field.type)
+    return columns
+
+
+def _fields(field: pa.Field, around: tuple[str, ...], leaf: int, nullable: bool) -> Iterator[FlatColumn]:
+    path, nullable = (*around, field.name), nullable or field.nullable
+    if not is_struct(field.type):
+        yield FlatColumn(".".join(path), path, field.type, leaf, nullable)
+        return
+    check_names(inner.name for inner in field.type.fields)
+    if not field.type.num_fields:
+        raise DataError(f"Column {'.'.join(path)!r} is a struct without fields. Drop the column.")
+    for inner in field.type.fields:
+        yield from _fields(inner, path, leaf, nullable)
+        leaf += count_leaves(inner.type)
+
+
+def _described(column: FlatColumn) -> str:
+    if len(column.path) == 1:
+        return f"The column named {column.name!r}"
+    return f"the field {'.'.join(column.path[1:])!r} of the struct {column.path[0]!r}"
+
+
+def is_struct(kind: Any) -> bool:
+    """Whether it is an Arrow type of structs. Extension types are what they are, not their storage."""
+    return isinstance(kind, pa.StructType)
+
+
+def count_leaves(kind: pa.DataType) -> int:
+    """How many columns a type takes in a Parquet file."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return count_leaves(kind.storage_type)
+    if pa.types.is_struct(kind) or pa.types.is_map(kind) or hasattr(kind, "value_field"):
+        return sum(count_leaves(kind.field(i).type) for i in range(kind.num_fields))
+    return 1
+
+
+def field_of(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
+    """The column, or the field of structs, at this path; null where a struct around it is."""
+    return _inside(table[path[0]], path[1:])
+
+
+def flatten_structs(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns with those that are Arrow arrays of structs replaced by their fields.
+
+    Raises:
+        DataError: two columns would have one name.
+    """
+    if not any(is_struct(getattr(values, "type", None)) for values in columns.values()):
+        return dict(columns)
+    types = {
+        name: values.type if is_struct(getattr(values, "type", None)) else pa.null()
+        for name, values in columns.items()
+    }
+    flat = flat_columns(pa.schema(types.items()))
+    structs = {name: columns[name] for name, kind in types.items() if is_struct(kind)}
+    return {
+        column.name: columns[column.path[0]]
+        if len(column.path) == 1
+        else _inside(structs[column.path[0]], column.path[1:])
+        for column in flat.values()
+    }
+
+
+def _inside(array: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        array = array.flatten()[array.type.get_field_index(name)]
+    return array

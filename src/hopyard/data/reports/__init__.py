@@ -1,0 +1,1 @@
+"""Looking at datasets: summaries, throughput, and a page about one."""

@@ -1,0 +1,1 @@
+"""Whatever holds rows, as one kind of source."""

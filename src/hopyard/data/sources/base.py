@@ -1,0 +1,100 @@
+"""What ``prepare`` and ``fit`` take: one contract over everything that holds rows.
+
+Rules of a source:
+
+* **Columns.** Names are unique strings; their order is the data's own.
+* **Batches** come in the order of the rows, every one with all columns and at least one row.
+* **Twice.** A source may be read again, unless it is ``one_shot``: then rows that ``head`` took
+  are kept and come first in ``batches``, and a second pass is an error.
+* **Fingerprint.** Digest of the logical content; equal for equal rows, whatever holds them.
+
+pandas, polars and PyTorch are recognised by the modules of their types, never imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from hopyard.data.ragged import Ragged
+from hopyard.data.sources.collect import Collected, Collector
+from hopyard.data.sources.columns import ColumnData, check_lengths
+
+Batch = Mapping[str, ColumnData]
+
+
+class Source(ABC):
+    """Rows of named columns. See the module's text for the rules.
+
+    Attributes:
+        columns: names, in order.
+        rows: how many, or None if that is known only after reading.
+        one_shot: rows can be read once.
+        watch: called with the rows read so far while all of them are, after each batch.
+    """
+
+    columns: list[str]
+    rows: int | None = None
+    one_shot = False
+    watch: Callable[[int], None] | None = None
+    _collected: Collected | None = None
+
+    @abstractmethod
+    def batches(self) -> Iterator[Batch]:
+        """The rows, some at a time."""
+
+    def head_batches(self) -> Iterator[Batch]:
+        """The same as ``batches``, but the rows remain to be read."""
+        return self.batches()
+
+    @abstractmethod
+    def select(self, names: Sequence[str]) -> Source:
+        """The source with only these columns (in its own order); ColumnError names all unknown ones."""
+
+    def head(self, n: int) -> dict[str, npt.NDArray[Any] | Ragged]:
+        """The first ``n`` rows, or all if fewer, as a batch holds them; nulls as zeros."""
+        return {name: data.as_batch() for name, data in self.head_columns(n).items()}
+
+    def head_columns(self, n: int) -> Batch:
+        """The first ``n`` rows, with which of them are null."""
+        collector = Collector(memory=sys.maxsize)
+        taken = 0
+        for batch in self.head_batches():
+            rows = min(n - taken, check_lengths(batch))
+            collector.add({name: data[:rows] for name, data in batch.items()})
+            taken += rows
+            if taken >= n:
+                break
+        return collector.finish().columns or {}
+
+    def known_columns(self) -> Batch | None:
+        """All rows, if they are in memory already."""
+        return None if self._collected is None else self._collected.columns
+
+    def fingerprint(self) -> str | None:
+        """Digest of the logical content; None for one-shot sources until they are collected."""
+        if self._collected is None and self.one_shot:
+            return None
+        return self._collect(None).fingerprint
+
+    def collect(self, spool: Path | None = None) -> Collected:
+        """All rows, with the fingerprint. What exceeds the memory goes to files in ``spool``."""
+        return self._collect(spool or Path(tempfile.gettempdir()))
+
+    def _collect(self, spool: Path | None) -> Collected:
+        known = self._collected
+        if known is None or (known.columns is None and spool is not None):
+            with contextlib.closing(Collector(spool, expected=self.rows)) as collector:
+                for batch in self.batches():
+                    collector.add(batch)
+                    if self.watch is not None:
+                        self.watch(collector.rows)
+                self._collected = known = collector.finish()
+        return known

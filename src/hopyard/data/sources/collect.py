@@ -1,0 +1,300 @@
+"""One pass over a source: its fingerprint, and its rows where any can be reached.
+
+The fingerprint is over logical content: of each column the name, the kind, dtype and shape, the
+elements of the rows that are not null, the lengths of ragged rows and which rows are null. So a
+dict of arrays and the same rows in a frame or in files, in batches of any size, have the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.ragged import Ragged, offsets_of
+from hopyard.data.schema import Column, unknown_columns
+from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, empty_data, expand
+from hopyard.errors import DataError, StorageFullError
+from hopyard.objects.digests import Hasher, digest_json
+
+MEMORY = 256 << 20  # bytes; a source of more is spooled to files, or read again
+_COPIED_AT_ONCE = 16 << 20
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one pass over a source found.
+
+    Attributes:
+        rows: how many there are.
+        fingerprint: digest of the logical content of all columns.
+        columns: all rows of all columns, or None if they did not fit the memory and were not spooled.
+    """
+
+    rows: int
+    fingerprint: str
+    columns: Mapping[str, ColumnData] | None
+
+
+class Collector:
+    """Takes a source's batches, digests them and keeps them.
+
+    Args:
+        spool: a directory for unnamed temporary files, for what is more than ``memory`` bytes; None:
+            such a source is only digested.
+        memory: bytes kept in memory; None: ``MEMORY``.
+        expected: how many rows will come, if known.
+    """
+
+    def __init__(
+        self, spool: Path | None = None, memory: int | None = None, expected: int | None = None
+    ) -> None:
+        self._columns: dict[str, _ColumnCollector] = {}
+        self._spool = spool
+        self._memory = MEMORY if memory is None else memory
+        self._expected = expected or 0
+        self._rows = 0
+        self._held = 0
+
+    @property
+    def rows(self) -> int:
+        """How many were added."""
+        return self._rows
+
+    def add(self, batch: Mapping[str, ColumnData]) -> None:
+        if not self._columns:
+            self._columns = self._begin(batch)
+        if set(batch) != set(self._columns):
+            self._refuse_columns(batch)
+        rows = check_lengths(batch)
+        self._held += sum(data.nbytes for data in batch.values())
+        if self._held > self._memory:
+            for column in self._columns.values():
+                column.leave_memory(self._spool)
+        for name, column in self._columns.items():
+            column.add(batch[name], self._rows)
+        self._rows += rows
+
+    def _begin(self, first: Mapping[str, ColumnData]) -> dict[str, _ColumnCollector]:
+        """With room for the expected rows, if they all fit the memory; else it is left at once."""
+        times = max(self._expected / check_lengths(first), 1)
+        expected = {name: int(data.nbytes * times) for name, data in first.items()}
+        if sum(expected.values()) > self._memory:
+            self._held = self._memory
+            expected = dict.fromkeys(expected, 0)
+        return {name: _ColumnCollector(data, expected[name]) for name, data in first.items()}
+
+    def finish(self) -> Collected:
+        """Raises DataError if there was nothing."""
+        if not self._rows:
+            raise empty_data()
+        digests = [column.digest(self._rows) for column in self._columns.values()]
+        values = {name: column.values() for name, column in self._columns.items()}
+        kept = {name: data for name, data in values.items() if data is not None}
+        return Collected(
+            self._rows, digest_json(digests, "hopyard.source"), kept if len(kept) == len(values) else None
+        )
+
+    def close(self) -> None:
+        """Let go of temporary files; what ``finish`` returned stays readable."""
+        for column in self._columns.values():
+            column.close()
+
+    def _refuse_columns(self, batch: Mapping[str, ColumnData]) -> None:
+        missing = sorted(set(self._columns) - set(batch)) or sorted(set(batch) - set(self._columns))
+        raise DataError(
+            f"Rows from number {self._rows} on have other columns than those before: {', '.join(batch)} instead "
+            f"of {', '.join(self._columns)} ({', '.join(missing)} differ). Give every row the same columns."
+        )
+
+
+def collect(columns: Mapping[str, ColumnData]) -> Collected:
+    """The same for columns that are in memory as a whole; nothing is copied."""
+    rows = check_lengths(columns)
+    digests = []
+    for data in columns.values():
+        column = _ColumnCollector(data, 0)
+        column.leave_memory(None)
+        column.add(data, 0)
+        digests.append(column.digest(rows))
+    return Collected(rows, digest_json(digests, "hopyard.source"), columns)
+
+
+class _ColumnCollector:
+    """The stream of one column's elements, and what its rows are; ``expected`` bytes."""
+
+    def __init__(self, first: ColumnData, expected: int) -> None:
+        self._column = first.column
+        self._hasher = Hasher("hopyard.column", threads=None)
+        self._store: _Memory | _File | None = _Memory(expected)
+        self._lengths: list[npt.NDArray[np.int64]] | None = None
+        self._missing: list[npt.NDArray[np.bool_]] = []
+        self._any_missing = False
+
+    def leave_memory(self, spool: Path | None) -> None:
+        if isinstance(self._store, _Memory):
+            held, self._store = self._store.array(), None if spool is None else _File(spool)
+            if self._store is not None:
+                self._store.append(held.data)
+
+    def close(self) -> None:
+        if isinstance(self._store, _File):
+            self._store.close()
+
+    def add(self, data: ColumnData, rows_before: int) -> None:
+        if data.column != self._column or self._lengths is not None:
+            data = self._reconcile(data, rows_before)
+        if isinstance(data.values, Ragged):
+            if self._lengths is None:
+                self._lengths = []
+            self._lengths.append(data.values.lengths)
+        self._missing.append(np.zeros(len(data), bool) if data.missing is None else data.missing)
+        self._any_missing |= data.missing is not None
+        for block in _blocks(data.present()):
+            self._hasher.update(block)
+            if self._store is not None:
+                self._store.append(block)
+
+    def _reconcile(self, data: ColumnData, rows_before: int) -> ColumnData:
+        """Let lists of another length make the column ragged; refuse any other change."""
+        mine, its = self._column, data.column
+        lists = {"tensor": mine.shape[1:], "ragged": mine.shape}.get(mine.kind)
+        other = {"tensor": its.shape[1:], "ragged": its.shape}.get(its.kind)
+        if mine == its:
+            return data
+        if lists is None or lists != other or mine.dtype != its.dtype or () in (_rank(mine), _rank(its)):
+            raise DataError(
+                f"Column {mine.name!r} is {mine} up to row {rows_before} and {its} from there. "
+                "Give all rows one dtype and shape."
+            )
+        if mine.kind == "tensor":
+            missing = self._all_missing()
+            self._lengths = [np.where(missing, 0, mine.shape[0])]
+            self._column = Column(mine.name, "ragged", mine.dtype, lists)
+        return as_ragged(data)
+
+    def _all_missing(self) -> npt.NDArray[np.bool_]:
+        return np.concatenate(self._missing) if self._missing else np.zeros(0, bool)
+
+    def digest(self, rows: int) -> dict[str, Any]:
+        """What the fingerprint of a source says of this column."""
+        return {
+            "column": self._column.to_json(),
+            "rows": rows,
+            "values": self._hasher.hexdigest(),
+            "lengths": None if self._lengths is None else _digest(np.concatenate(self._lengths)),
+            "missing": _digest(self._all_missing()) if self._any_missing else None,
+        }
+
+    def values(self) -> ColumnData | None:
+        if self._store is None:
+            return None
+        column, missing = self._column, self._all_missing() if self._any_missing else None
+        dtype = np.dtype(np.uint8 if column.dtype == "object" else column.dtype)
+        elements = self._store.array().view(dtype)
+        if 0 not in column.shape:
+            elements = elements.reshape(-1, *column.shape)
+        elif self._lengths is None:
+            rows = sum(map(len, self._missing)) - (0 if missing is None else int(missing.sum()))
+            elements = elements.reshape(rows, *column.shape)
+        if self._lengths is None:
+            return ColumnData(column.name, column.kind, expand(elements, missing), missing)
+        offsets = offsets_of(np.concatenate(self._lengths))
+        return ColumnData(column.name, column.kind, Ragged(elements, offsets), missing)
+
+
+def _rank(column: Column) -> tuple[int, ...] | None:
+    """() for scalars, which are no lists."""
+    return () if column.kind == "tensor" and not column.shape else None
+
+
+def _digest(array: npt.NDArray[Any]) -> str:
+    hasher = Hasher("hopyard.column")
+    hasher.update(_bytes(np.ascontiguousarray(array)))
+    return hasher.hexdigest()
+
+
+def _blocks(array: npt.NDArray[Any]) -> Iterable[memoryview]:
+    """The array's bytes in C order: itself if they lie so, else copies of some rows at a time."""
+    if not array.size:
+        return
+    if array.flags.c_contiguous:
+        yield _bytes(array)
+        return
+    step = max(1, _COPIED_AT_ONCE // max(array.nbytes // len(array), 1))
+    for start in range(0, len(array), step):
+        yield _bytes(np.ascontiguousarray(array[start : start + step]))
+
+
+def _bytes(array: npt.NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+class _Memory:
+    """Bytes in one array that grows; NumPy's large arrays are in huge pages, where rows are gathered fast."""
+
+    def __init__(self, expected: int) -> None:
+        self._bytes = np.empty(expected, np.uint8)
+        self._used = 0
+
+    def append(self, block: memoryview) -> None:
+        end = self._used + len(block)
+        if end > len(self._bytes):
+            grown = np.empty(max(end, 2 * len(self._bytes)), np.uint8)
+            grown[: self._used] = self.array()
+            self._bytes = grown
+        self._bytes[self._used : end] = block
+        self._used = end
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        return self._bytes[: self._used]
+
+
+class _File:
+    """An unnamed temporary file: gone with this process, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+
+    def append(self, block: memoryview) -> None:
+        try:
+            self._file.write(block)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._full(error) from error
+        if not self._file.tell():
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk was said at the write
+            self._file.close()
+
+    def _full(self, error: OSError) -> Exception:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return error
+        return StorageFullError(
+            f"No space is left in {self._directory} for the rows of a source that is read once while they are "
+            "shuffled. Make space there, or set TMPDIR to a larger directory, and prepare again."
+        )
+
+
+def pick(columns: Mapping[str, Any], names: Sequence[str], what: str = "column") -> dict[str, Any]:
+    """These columns, in the order that the data has them; ColumnError names all unknown ones."""
+    if unknown := [name for name in dict.fromkeys(names) if name not in columns]:
+        raise unknown_columns(unknown, columns, what)
+    return {name: values for name, values in columns.items() if name in set(names)}

@@ -1,0 +1,216 @@
+"""From Arrow arrays to columns, without copying where Arrow's memory is the array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopyard.data.ragged import Ragged, offsets_of
+from hopyard.data.sources.columns import ColumnData, expand, settle
+from hopyard.errors import DataError, UnsupportedTypeError
+
+SUPPORTED = (
+    "numbers, booleans, strings, bytes, datetimes (kept as int64 nanoseconds), and arrays or lists of numbers"
+)
+
+
+def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
+    """A column from an Arrow array.
+
+    Dictionaries and run-ends are decoded; lists become ragged, or tensors if they settle on one
+    length; dates, times, timestamps and durations become int64 nanoseconds, decimals float64.
+    """
+    if pa.types.is_null(array.type):
+        raise UnsupportedTypeError(f"{name} (nothing but nulls)")
+    try:
+        array = _one_chunk(_plain(array))
+    except pa.ArrowInvalid as error:
+        why = str(error)
+        if pa.types.is_temporal(array.type):
+            why = "times that int64 nanoseconds do not reach, 1677 to 2262: replace them, or filter those rows out"
+        raise UnsupportedTypeError(f"{name} ({array.type}: {why})") from error
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        return _from_fixed_lists(name, array)
+    if is_list(kind):
+        return _from_lists(name, array)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return _from_strings(name, array)
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _from_numbers(name, array)
+    raise UnsupportedTypeError(f"{name} ({kind}{_advice(kind)})")
+
+
+def _advice(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_map(kind):
+        return ": make its keys columns, or its values a list"
+    if types.is_struct(kind):
+        return ": make its fields columns"
+    return ""
+
+
+def _one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+
+
+def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The same values in one of the types that are read below."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        if hasattr(kind, "shape"):
+            return _plain(_tensor_storage(array))
+        storage = _storage(array)
+        return storage.cast(pa.bool_()) if kind.extension_name == "arrow.bool8" else _plain(storage)
+    if pa.types.is_dictionary(kind):
+        return _decoded(array)
+    if pa.types.is_run_end_encoded(kind):
+        return _plain(pc.run_end_decode(array))
+    target = _plain_type(kind)
+    if target is None:
+        return array
+    plain = array if target == kind else array.cast(target)
+    return plain.cast(pa.int64()) if pa.types.is_temporal(target) else plain
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType | None:
+    types = pa.types
+    if types.is_date(kind) or (types.is_timestamp(kind) and kind.tz is None):
+        return pa.timestamp("ns")
+    if types.is_timestamp(kind):
+        return pa.timestamp("ns", kind.tz)
+    if types.is_time(kind):
+        return pa.time64("ns")
+    if types.is_duration(kind):
+        return pa.duration("ns")
+    if types.is_decimal(kind):
+        return pa.float64()
+    if types.is_string(kind) or types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary(kind) or types.is_fixed_size_binary(kind) or types.is_binary_view(kind):
+        return pa.large_binary()
+    return None
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether rows are lists of any length."""
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def _decoded(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """A dictionary's values. Neither ``cast`` nor ``take`` knows all types, so they are made plain before."""
+    if isinstance(array, pa.ChunkedArray):
+        kind = _plain(pa.array([], array.type.value_type)).type
+        return pa.chunked_array([_decoded(chunk) for chunk in array.chunks], kind)
+    return _plain(array.dictionary).take(array.indices)
+
+
+def _storage(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([chunk.storage for chunk in array.chunks], array.type.storage_type)
+    return array.storage
+
+
+def _tensor_storage(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """A fixed-shape tensor as nested fixed-size lists, which keeps its shape."""
+    kind = array.type
+    if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
+        raise UnsupportedTypeError(f"a tensor with permuted dimensions ({kind})")
+    chunk = _one_chunk(_storage(array))
+    values = chunk.values
+    for size in reversed(kind.shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
+    nested = pa.FixedSizeListArray.from_arrays(values, kind.shape[0])
+    nested = nested.slice(chunk.offset, len(chunk)) if len(nested) != len(chunk) else nested
+    return pc.if_else(chunk.is_valid(), nested, None) if chunk.null_count else nested
+
+
+def _missing(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return _bools(array.is_null()) if array.null_count else None
+
+
+def _bools(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """As ``to_numpy``, which would import pandas; where it is null, any values."""
+    return _numbers(array.cast(pa.uint8())).view(np.bool_)
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """Where it is null, any values."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _from_numbers(name: str, array: pa.Array) -> ColumnData:
+    missing = _missing(array)
+    values = _bools(array) if pa.types.is_boolean(array.type) else _numbers(array)
+    return ColumnData(
+        name, "tensor", values if missing is None else expand(values[~missing], missing), missing
+    )
+
+
+def _from_strings(name: str, array: pa.Array) -> ColumnData:
+    missing = _missing(array)
+    text = pa.types.is_large_string(array.type)
+    if missing is not None:
+        array = array.fill_null("" if text else b"")
+    _, offsets, data = array.buffers()
+    bounds = (
+        np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
+        if len(array)
+        else np.zeros(1, np.int64)
+    )
+    whole = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+    values = Ragged(whole[bounds[0] : bounds[-1]], bounds - bounds[0])
+    return ColumnData(name, "string" if text else "bytes", values, missing)
+
+
+def _elements(name: str, values: pa.Array) -> npt.NDArray[Any]:
+    """The values of lists: numbers, or tensors if the lists are nested."""
+    if pa.types.is_struct(values.type):
+        raise UnsupportedTypeError(f"{name} (lists of {values.type}: make a column of lists of every field)")
+    inner = settle(from_arrow(name, values))
+    if inner.kind != "tensor" or not isinstance(inner.values, np.ndarray):
+        what = (
+            "lists that are ragged in more than one dimension: pad the inner ones to one length"
+            if inner.kind == "ragged"
+            else f"lists of {inner.kind}s: join them to one text, or give every value a number"
+        )
+        raise UnsupportedTypeError(f"{name} ({what})")
+    if inner.missing is not None:
+        raise DataError(
+            f"Column {name!r} has {int(inner.missing.sum())} nulls inside its lists. `nulls` is about whole rows: "
+            "fill them, or make those rows null."
+        )
+    return inner.values
+
+
+def _from_fixed_lists(name: str, array: pa.Array) -> ColumnData:
+    missing = _missing(array)
+    size = array.type.list_size
+    values = _elements(name, array.flatten())  # leaves out the values below nulls
+    rows = len(array) - (0 if missing is None else int(missing.sum()))
+    return ColumnData(name, "tensor", expand(values.reshape(rows, size, *values.shape[1:]), missing), missing)
+
+
+def _from_lists(name: str, array: pa.Array) -> ColumnData:
+    missing = _missing(array)
+    lengths = pc.list_value_length(array)
+    if missing is not None:
+        lengths = lengths.fill_null(0)
+    offsets = offsets_of(_numbers(lengths).astype(np.int64))
+    values = _elements(name, array.flatten())
+    return ColumnData(name, "ragged", Ragged(values, offsets), missing)

@@ -1,0 +1,165 @@
+import gc
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hopyard.data import NodeCache, open_dataset
+from hopyard.data.cache.durability import durability
+from hopyard.errors import CorruptError
+
+from .test_cache import mounted
+
+WANTED = {"text": "text"}
+
+
+def write(path, rows=400, group=20):
+    texts = [f"{row:06}" for row in range(rows)]
+    pq.write_table(pa.table({"row": np.arange(rows), "text": texts}), path, row_group_size=group)
+    return str(path)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_decoding_that_nobody_wants_any_more_ends_at_the_next_piece(tmp_path, cached):
+    stopped, pieces = threading.Event(), []
+
+    def transform(columns):
+        pieces.append(len(columns["row"]))
+        if pieces[1:]:  # the first one tells the columns
+            stopped.set()
+        return columns
+
+    cache = NodeCache(tmp_path / "cache") if cached else False
+    path = write(tmp_path / "a.parquet", 2000, 100)
+    reader = open_dataset(path, cached_transform=transform, cache=cache).reader()
+    assert reader.view(WANTED, None, stopped) is None
+    assert sum(pieces[1:]) < 2000
+    assert not list(tmp_path.glob("cache/*.part"))
+    stopped.clear()
+    pieces.clear()
+    assert reader.view(WANTED, None, threading.Event()) is not None
+
+
+def test_a_row_group_without_rows_is_a_partition_without_rows(tmp_path):
+    schema = pa.schema({"row": pa.int64(), "text": pa.string()})
+    with pq.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
+        for rows in (3, 0):
+            table = pa.table({"row": np.arange(rows), "text": ["x"] * rows}, schema)
+            writer.write_batch(table.to_batches()[0] if rows else pa.RecordBatch.from_pylist([], schema))
+    dataset = open_dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "cache"))
+    full, empty = dataset.partitions(2)
+    assert len(full) == 3
+    for rows in (empty[:], empty[[]]):
+        assert {name: (len(its), its.dtype) for name, its in rows.items()} == {
+            "row": (0, np.int64),
+            "text": (0, object),
+        }
+    assert list(empty.loader(2)) == []
+
+
+def test_windows_that_are_over_keep_no_files_that_the_cache_gave_up(tmp_path):
+    path = write(tmp_path / "a.parquet")
+    size = sum(
+        open_dataset(path).reader()._decoded_size(open_dataset(path).schema, group) for group in range(12)
+    )
+    dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache", limit=size))
+    loader = dataset.loader(50, shuffle=True, window=size // 4)
+    assert sum(len(batch["row"]) for batch in loader) == 400
+    assert list(tmp_path.glob("cache/*.flat"))
+    gc.collect()
+    assert str(tmp_path / "cache") not in Path("/proc/self/maps").read_text()
+
+
+def test_what_a_short_file_system_has_already_needs_no_room(tmp_path):
+    path = write(tmp_path / "a.parquet", 20_000, 1_000)
+    with mounted(tmp_path / "mount", "size=1m"):
+        cache = NodeCache(tmp_path / "mount" / "cache")
+        for _ in range(2):
+            dataset = open_dataset(path, cache=cache)
+            assert sum(len(batch["row"]) for batch in dataset.loader(500)) == 20_000
+            durability.join()
+            assert len(cache.entries()) == 20
+            inodes = {entry.path.stat().st_ino for entry in cache.entries()}
+        dataset = open_dataset(path, cache=cache)
+        assert sum(len(batch["row"]) for batch in dataset.loader(500)) == 20_000
+        assert {entry.path.stat().st_ino for entry in cache.entries()} == inodes, "nothing was made again"
+        del dataset
+        gc.collect()
+
+
+def test_a_transform_of_other_columns_is_another_transform(tmp_path):
+    def lengths(columns):
+        kind = 1 if isinstance(columns["list"], np.ndarray) else 2
+        return {"kind": np.full(len(columns["list"]), kind)}
+
+    cache = NodeCache(tmp_path / "cache")
+    pq.write_table(pa.table({"list": [[1, 2], [3, 4]]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"list": [[1, 2, 3]]}), tmp_path / "b.parquet")
+    alone = open_dataset(tmp_path / "a.parquet", cached_transform=lengths, cache=cache)
+    assert alone[:]["kind"].tolist() == [1, 1]
+    both = open_dataset(
+        [tmp_path / "a.parquet", tmp_path / "b.parquet"], cached_transform=lengths, cache=cache
+    )
+    assert both[:]["kind"].tolist() == [2, 2, 2]
+
+
+def test_a_file_that_was_replaced_before_the_first_read_is_named(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"row": pa.array([1, 2, 3])}), path)
+    dataset = open_dataset(path, filters=[("row", ">", 1)], cache=False)
+    size = path.stat().st_size
+    pq.write_table(pa.table({"row": pa.array([3, 1, 5])}), path)
+    assert path.stat().st_size == size
+    with pytest.raises(CorruptError, match=r"a\.parquet was changed since .* open the dataset again"):
+        dataset[:]
+
+
+def test_thousands_of_tiny_row_groups_are_decoded_together_into_memory(tmp_path):
+    path = write(tmp_path / "a.parquet", 2400, 2)
+    dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache"))
+    loader = dataset.loader(100, shuffle=True)
+    for _ in range(2):
+        batches = list(loader)
+        rows = np.concatenate([batch["row"] for batch in batches])
+        assert sorted(rows) == list(range(2400))
+        assert [f"{row:06}" for row in rows] == [text for batch in batches for text in batch["text"]]
+    assert dataset[[7, 2399]]["text"].tolist() == ["000007", "002399"]
+    assert not (tmp_path / "cache").exists()
+    made = open_dataset(path, cache=NodeCache(tmp_path / "cache"), cached_transform=lambda columns: columns)
+    assert len(made[:10]["row"]) == 10
+    assert list(tmp_path.glob("cache/*.flat"))
+
+
+def memory_files():
+    links = Path("/proc/self/fd").iterdir()
+    return sum("memfd:hopyard" in str(link.readlink()) for link in links if link.is_symlink())
+
+
+def test_a_dataset_that_nobody_has_holds_neither_memory_nor_descriptors(tmp_path):
+    path = write(tmp_path / "a.parquet")
+    gc.collect()
+    gc.disable()
+    try:
+        dataset = open_dataset(path, cache=False)
+        assert sum(len(batch["text"]) for batch in dataset.loader(50, shuffle=True, window=2000)) == 400
+        assert memory_files()
+        del dataset
+        assert not memory_files()
+    finally:
+        gc.enable()
+
+
+def test_hundreds_of_columns_that_differ_in_length_are_found_a_few_rows_at_a_time(tmp_path):
+    names = [f"c{number}" for number in range(600)]
+    texts = {name: [f"{name} {row}"[: row % 7 + 2] for row in range(300)] for name in names}
+    pq.write_table(pa.table(texts), tmp_path / "a.parquet", row_group_size=100)
+    dataset = open_dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "cache"))
+    view = dataset.reader().view({name: name for name in names})
+    assert view is not None
+    assert 1 <= view.rows_at_once < 200, "else the places of 32,768 rows are half a gigabyte"
+    batches = list(dataset.loader(128))
+    for name in names:
+        assert [text for batch in batches for text in batch[name]] == texts[name]
