@@ -267,17 +267,35 @@ def test_a_cache_that_cannot_be_written_is_said_once(write, rows, tmp_path, warn
     assert "the node cache" in warnings_of()[0]
 
 
-def test_a_cache_that_goes_under_a_running_loader_is_made_again(write, rows, tmp_path):
-    dataset = open_dataset(write(LAYOUT), cache=tmp_path / "cache")
-    loader = dataset.loader(10, True, window=WINDOW)
-    for epoch in range(3):
-        seen = []
-        for number, batch in enumerate(loader):
+def test_a_cache_that_goes_under_a_running_loader_is_made_again(write, rows, tmp_path, warnings_of):
+    cache, moved, decoded = tmp_path / "cache", [], []
+
+    def moving(columns):
+        first = int(columns["id"][0])
+        decoded.append(first)
+        if first in (20, 80) and len(moved) < 6 and cache.exists():  # this row group is being made in it
+            moved.append(cache.rename(tmp_path / f"cache-{len(moved)}"))
+        return columns
+
+    # Of windows of one row group, only one is made at a time.
+    loader = open_dataset(write(LAYOUT), cache=cache, cached_transform=moving).loader(10, True, window=1)
+
+    def read():
+        decoded.clear()
+        batches = list(loader)
+        for batch in batches:
             rows.check(batch)
-            seen += batch["id"].tolist()
-            if number in (1, 6):
-                (tmp_path / "cache").rename(tmp_path / f"cache-{epoch}-{number}")
-        assert sorted(seen) == list(range(120))
+        assert sorted(rows.ids(batches)) == list(range(120))
+
+    for epoch in 1, 2, 3:
+        read()
+        assert len(moved) == 2 * epoch
+        assert set(decoded) >= {20, 80}, "what had no place in the cache is tried again"
+    read()
+    assert len(list(cache.glob("*.flat"))) == 6
+    read()
+    assert decoded == []
+    assert warnings_of() == []
 
 
 @pytest.mark.parametrize("window", [None, 60_000])

@@ -261,6 +261,8 @@ class Decoder:
                 try:
                     claim = cache.claim(self._key(packs, group), wait=wait)
                     flat = None if claim is None else self._make(claim, packs, group, stopped)
+                except FileNotFoundError:  # someone removed the cache; the next claim makes it again
+                    continue
                 except OSError as error:  # the disk is full, or there is more than was estimated
                     self._may_be_kept(packs)[group] = False
                     self._warn("decoded data is held in memory if it is not in the cache yet: %s", error)
