@@ -1,8 +1,12 @@
 """Datasets of any layout, written as ``prepare`` writes them, for the tests of reading; small data to prepare."""
 
+import contextlib
+import subprocess
+
 import numpy as np
 import pytest
 
+from hopyard.data.cache.durability import durability
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Manifest
 from hopyard.data.preparing.parquet import FileWriter
@@ -125,3 +129,22 @@ def files_of():
         return {e.name: store.get(e.name) for e in store.list() if e.name.endswith(".parquet")}
 
     return read
+
+
+@pytest.fixture
+def mounted():
+    """``with mounted(folder, "1m")``: the folder, which is made, is a file system of this size."""
+
+    @contextlib.contextmanager
+    def mount(folder, size):
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("mounting a file system needs root")
+        try:
+            yield
+        finally:
+            durability.join()
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+    return mount

@@ -11,8 +11,6 @@ from hopyard.data import NodeCache, open_dataset
 from hopyard.data.cache.durability import durability
 from hopyard.errors import CorruptError
 
-from .test_cache import mounted
-
 WANTED = {"text": "text"}
 
 
@@ -73,9 +71,9 @@ def test_windows_that_are_over_keep_no_files_that_the_cache_gave_up(tmp_path):
     assert str(tmp_path / "cache") not in Path("/proc/self/maps").read_text()
 
 
-def test_what_a_short_file_system_has_already_needs_no_room(tmp_path):
+def test_what_a_short_file_system_has_already_needs_no_room(mounted, tmp_path):
     path = write(tmp_path / "a.parquet", 20_000, 1_000)
-    with mounted(tmp_path / "mount", "size=1m"):
+    with mounted(tmp_path / "mount", "1m"):
         cache = NodeCache(tmp_path / "mount" / "cache")
         for _ in range(2):
             dataset = open_dataset(path, cache=cache)
