@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.data import open_dataset
+from hopyard.data.cache.durability import durability
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="looks at the process in /proc"
@@ -26,6 +27,7 @@ def anonymous_bytes():
 
 def held():
     """What the process holds: open files, mappings by kind, threads."""
+    durability.join()  # which ends some seconds after the last epoch that made an entry
     gc.collect()
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {
