@@ -128,8 +128,11 @@ def test_an_iteration_that_is_left_ends_what_is_in_the_background(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    before = set(threading.enumerate())
+
     def windows():
-        return [thread for thread in threading.enumerate() if thread.name.startswith("hopyard-window")]
+        begun = set(threading.enumerate()) - before
+        return [thread for thread in begun if thread.name.startswith("hopyard-window")]
 
     path = tmp_path / "lists.parquet"
     pq.write_table(pa.table({"x": [[float(i)] * 8 for i in range(4000)]}), path, row_group_size=500)
