@@ -12,7 +12,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,25 +53,22 @@ def write_file(store: Store, name: str, tensors: Mapping[str, Tensor], manifest:
     ordered = sorted(tensors.items(), key=lambda item: (-ITEM_SIZES[item[1].dtype], item[0]))
     pieces: list[bytes | memoryview] = [_header(ordered, manifest)]
     pieces += [tensor.data.data for _, tensor in ordered if tensor.nbytes]
-    size = sum(map(len, pieces))
-    staging = store.staging() if size > _JOINED else None
+    put_pieces(store, name, pieces)
+
+
+def put_pieces(store: Store, name: str, pieces: Sequence[bytes | memoryview]) -> None:
+    """Store the object that these pieces are, one after the other; large ones without a copy in memory."""
+    staging = store.staging() if sum(map(len, pieces)) > _JOINED else None
     if staging is None:
         store.put(name, b"".join(pieces))
         return
     path = staging / temporary_name()
     try:
-        with write_errors(path), path.open("wb", buffering=0) as file:
-            for piece in pieces:
-                _write_all(file.fileno(), piece)
+        with write_errors(path), path.open("wb", buffering=_JOINED) as file:
+            file.writelines(pieces)
         store.put_file(name, path)
     finally:
         path.unlink(missing_ok=True)
-
-
-def _write_all(fd: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
 
 
 def _header(tensors: Iterable[tuple[str, Tensor]], manifest: Any) -> bytes:

@@ -1,0 +1,1 @@
+"""StockRoom: versions of data, models and experiments beside git."""
