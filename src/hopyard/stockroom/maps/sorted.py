@@ -1,0 +1,138 @@
+"""The sorted map: looking up, walking, and the ways to another map."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from hopyard.stockroom.maps import diff, update
+from hopyard.stockroom.maps.pages import Page, Pages, Readable, Writable
+
+
+class SortedMap:
+    """An immutable map from encoded keys to JSON values, in the order of the keys.
+
+    Values are anything that JSON has but null, and are the caller's own: changing one changes no map. Every look-up
+    reads at most one page a level, and the last few hundred pages are kept.
+
+    Args:
+        objects: where the pages are: ``Objects``, or a ``PackWriter``.
+        root: digest of the root page; None: the empty map.
+
+    Attributes:
+        root: as given. Maps of equal content have equal roots.
+
+    Raises (all methods that read):
+        NotFoundError: a page is not here.
+        CorruptError: a page is damaged.
+    """
+
+    def __init__(self, objects: Readable, root: str | None) -> None:
+        self.root = root
+        self._pages = Pages(objects)
+
+    def __reduce__(self) -> tuple[type[SortedMap], tuple[Readable, str | None]]:
+        return type(self), (self._pages.objects, self.root)
+
+    def __repr__(self) -> str:
+        return f"SortedMap(root={self.root!r})"
+
+    def __len__(self) -> int:
+        return 0 if self.root is None else self._pages.read(self.root).count
+
+    def get(self, key: bytes) -> Any | None:
+        """The value of ``key``; None if it has none."""
+        found = self.floor(key)
+        return found[1] if found is not None and found[0] == key else None
+
+    def floor(self, key: bytes) -> tuple[bytes, Any] | None:
+        """The entry with the greatest key that is not above ``key``; None if there is none."""
+        digest = self.root
+        while digest is not None:
+            page = self._pages.read(digest)
+            at = bisect_right(page.keys, key) - 1
+            if at < 0:
+                break
+            if not page.level:
+                return page.keys[at], own(page.values[at])
+            digest = page.values[at].digest
+        return None
+
+    def at(self, position: int) -> tuple[bytes, Any]:
+        """The entry that ``position`` entries come before.
+
+        Raises:
+            IndexError: there are not so many, or ``position`` is negative.
+        """
+        if self.root is None or not 0 <= position < len(self):
+            raise IndexError(f"position {position} of a map with {len(self)} entries")
+        page = self._pages.read(self.root)
+        while page.level:
+            ends = list(accumulate(child.entries for child in page.values))
+            child = bisect_right(ends, position)
+            position -= ends[child - 1] if child else 0
+            page = self._pages.read(page.values[child].digest)
+        return page.keys[position], own(page.values[position])
+
+    def items(self, start: bytes | None = None, stop: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
+        """Entries from ``start`` (None: from the first) to before ``stop`` (None: to the last), in order."""
+        for page, first, last in self._leaves(start, stop):
+            for at in range(first, last):
+                yield page.keys[at], own(page.values[at])
+
+    def keys(self, start: bytes | None = None, stop: bytes | None = None) -> Iterator[bytes]:
+        """The keys of ``items(start, stop)``."""
+        for page, first, last in self._leaves(start, stop):
+            yield from page.keys[first:last]
+
+    def _leaves(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[Page, int, int]]:
+        """Leaves with entries in the range, and which of their entries those are."""
+        waiting = [] if self.root is None else [self.root]
+        while waiting:
+            page = self._pages.read(waiting.pop())
+            last = len(page.keys) if stop is None else bisect_left(page.keys, stop)
+            if page.level:
+                first = 0 if start is None else max(0, bisect_right(page.keys, start) - 1)
+                waiting.extend(child.digest for child in reversed(page.values[first:last]))
+            else:
+                yield page, 0 if start is None else bisect_left(page.keys, start), last
+
+    def pages(self) -> Iterator[str]:
+        """Digests of all pages, each before those below it. Leaves are named without being read."""
+        waiting = [] if self.root is None else [(self.root, self._pages.read(self.root).level)]
+        while waiting:
+            digest, level = waiting.pop()
+            yield digest
+            if level:
+                children = self._pages.read(digest).values
+                waiting.extend((child.digest, level - 1) for child in reversed(children))
+
+    def update(self, writer: Writable, changes: Mapping[bytes, Any | None]) -> SortedMap:
+        """The map with ``changes``: new values of keys, None for keys that it shall not have. This map stays as it is.
+
+        Only pages that changes fall into are read and written. The map returned reads from ``writer``:
+        once that is closed, open it as ``SortedMap(objects, returned.root)``.
+
+        Raises:
+            UsageError: a key is not an encoded key; nothing was written.
+        """
+        return SortedMap(writer, update.update(self._pages, self.root, writer, changes))
+
+    def diff(self, other: SortedMap) -> Iterator[tuple[bytes, Any | None, Any | None]]:
+        """Keys whose values differ, in order, each with its value here and in ``other``; None: it has none.
+
+        Pages that both maps have are not read.
+        """
+        for key, mine, theirs in diff.differences(self._pages, self.root, other._pages, other.root):
+            yield key, own(mine), own(theirs)
+
+
+def own(value: Any) -> Any:
+    """A copy of a JSON value, so that whoever changes it changes no page that is kept."""
+    if isinstance(value, list):
+        return [own(each) for each in value]
+    if isinstance(value, dict):
+        return {name: own(each) for name, each in value.items()}
+    return value
