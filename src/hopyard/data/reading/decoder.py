@@ -18,14 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from hopyard.data.cache.node import Claim, Found, NodeCache
 from hopyard.data.order import WINDOW_BYTES
-from hopyard.data.preparing.layout import Values
-from hopyard.data.reading.flat import Block, Packs, write_flat
+from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
+from hopyard.data.reading.pieces import Group, one_ahead, pieces_of
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.arrow_columns import undecodable
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column, Schema
@@ -39,28 +36,6 @@ _FEWEST_ROWS, _MOST_ROWS = 256, 1 << 16
 _MOST_THREADS = 4
 _MANY_GROUPS, _DUST_BYTES = 1000, 16 << 10
 _HELD_AT_MOST = 32  # flat files in memory, of each dataset; each is a descriptor of 1,024 in a process
-
-
-@dataclass(frozen=True)
-class Group:
-    """One row group of a dataset.
-
-    Attributes:
-        file: it is in; number: of the file in the manifest.
-        within: its number in the file.
-        rows: how many of its rows belong to the dataset.
-        content: digest of the file's content, or of its footer; tells files apart whose identities are equal.
-        selected: (all rows,) of the row group, which belong to it; None: all.
-        selection: digest of them.
-    """
-
-    file: StoredFile
-    number: int
-    within: int
-    rows: int
-    content: str
-    selected: Callable[[], pa.Array] | None = None
-    selection: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +303,7 @@ class Decoder:
         rows = sum(self._groups[group].rows for group in groups)
         pieces = self._pieces(packs, groups, stopped)
         if usable_cores() > 1:
-            pieces = _one_ahead(pieces)
+            pieces = one_ahead(pieces)
         descriptor = _memory_file()
         try:
             blocks = write_flat(descriptor, self._schema, packs, rows, pieces)
@@ -342,43 +317,20 @@ class Decoder:
 
     def _pieces(
         self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None
-    ) -> Iterator[dict[str, Values]]:
+    ) -> Iterator[Piece]:
         """The rows of the row groups, some at a time."""
         width = max(sum(self._size(packs, group) for group in groups), 1)
         rows = max(sum(self._groups[group].rows for group in groups), 1)
         at_once = min(max(_PIECE_BYTES * rows // width, _FEWEST_ROWS), _MOST_ROWS)
         names = [name for pack in packs for name in pack]
-        return (
-            piece
-            for group in groups
-            for piece in self._pieces_of(self._groups[group], names, at_once, stopped)
-        )
-
-    def _pieces_of(
-        self, group: Group, names: list[str], at_once: int, stopped: threading.Event | None
-    ) -> Iterator[dict[str, Values]]:
-        file = group.file
-        needed = self._recipe.needs(names) or file.footer.schema.to_arrow_schema().names[:1]
-        where = f"{file.name}, row group {group.within}"
-        selected = None if group.selected is None else group.selected()
-        start = 0
-        _check(stopped)
-        try:
-            batches = file.parquet(group.within).iter_batches(
-                at_once, [group.within], needed, use_threads=False
-            )
-            while (batch := next(batches, None)) is not None:
-                table = pa.Table.from_batches([batch])
-                if selected is not None:
-                    table = table.filter(selected.slice(start, len(batch)))
-                start += len(batch)
-                if table.num_rows:
-                    yield self._recipe.apply(table, names, group.number, where)
-                    _check(stopped)
-        except (pa.ArrowInvalid, OSError) as error:
-            file.check_unchanged()
-            raise undecodable(file, group.within, needed, error) from error
-        file.check_unchanged()
+        before = 0
+        for number in groups:
+            group = self._groups[number]
+            _check(stopped)
+            for piece in pieces_of(group, self._recipe, names, at_once):
+                yield Piece(before + piece.first, piece.columns)
+                _check(stopped)
+            before += group.rows
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -403,15 +355,6 @@ class _StoppedError(Exception):
 def _check(stopped: threading.Event | None) -> None:
     if stopped is not None and stopped.is_set():
         raise _StoppedError
-
-
-def _one_ahead(pieces: Iterator[dict[str, Values]]) -> Iterator[dict[str, Values]]:
-    """The same pieces; while one is used (written to a file), the next one is decoded in a thread."""
-    with ThreadPoolExecutor(1, "hopyard-ahead") as pool:
-        coming = pool.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
-            coming = pool.submit(next, pieces, None)
-            yield piece
 
 
 def _flat_of(found: Found, group: int) -> Flat:

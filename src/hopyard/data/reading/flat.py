@@ -22,7 +22,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -129,33 +129,44 @@ def _append(
     return block
 
 
+class Piece(NamedTuple):
+    """Some rows of some columns."""
+
+    first: int
+    """The row of the flat file with which they begin."""
+    columns: Mapping[str, Values]
+
+
 def write_flat(
-    descriptor: int, schema: Schema, packs: Packs, rows: int, pieces: Iterable[Mapping[str, Values]]
+    descriptor: int, schema: Schema, packs: Packs, rows: int, pieces: Iterable[Piece]
 ) -> list[Block]:
-    """Write ``rows`` rows, which come in ``pieces``, to an empty file.
+    """Write ``rows`` rows to an empty file.
+
+    Args:
+        pieces: the columns of one of ``packs`` come together. Rows of columns of fixed width may come again: the
+            last ones count. Others come once, in order.
 
     Raises:
         OSError: among others, the disk is full.
     """
     blocks = plan_blocks(schema, packs, rows)
-    fixed = [block for block in blocks if block.part == "rows"]
-    varying: dict[str, list[Ragged]] = {block.columns[0]: [] for block in blocks if block.part == "offsets"}
-    done = 0
-    for piece in pieces:
-        count = 0
-        for block in fixed:
-            data = _packed([piece[name] for name in block.columns], block)
-            _write(descriptor, data, block.offset + done * block.width)
-            count = len(data)
-        for name, parts in varying.items():
-            values = piece[name]
-            assert isinstance(values, Ragged)
-            parts.append(values)
-            count = len(values)
-        done += count
-    if done != rows:
-        raise ValueError(f"{rows} rows were promised, {done} came")
+    fixed = {block.columns[0]: block for block in blocks if block.part == "rows"}
     offsets = {block.columns[0]: block for block in blocks if block.part == "offsets"}
+    varying: dict[str, list[Ragged]] = {name: [] for name in offsets}
+    ends = dict.fromkeys((block.columns[0] for block in blocks), 0)
+    for first, columns in pieces:
+        for name in columns.keys() & ends.keys():
+            values = columns[name]
+            ends[name] = first + len(values)
+            if name in fixed:
+                block = fixed[name]
+                data = _packed([columns[each] for each in block.columns], block)
+                _write(descriptor, data, block.offset + first * block.width)
+            else:
+                assert isinstance(values, Ragged)
+                varying[name].append(values)
+    if any(end != rows for end in ends.values()):
+        raise ValueError(f"{rows} rows were promised, {ends} came")
     for name, parts in varying.items():
         _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), parts)
     os.ftruncate(descriptor, max((block.end for block in blocks), default=0))

@@ -20,14 +20,17 @@ import pyarrow.parquet as pq
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.page_header import (
+    LONGEST_HEADER,
+    PLAIN,
+    read_page_header,
+)
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Column
 from hopyard.errors import CorruptError
 
 Bytes = npt.NDArray[np.uint8]
 
-_LONGEST_HEADER = 512
-_DATA_PAGES = (0, 3)
 _LONG_ROWS = 64  # elements; longer rows are cheaper to copy one by one
 
 
@@ -75,7 +78,7 @@ def find_body(file: StoredFile, content: Bytes, group: int, leaf: int, width: in
             "it, or prepare the data again."
         )
     header = end - body - start
-    if not 0 < header <= _LONGEST_HEADER:
+    if not 0 < header <= LONGEST_HEADER:
         return None
     if not _is_plain_page(content[start : start + header].tobytes(), described.num_rows, body):
         return None
@@ -83,36 +86,12 @@ def find_body(file: StoredFile, content: Bytes, group: int, leaf: int, width: in
 
 
 def _is_plain_page(header: bytes, rows: int, body: int) -> bool:
-    """Whether a page header (Thrift compact protocol, as in parquet-format) is of one PLAIN data page."""
+    """Whether a page header is of one data page that is ``rows`` PLAIN values and nothing else."""
     try:
-        place, fields = 0, []
-        for _ in range(3):  # type, uncompressed size, compressed size
-            place, value = _read_field(header, place)
-            fields.append(value)
-        if header[place] == 0x15:  # a checksum
-            place, _ = _read_field(header, place)
-        kind, _, size = fields
-        place += 1  # the struct that describes the data page: number of values, [nulls, rows,] encoding
-        place, values = _read_field(header, place)
-        for _ in range(2 if kind == 3 else 0):
-            place, _ = _read_field(header, place)
-        _, encoding = _read_field(header, place)
-    except (IndexError, ValueError):
+        page, length = read_page_header(header)
+    except ValueError:
         return False
-    return kind in _DATA_PAGES and size == body and values == rows and encoding == 0
-
-
-def _read_field(header: bytes, place: int) -> tuple[int, int]:
-    """(place behind it, value) of an i32 field with the next field number."""
-    if header[place] != 0x15:
-        raise ValueError("not an i32")
-    shift = value = 0
-    while True:
-        place += 1
-        value |= (header[place] & 0x7F) << shift
-        shift += 7
-        if header[place] < 0x80:
-            return place + 1, (value >> 1) ^ -(value & 1)
+    return (length, page.size, page.values, page.encoding) == (len(header), body, rows, PLAIN)
 
 
 @dataclass(frozen=True)

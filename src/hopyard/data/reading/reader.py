@@ -16,7 +16,7 @@ from hopyard.data.manifest import Manifest
 from hopyard.data.order import Rows
 from hopyard.data.preparing.layout import stored_dtype
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.reading.decoder import Decoder, Flat, Group
+from hopyard.data.reading.decoder import Decoder, Flat
 from hopyard.data.reading.flat import Packs, pack
 from hopyard.data.reading.mapped import (
     Bodies,
@@ -26,6 +26,7 @@ from hopyard.data.reading.mapped import (
     first_rows_of,
     stored_as,
 )
+from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder

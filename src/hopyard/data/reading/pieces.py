@@ -1,0 +1,125 @@
+"""Row groups decoded, some rows at a time: lists of one length from their pages, everything else by Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hopyard.data.reading.flat import Piece
+from hopyard.data.reading.pages import Chunk, find_chunk, may_be_paged, read_rows
+from hopyard.data.reading.stored import StoredFile
+from hopyard.data.recipe.arrow_columns import undecodable
+from hopyard.data.recipe.recipe import Recipe
+
+Selected = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One row group of a dataset.
+
+    Attributes:
+        file: it is in; number: of the file in the manifest.
+        within: its number in the file.
+        rows: how many of its rows belong to the dataset.
+        content: digest of the file's content, or of its footer; tells files apart whose identities are equal.
+        selected: (all rows,) of the row group, which belong to it; None: all.
+        selection: digest of them.
+    """
+
+    file: StoredFile
+    number: int
+    within: int
+    rows: int
+    content: str
+    selected: Callable[[], pa.Array] | None = None
+    selection: str = ""
+
+
+def pieces_of(group: Group, recipe: Recipe, names: Sequence[str], at_once: int) -> Iterator[Piece]:
+    """The rows of a row group that belong to the dataset, as these columns of it; rows may come again.
+
+    Args:
+        at_once: rows that Arrow decodes before they are taken.
+
+    Raises:
+        CorruptError: the row group cannot be decoded, or its file changed; names file, row group and column.
+        DataError: its rows are not what the schema says.
+    """
+    selected = None if group.selected is None else group.selected()
+    left = []
+    for name in names:
+        chunk = _paged(group, recipe, name)
+        try:
+            if chunk is None:
+                left.append(name)
+            else:
+                yield from _from_pages(group, name, chunk, selected)
+        except (ValueError, OSError, pa.ArrowException):
+            left.append(name)  # from the start
+    if left:
+        yield from _by_arrow(group, recipe, left, at_once, selected)
+    group.file.check_unchanged()
+
+
+def _paged(group: Group, recipe: Recipe, name: str) -> Chunk | None:
+    if not recipe.is_plain(name) or not may_be_paged(recipe.schema[name]):
+        return None
+    return find_chunk(group.file, group.within, recipe.schema[name])
+
+
+def _from_pages(group: Group, name: str, chunk: Chunk, selected: pa.Array | None) -> Iterator[Piece]:
+    """The column, where it lies in pages of lists of one length.
+
+    Raises:
+        ValueError, OSError: it does not, or cannot be read.
+    """
+    keep = None if selected is None else selected.to_numpy(zero_copy_only=False)
+    start = first = 0
+    assert group.file.path is not None
+    with group.file.path.open("rb", buffering=0) as file:
+        for rows in read_rows(file, chunk):
+            wanted = rows if keep is None else rows[keep[start : start + len(rows)]]
+            start += len(rows)
+            if len(wanted):
+                yield Piece(first, {name: wanted})
+                first += len(wanted)
+
+
+def _by_arrow(
+    group: Group, recipe: Recipe, names: Sequence[str], at_once: int, selected: pa.Array | None
+) -> Iterator[Piece]:
+    file = group.file
+    needed = recipe.needs(names) or file.footer.schema.to_arrow_schema().names[:1]
+    where = f"{file.name}, row group {group.within}"
+    start = first = 0
+    try:
+        batches = file.parquet(group.within).iter_batches(at_once, [group.within], needed, use_threads=False)
+        while (batch := next(batches, None)) is not None:
+            table = pa.Table.from_batches([batch])
+            if selected is not None:
+                table = table.filter(selected.slice(start, len(batch)))
+            start += len(batch)
+            if table.num_rows:
+                yield Piece(first, recipe.apply(table, names, group.number, where))
+                first += table.num_rows
+        promised = file.footer.row_group(group.within).num_rows
+        if start != promised:
+            raise pa.ArrowInvalid(f"{start} rows came of {promised}")
+    except (pa.ArrowInvalid, OSError) as error:
+        file.check_unchanged()
+        raise undecodable(file, group.within, needed, error) from error
+
+
+def one_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The same pieces; while one is used (written to a file), the next one is decoded in a thread."""
+    with ThreadPoolExecutor(1, "hopyard-ahead") as pool:
+        coming = pool.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = pool.submit(next, pieces, None)
+            yield piece
