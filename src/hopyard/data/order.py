@@ -31,7 +31,7 @@ window; None for all rows; of several datasets, one each."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 0xFFFFFFFFFFFFFFFF
 _LOW = np.uint64(0xFFFFFFFF)
-_HASHED_AT_ONCE = 1 << 16  # rows; temporaries stay in the cache of the core
+_HASHED_AT_ONCE = 1 << 15  # rows; temporaries stay in the cache of the core
 
 
 def permutation(n: int, seed: int) -> Rows:
@@ -39,11 +39,12 @@ def permutation(n: int, seed: int) -> Rows:
 
     ``seed`` is any int; only its low 64 bits count. Seeds that differ give unrelated permutations.
     """
-    key = np.uint64(_mix_int((seed & _WORD) ^ _GOLDEN))
+    key = _mix_int((seed & _WORD) ^ _GOLDEN)
     keys = np.arange(n, dtype=np.uint64)
+    multiples = keys[:_HASHED_AT_ONCE] * np.uint64(_GOLDEN)
     for start in range(0, n, _HASHED_AT_ONCE):
         index = keys[start : start + _HASHED_AT_ONCE]
-        hashed = _mix(index * np.uint64(_GOLDEN) + key)
+        hashed = _mix(multiples[: len(index)] + np.uint64((start * _GOLDEN + key) & _WORD))
         hashed &= ~_LOW
         index |= hashed
     keys.sort()  # hash and index are one number, and no two are equal: any sorting algorithm gives this order

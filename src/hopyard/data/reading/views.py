@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged
@@ -47,15 +47,8 @@ class Source(Protocol):
         """The same without a copy, read only; None if the rows do not lie side by side as a batch holds them."""
 
 
-@dataclass(frozen=True)
-class Located:
-    """Where some rows are: (n,) their row groups, and for each way in which columns lie, (n,) their places."""
-
-    groups: Rows
-    places: list[Rows]
-
-    def __getitem__(self, part: slice) -> Located:
-        return Located(self.groups[part], [places[part] for places in self.places])
+Located: TypeAlias = npt.NDArray[np.int64]
+"""Where some rows are, (1 + ways, n): their row groups, and for each way in which columns lie, their places."""
 
 
 class View:
@@ -81,7 +74,8 @@ class View:
             self._uniform = None
         self._uniform = self._uniform or None  # no rows: nothing to divide by
         self._selected = selected
-        self._shifts: list[tuple[Rows, bool]] = []  # the different ones: columns of equal width share one
+        # The different ones: columns of equal width share one. With each, its step, and whether it is of whole groups.
+        self._shifts: list[tuple[Rows, int | None, bool]] = []
         numbers: dict[tuple[bytes, bool], int] = {}
         self._sources = [(source, self._shift_of(source, numbers)) for source in sources]
         self._picks = _picks(wanted, sources)
@@ -94,7 +88,7 @@ class View:
         whole = source.whole_groups and self._selected is not None
         number = numbers.setdefault((source.shift.tobytes(), whole), len(self._shifts))
         if number == len(self._shifts):
-            self._shifts.append((source.shift, whole))
+            self._shifts.append((source.shift, _step_of(source.shift), whole))
         return number
 
     @property
@@ -104,22 +98,30 @@ class View:
 
     def gather(self, rows: Rows, buffers: Buffers) -> Batch:
         """The rows of these numbers, in this order; every number must be in range."""
-        return self.gather_at(self.locate(rows), buffers)
+        return self.gather_at(self.locate(rows, self.room_for(len(rows))), buffers)
 
-    def locate(self, rows: Rows) -> Located:
-        """Where the rows of these numbers are."""
-        if not self._shifts:
-            return Located(rows, [])
-        groups = self._groups_of(rows)
-        places = [
-            (self._selected.take(rows) if whole and self._selected is not None else rows) + shift.take(groups)
-            for shift, whole in self._shifts
-        ]
-        return Located(groups, places)
+    def room_for(self, count: int) -> Located:
+        """Memory for where so many rows are."""
+        return np.empty((1 + len(self._shifts), count), np.int64)
+
+    def locate(self, rows: Rows, out: Located) -> Located:
+        """Where the rows of these numbers are, in ``out``."""
+        groups, *all_places = out
+        if self._uniform is not None:
+            np.floor_divide(rows, self._uniform, out=groups)
+        else:
+            np.subtract(np.searchsorted(self._first_rows, rows, side="right"), 1, out=groups)
+        for (shift, step, whole), places in zip(self._shifts, all_places, strict=True):
+            if step is None:  # else multiplying is several times as fast as looking up
+                shift.take(groups, out=places, mode="clip")
+            else:
+                np.multiply(groups, step, out=places)
+            places += self._selected.take(rows) if whole and self._selected is not None else rows
+        return out
 
     def gather_at(self, located: Located, buffers: Buffers) -> Batch:
         """The rows that are there, in this order."""
-        groups, places = located.groups, located.places
+        groups, *places = located
         arrays = [source.gather(places[shift], groups, buffers) for source, shift in self._sources]
         if self._whole:
             return dict(zip(self._whole, arrays, strict=True))
@@ -127,17 +129,18 @@ class View:
 
     def look(self, rows: Rows, buffers: Buffers) -> Batch:
         """As ``gather``, but read-only views of the columns in which the rows lie side by side."""
-        located, arrays = self.locate(rows), []
+        groups, *places = self.locate(rows, self.room_for(len(rows)))
+        arrays = []
         for source, shift in self._sources:
-            at = located.places[shift]
-            seen = source.look(at, located.groups)
-            arrays.append(source.gather(at, located.groups, buffers) if seen is None else seen)
+            seen = source.look(places[shift], groups)
+            arrays.append(source.gather(places[shift], groups, buffers) if seen is None else seen)
         return {name: pick(arrays) for name, pick in self._picks}
 
-    def _groups_of(self, rows: Rows) -> Rows:
-        if self._uniform is not None:
-            return rows // self._uniform
-        return np.searchsorted(self._first_rows, rows, side="right") - 1
+
+def _step_of(shift: Rows) -> int | None:
+    """By how much each row group is shifted further than the one before, if the first is not and all do so alike."""
+    step = int(shift[-1]) // max(len(shift) - 1, 1)
+    return step if np.array_equal(shift, np.arange(len(shift)) * step) else None
 
 
 class Ordered:
@@ -146,13 +149,19 @@ class Ordered:
     def __init__(self, view: View, order: Rows) -> None:
         self._view, self._order = view, order
         self._start = self._stop = 0
+        self._room = view.room_for(0)
 
     def gather(self, first: int, last: int, buffers: Buffers) -> Batch:
         """Positions [first, last) of the order."""
         if not (self._start <= first and last <= self._stop):
             self._start, self._stop = first, max(last, min(first + self._view.rows_at_once, len(self._order)))
-            self._located = self._view.locate(self._order[first : self._stop])
-        return self._view.gather_at(self._located[first - self._start : last - self._start], buffers)
+            count = self._stop - first
+            if (
+                count > self._room.shape[1]
+            ):  # made once: fresh memory costs more than what is computed into it
+                self._room = self._view.room_for(count)
+            self._located = self._view.locate(self._order[first : self._stop], self._room[:, :count])
+        return self._view.gather_at(self._located[:, first - self._start : last - self._start], buffers)
 
 
 def _picks(wanted: Wanted, sources: Sequence[Source]) -> list[tuple[str, Pick]]:
