@@ -1,0 +1,36 @@
+"""What lies beside git: ``head.stock``, where objects are, facts of git, roots in its history, the merge driver.
+
+Rules:
+
+* ``head.stock`` is the user's file, tracked by git: it is replaced whole or not at all, and what this room does not
+  understand in it is never overwritten.
+* Objects lie in git's common directory, which ``git clean`` cannot reach and worktrees share; without git in
+  ``.hopyard/``.
+* Git's folders are found by reading files. What needs git itself goes through one function (`command.ask`), which knows
+  few subcommands, all reading. The one exception is `driver.install`, which the user asks for.
+* What was not readable is never taken for "there is nothing": `history.commits_in_history` raises, so that gc deletes
+  nothing.
+
+Any number of threads and processes may call anything here at once; of two that write one ``head.stock``, the later
+wins. Digests are strings here: this room knows nothing of packs, maps or commits.
+"""
+
+from hopyard.stockroom.git.facts import GitFacts, author, facts
+from hopyard.stockroom.git.head import HEAD_NAME, Head, read, write
+from hopyard.stockroom.git.history import commits_in_history
+from hopyard.stockroom.git.place import Place, at, find, prepare
+
+__all__ = [
+    "HEAD_NAME",
+    "GitFacts",
+    "Head",
+    "Place",
+    "at",
+    "author",
+    "commits_in_history",
+    "facts",
+    "find",
+    "prepare",
+    "read",
+    "write",
+]

@@ -1,0 +1,116 @@
+"""The merge driver: git hands three versions of ``head.stock`` to Hopyard, which merges the data that they name.
+
+Git knows a driver only if the user says so, once in each clone: a command in git's config, and a line in
+``.gitattributes``, which is tracked. See gitattributes(5), "Defining a custom merge driver".
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hopyard.errors import HopyardError, UsageError
+from hopyard.stockroom.git.command import ask, demand, installed
+from hopyard.stockroom.git.head import HEAD_NAME, Head, read, write
+from hopyard.stockroom.git.place import Place
+from hopyard.storage.oserrors import write_errors
+
+ARGUMENTS = ("stock", "merge-driver", "%O", "%A", "%B", "%P")
+"""What git is to run after ``hopyard``: base, ours, theirs, and which ``head.stock`` it is."""
+
+_NAME = "merges data, models and experiments of StockRoom"
+_LINE = f"{HEAD_NAME} merge=hopyard"
+
+
+def offer(place: Place) -> str | None:
+    """What to tell a user whose git has no merge driver yet, with the exact commands; None: nothing to do."""
+    if place.git is None or not installed() or (_is_configured(place) and _attribute(place) == "hopyard"):
+        return None
+    return (
+        f"git does not know yet how to merge {HEAD_NAME}: branches that both changed data would conflict. "
+        f"To let git merge call Hopyard, run in {place.root}:\n"
+        f"    git config --local merge.hopyard.name {shlex.quote(_NAME)}\n"
+        f"    git config --local merge.hopyard.driver {shlex.quote(_command())}\n"
+        f"    echo {shlex.quote(_LINE)} >> .gitattributes"
+    )
+
+
+def install(place: Place) -> None:
+    """Do what `offer` says. ``.gitattributes`` is appended to, once; whether to add it to git is the user's decision.
+
+    Raises:
+        UsageError: there is no git, or another attribute overrides the line.
+        StorageError: git's config or ``.gitattributes`` cannot be written.
+    """
+    if place.git is None:
+        raise UsageError(f"{place.root} is in no git repository, so nothing is merged there. First: git init")
+    demand(place.root, "config", "--local", "merge.hopyard.name", _NAME)
+    demand(place.root, "config", "--local", "merge.hopyard.driver", _command())
+    if _attribute(place) != "hopyard":
+        _append(place.root / ".gitattributes")
+    if (attribute := _attribute(place)) != "hopyard":
+        raise UsageError(
+            f"git merges {place.head} with the attribute merge={attribute}, which another file of attributes sets "
+            f"({place.git / 'info' / 'attributes'}?). Remove it there; the driver itself is installed."
+        )
+
+
+def run(base: Path, ours: Path, theirs: Path, merge: Callable[[Head, Head, Head], Head]) -> int:
+    """Be the driver: merge what three versions of ``head.stock`` name, and write the result into ``ours``.
+
+    Args:
+        base: the common version; an empty file if there is none.
+        merge: base, ours, theirs -> the merged head. A `HopyardError` of it, as one that lists conflicts, is
+            reported on standard error, and ``ours`` left as it is.
+
+    Returns:
+        the exit status for git: 0 merged, 1 a conflict remains.
+    """
+    try:
+        mine, other = read(ours), read(theirs)
+        merged = mine if mine == other else merge(read(base), mine, other)
+        write(ours, merged)
+    except HopyardError as error:
+        print(
+            f"{HEAD_NAME} was not merged: {error}\n"
+            f"It still names your side. Merge the data, then tell git:\n"
+            f"    hopyard stock merge {_commit_of(theirs)}\n    git add {HEAD_NAME}",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _commit_of(theirs: Path) -> str:
+    try:
+        return read(theirs).commit or "THE_OTHER_COMMIT"
+    except HopyardError:
+        return "THE_OTHER_COMMIT"
+
+
+def _command() -> str:
+    """The command for git's config. This Python by its path: a merge may run where no environment is active."""
+    python = shlex.quote(sys.executable).replace("%", "%%")
+    return " ".join((python, "-m", "hopyard", *ARGUMENTS))
+
+
+def _is_configured(place: Place) -> bool:
+    answer = ask(place.root, "config", "--get", "merge.hopyard.driver")
+    return answer is not None and answer.returncode == 0
+
+
+def _attribute(place: Place) -> str:
+    """How git merges ``head.stock``: ``hopyard``, ``unspecified``, or what else the user chose."""
+    fields = demand(place.root, "check-attr", "-z", "merge", "--", HEAD_NAME).split(b"\0")
+    return os.fsdecode(fields[2])
+
+
+def _append(attributes: Path) -> None:
+    with write_errors(attributes), attributes.open("a+b") as file:
+        file.seek(0)
+        present = file.read()
+        end = b"\r\n" if b"\r\n" in present else b"\n"
+        file.write((end if present and not present.endswith(b"\n") else b"") + _LINE.encode() + end)

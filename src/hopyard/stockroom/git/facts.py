@@ -1,0 +1,83 @@
+"""What a commit records of git: its commit, branch, whether files differ from it, and who writes."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from dataclasses import dataclass
+
+from hopyard.stockroom.git.command import ask, installed
+from hopyard.stockroom.git.head import HEAD_NAME
+from hopyard.stockroom.git.place import Place
+
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class GitFacts:
+    """Where git is; all None without git.
+
+    Attributes:
+        commit: full hex digits of git's commit, or None: there is none yet.
+        branch: git's branch, or None: detached.
+        dirty: whether tracked files other than ``head.stock`` differ from the commit; None: not known, because there
+            is no working tree, or git took longer than allowed.
+    """
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+
+
+def facts(place: Place, seconds: float = _SECONDS) -> GitFacts:
+    """What git says about the working tree. Waits at most ``seconds`` for what is dirty, and takes no lock.
+
+    Raises:
+        StorageError: git refuses to read the repository; says what to do.
+    """
+    if place.git is None or not installed():
+        return GitFacts()
+    status = ask(
+        place.root,
+        "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no",
+        "--", ":(top)", f":(top,exclude,glob)**/{HEAD_NAME}",
+        seconds=seconds,
+    )  # fmt: skip
+    if status is None or status.returncode != 0:  # too slow, or a bare repository
+        commit = _line(place, "rev-parse", "--verify", "--quiet", "HEAD")
+        branch = _line(place, "symbolic-ref", "--quiet", "--short", "HEAD")
+        return GitFacts(commit, branch)
+    lines = os.fsdecode(status.stdout).split("\0")
+    header = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    commit, branch = header["branch.oid"], header["branch.head"]
+    return GitFacts(
+        None if commit == "(initial)" else commit,
+        None if branch == "(detached)" else branch,
+        any(line and not line.startswith("# ") for line in lines),
+    )
+
+
+def _line(place: Place, *arguments: str) -> str | None:
+    answer = ask(place.root, *arguments, seconds=_SECONDS)
+    return os.fsdecode(answer.stdout).strip() or None if answer else None
+
+
+def author(place: Place) -> str:
+    """``Name <e-mail>`` as git would write it into a commit; where git knows nobody, the user and the host."""
+    if installed():
+        answer = ask(place.root, "var", "GIT_AUTHOR_IDENT", seconds=_SECONDS)
+        known = re.match(rb"(.+ <.*>) \d+ [+-]\d{4}$", answer.stdout.strip()) if answer else None
+        if known:
+            return known[1].decode(errors="replace")
+    user = _user()
+    name = os.environ.get("GIT_AUTHOR_NAME") or user
+    return f"{name} <{os.environ.get('GIT_AUTHOR_EMAIL') or f'{user}@{socket.gethostname()}'}>"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container whose user has no name
+        return f"uid-{os.getuid()}"
