@@ -1,0 +1,1 @@
+"""Commits and how they follow one another."""
