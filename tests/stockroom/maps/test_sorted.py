@@ -254,3 +254,13 @@ def test_what_is_no_page_is_damage(data: bytes) -> None:
         CorruptError, match=r"object d{64} is not a page of a sorted map .* from a remote or a copy"
     ):
         len(SortedMap(pool, "d" * 64))
+
+
+def test_where_pages_end_is_part_of_the_format() -> None:
+    numbers = built(Pool(), ints(range(20_000)))
+    mixed = built(
+        Pool(),
+        {encode(key): [str(key)] for i in range(3000) for key in (f"img_{i}", (i, "å\0"), (str(i), i))},
+    )
+    assert numbers.root == ""
+    assert mixed.root == ""
