@@ -140,8 +140,8 @@ def parse(json: Json, where: str) -> Record:
         raise ValueError(f"kind {kind!r}")
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise CorruptError(
-            f"the record of {where} cannot be read ({error}). Run `hopyard stock verify`; if all is well there, a newer "
-            "version of Hopyard wrote it: install that."
+            f"the record of {where} cannot be read ({error}). Run `hopyard stock verify`; if all is well there, a "
+            "newer version of Hopyard wrote it: install that."
         ) from error
 
 
