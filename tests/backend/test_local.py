@@ -250,7 +250,7 @@ def test_nothing_is_left_after_stop() -> None:
     gc.collect()
     durability.join()  # which an earlier test may have left at work
     threads, before = set(threading.enumerate()), descriptors()
-    for _ in range(3):
+    for _ in range(2):
         with LocalBackend(num_workers=2, device="cpu") as backend:
             lost = backend.submit(0, os._exit, 1)
             pids = [result_of(backend.submit(worker, os.getpid)) for worker in range(2)]

@@ -125,6 +125,7 @@ class Game:
 
     def play(self) -> RunState:
         journal = Journal(self.store, take_over=self.take_over, announce=self.messages.append)
+        self.flush = journal.flush
         try:
             state = RunState()
             searcher: Searcher = RandomSearcher({"x": hp_uniform(0, 1)}, self.num_models, self.num_epochs, 1)

@@ -68,6 +68,8 @@ def test_wandb_gets_a_run_for_each_trial(
 ) -> None:
     needs(found("wandb"), "the package wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    for hooked in ("exit", "excepthook"):  # wandb replaces them and leaves it at that
+        monkeypatch.setattr(sys, hooked, getattr(sys, hooked))
     import wandb
 
     from hopyard.tune import WandbCallback
