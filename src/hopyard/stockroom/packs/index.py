@@ -1,0 +1,191 @@
+"""Digest to location, remembered in a SQLite file that any number of processes use at once.
+
+All of it stands in the headers of packs, so whatever is wrong with the file costs time only: one that is damaged or of
+another format is made anew, and where SQLite cannot work (a directory that is read only, a file system without
+locks, a disk that is full) the index of this process is in memory from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from hopyard.stockroom.packs.forking import LOCK
+from hopyard.stockroom.packs.layout import Location, Pack
+
+_Result = TypeVar("_Result")
+
+_FORMAT = 1
+_SCHEMA = (
+    "CREATE TABLE packs (number INTEGER PRIMARY KEY, name TEXT UNIQUE, size INTEGER, whole INTEGER)",
+    """CREATE TABLE objects (digest BLOB, pack INTEGER, start INTEGER, stop INTEGER, kind TEXT, dtype TEXT, shape TEXT,
+       PRIMARY KEY (digest, pack)) WITHOUT ROWID""",
+)
+_PACKS = "SELECT name, size, whole FROM packs"
+_FIND = "SELECT digest, name, start, stop, kind, dtype, shape FROM objects JOIN packs ON number = pack WHERE digest IN "
+_AT_ONCE = 500  # parameters of a statement; old versions of SQLite take 999
+_BUSY = 5.0  # seconds to wait for other processes, whose transactions are short
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+_ERRORS = (
+    sqlite3.Error,
+    ValueError,
+    TypeError,
+    AttributeError,
+)  # the latter where a row is not what was written
+
+
+class Index:
+    """What the packs that were seen so far hold.
+
+    Args:
+        path: the file; None: in memory.
+
+    Attributes:
+        path: None from the moment when it had to be in memory.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._open: sqlite3.Connection | None = None
+        self._pid = 0
+
+    def find(self, digests: Iterable[str]) -> dict[str, Location]:
+        """Where these objects are, without those that are not known."""
+        keys = sorted(bytes.fromhex(digest) for digest in digests)  # each page of the file is read once
+        return self._run(lambda db: _find(db, keys))
+
+    def packs(self) -> dict[str, tuple[int, int]]:
+        """Of every known pack how many bytes it had when its header was read, and how many it should have."""
+        return self._run(lambda db: {name: (size, whole) for name, size, whole in db.execute(_PACKS)})
+
+    def add(self, packs: Sequence[Pack]) -> None:
+        """Remember what these packs hold. Known ones are left as they are."""
+        self._run(lambda db: _change(db, packs, ()))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Forget these packs and what they hold."""
+        gone = list(names)
+        self._run(lambda db: _change(db, (), gone))
+
+    def clear(self) -> None:
+        """Forget everything: the file may be damaged where SQLite does not see it."""
+        with LOCK:
+            self._close()
+            self._delete()
+
+    def _run(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """``work``'s result: at once; or with a file opened anew, or made anew; or in memory."""
+        with LOCK:
+            try:
+                return work(self._connection())
+            except _ERRORS as error:
+                self._close()
+                # Otherwise the file may have been replaced by another process, which a second look finds out.
+                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _DAMAGED:
+                    self._delete()
+            try:
+                return work(self._connection())
+            except _ERRORS:
+                self._close()
+                self.path = None
+                return work(self._connection())
+
+    def _connection(self) -> sqlite3.Connection:
+        pid = os.getpid()
+        if self._open is not None and self.path is not None and self._pid != pid:
+            _of_parents.append(self._open)  # not even to be closed: SQLite forbids it after a fork
+            self._open = None
+        if self._open is None:
+            self._open, self._pid = _connect(self.path), pid
+        return self._open
+
+    def _close(self) -> None:
+        if self._open is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._open.close()
+            self._open = None
+
+    def _delete(self) -> None:
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                # The journal first: left alone it would be rolled back into the next file.
+                self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)
+                self.path.unlink(missing_ok=True)
+
+
+_of_parents: list[sqlite3.Connection] = []
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        with contextlib.suppress(OSError):  # opening the file says what is wrong
+            path.parent.mkdir(parents=True, exist_ok=True)
+    name = ":memory:" if path is None else str(path)
+    db = sqlite3.connect(name, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    try:
+        # What a crash of the machine may damage is made anew; a crash of the process damages nothing.
+        db.execute("PRAGMA synchronous = OFF")
+        if _version(db) != _FORMAT:
+            db.execute("BEGIN IMMEDIATE")
+            if _version(db) != _FORMAT:  # no other process was faster
+                _make(db)
+            db.execute("COMMIT")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _make(db: sqlite3.Connection) -> None:
+    """The tables, instead of those of another format."""
+    for table in ("packs", "objects"):
+        db.execute(f"DROP TABLE IF EXISTS {table}")
+    for statement in _SCHEMA:
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+def _find(db: sqlite3.Connection, keys: list[bytes]) -> dict[str, Location]:
+    found = {}
+    for first in range(0, len(keys), _AT_ONCE):
+        some = keys[first : first + _AT_ONCE]
+        for key, pack, start, stop, kind, dtype, shape in db.execute(
+            f"{_FIND} ({','.join('?' * len(some))})", some
+        ):
+            lengths = (stop - start,) if shape is None else tuple(map(int, shape.split()))
+            found[key.hex()] = Location(str(pack), int(start), int(stop), str(kind), dtype or "U8", lengths)
+    return found
+
+
+def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if removed:
+            db.executemany("DELETE FROM packs WHERE name = ?", [(name,) for name in removed])
+            db.execute("DELETE FROM objects WHERE pack NOT IN (SELECT number FROM packs)")
+        for pack in added:
+            row = db.execute(
+                "INSERT OR IGNORE INTO packs (name, size, whole) VALUES (?, ?, ?) RETURNING number", pack[:3]
+            ).fetchone()
+            if row is not None:
+                db.executemany(
+                    "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)", sorted(_rows(pack, row[0]))
+                )
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+def _rows(pack: Pack, number: int) -> Iterator[tuple[bytes, int, int, int, str, str | None, str | None]]:
+    for digest, (_, start, stop, kind, dtype, shape) in pack.objects.items():
+        described = (dtype, " ".join(map(str, shape))) if kind == "tensor" else (None, None)
+        yield bytes.fromhex(digest), number, start, stop, kind, *described

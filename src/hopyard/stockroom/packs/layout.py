@@ -1,0 +1,215 @@
+"""The bytes of a pack: a safetensors file in which every entry is an object, or padding.
+
+Entries are named by digests, in the order in which objects were added; ``~<n>`` are zeros that align what follows.
+The metadata's ``hopyard`` is JSON: ``format`` (kind ``pack``), ``kind`` (of all objects that are not listed),
+``kinds`` (other kind -> digests), ``complex`` (digests of C128 tensors, which safetensors has only as pairs of F64).
+Positions are of the whole file, header included: values that are aligned in it are aligned wherever it is mapped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hopyard.errors import CorruptError
+from hopyard.objects.digests import digest
+from hopyard.objects.tensorfile import put_pieces, wire
+from hopyard.objects.tensors import ITEM_SIZES
+from hopyard.storage import Store
+from hopyard.storage.format import check_format, format_header
+
+META_KINDS = ("commit", "page", "json")
+DATA_KINDS = ("fragment", "tensor")
+WIDEST = 1 << 16  # bytes; wider rows are not aligned, since that would cost more than it saves
+
+_DOMAIN = "hopyard.pack"
+_HEADER_ALIGNMENT = 64
+_FIRST_READ = 1 << 16  # holds the header of most packs
+_NAME = re.compile(r"packs/(data|meta)-([0-9a-f]{64})")
+
+
+class Location(NamedTuple):
+    """Where an object is: bytes [start, stop) of the store's object ``pack``.
+
+    ``dtype`` (as safetensors names it, and C128) and ``shape`` are a tensor's; of other kinds they say ``U8`` and the
+    number of bytes.
+    """
+
+    pack: str
+    start: int
+    stop: int
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """An object that is to be packed. Its byte ``body`` is to stand at a multiple of ``width``, if that is not 0."""
+
+    digest: str
+    kind: str
+    data: bytes | memoryview
+    dtype: str
+    shape: tuple[int, ...]
+    width: int = 0
+    body: int = 0
+
+
+class Pack(NamedTuple):
+    """A pack that is stored.
+
+    Attributes:
+        name: of the store's object.
+        size: bytes that it has; ``whole``: bytes that it should have.
+        objects: digest to location, of all that lie within ``size``.
+    """
+
+    name: str
+    size: int
+    whole: int
+    objects: dict[str, Location]
+
+
+def is_pack(name: str) -> bool:
+    """Whether the store's object of this name is a pack."""
+    return _NAME.fullmatch(name) is not None
+
+
+def put_pack(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
+    """Store one pack of these objects, durably. ``group`` is ``data`` or ``meta``."""
+    metadata = _metadata(pieces)
+    starts, text = _entries(pieces, metadata, 0)
+    base = _header_size(text)
+    if (
+        group == "data"
+    ):  # what is aligned depends on the header's size, which depends on how much padding there is
+        starts, text = _entries(pieces, metadata, base)
+        while _header_size(text) > base:
+            base = _header_size(text)
+            starts, text = _entries(pieces, metadata, base)
+    else:
+        starts = [base + start for start in starts]
+    header = (base - 8).to_bytes(8, "little") + text.ljust(base - 8)
+    name = f"packs/{group}-{digest(header, _DOMAIN)}"
+    content: list[bytes | memoryview] = [header]
+    objects: dict[str, Location] = {}
+    position = base
+    for piece, start in zip(pieces, starts, strict=True):
+        if start > position:
+            content.append(bytes(start - position))
+        position = start + len(piece.data)
+        content.append(piece.data)
+        objects[piece.digest] = Location(name, start, position, piece.kind, piece.dtype, piece.shape)
+    put_pieces(store, name, content)
+    return Pack(name, position, position, objects)
+
+
+def _metadata(pieces: Sequence[Piece]) -> str:
+    ((usual, _),) = Counter(piece.kind for piece in pieces).most_common(1)
+    kinds: dict[str, list[str]] = {}
+    for piece in pieces:
+        if piece.kind != usual:
+            kinds.setdefault(piece.kind, []).append(piece.digest)
+    fields = {
+        "format": format_header("pack"),
+        "kind": usual,
+        "kinds": kinds,
+        "complex": [piece.digest for piece in pieces if piece.dtype == "C128"],
+    }
+    return json.dumps({"hopyard": json.dumps(fields, separators=(",", ":"))}, separators=(",", ":"))
+
+
+def _header_size(text: bytes) -> int:
+    return -(-(8 + len(text)) // _HEADER_ALIGNMENT) * _HEADER_ALIGNMENT
+
+
+def _entries(pieces: Sequence[Piece], metadata: str, base: int) -> tuple[list[int], bytes]:
+    """The position of each object if the header has ``base`` bytes, and the text of the header."""
+    entries = [f'"__metadata__":{metadata}']
+    starts = []
+    end = base
+    for piece in pieces:
+        start = _aligned(end, piece)
+        if start > end:
+            entries.append(_entry(f"~{len(entries)}", "U8", (start - end,), end - base, start - base))
+        end = start + len(piece.data)
+        entries.append(_entry(piece.digest, *wire(piece.dtype, piece.shape), start - base, end - base))
+        starts.append(start)
+    return starts, ("{" + ",".join(entries) + "}").encode()
+
+
+def _entry(name: str, dtype: str, shape: tuple[int, ...], start: int, stop: int) -> str:
+    return f'"{name}":{{"dtype":"{dtype}","shape":{[*shape]},"data_offsets":[{start},{stop}]}}'
+
+
+def _aligned(position: int, piece: Piece) -> int:
+    """The first position from here on where the object may begin."""
+    if piece.kind in META_KINDS:  # text that is parsed: padding it would be a third of a pack of pages
+        return position
+    if piece.kind == "tensor":
+        return position + -position % 64
+    width, start = piece.width, position + -position % 8
+    if not 0 < width <= WIDEST:
+        return start
+    if math.lcm(8, width) <= WIDEST:
+        for candidate in range(start, start + math.lcm(8, width), 8):
+            if (candidate + piece.body) % width == 0:
+                return candidate
+    return position + -(position + piece.body) % width
+
+
+def read_pack(store: Store, name: str, size: int) -> Pack:
+    """What the pack of ``size`` bytes holds; reads its header only, at once if that has less than 64 KiB.
+
+    Raises:
+        NotFoundError: it is gone.
+        CorruptError: the header is not what was written.
+        FormatError: written by a newer version of Hopyard.
+    """
+    head = store.get(name, 0, min(size, _FIRST_READ))
+    base = 8 + int.from_bytes(head[:8], "little")
+    if len(head) < 8 or base > size:
+        raise damaged(store, name, f"it has {size} bytes, which are too few")
+    header = head[:base] + (store.get(name, len(head), base - len(head)) if base > len(head) else b"")
+    if not name.endswith(digest(header, _DOMAIN)):
+        raise damaged(store, name, "its header has another digest than its name says")
+    try:
+        return _parse(store, name, size, header)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(store, name, f"its header cannot be read ({error!r})") from None
+
+
+def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
+    entries = json.loads(header[8:])
+    fields = json.loads(entries.pop("__metadata__")["hopyard"])
+    check_format(fields["format"], "pack", where=f"{store.url}/{name}")
+    kinds = {one: kind for kind, digests in fields["kinds"].items() for one in digests}
+    complexes = frozenset(fields["complex"])
+    objects: dict[str, Location] = {}
+    base = whole = len(header)
+    for key, entry in entries.items():
+        stop = base + entry["data_offsets"][1]
+        whole = max(whole, stop)
+        if not key.startswith("~") and stop <= size:
+            objects[key] = _location(name, entry, base, kinds.get(key, fields["kind"]), key in complexes)
+    return Pack(name, size, whole, objects)
+
+
+def _location(name: str, entry: dict[str, Any], base: int, kind: str, is_complex: bool) -> Location:
+    start, stop = entry["data_offsets"]
+    dtype, shape = ("C128", entry["shape"][:-1]) if is_complex else (entry["dtype"], entry["shape"])
+    if stop - start != ITEM_SIZES[dtype] * math.prod(shape):
+        raise ValueError(f"{shape} {dtype} cannot be {stop - start} bytes")
+    return Location(name, base + start, base + stop, kind, dtype, tuple(shape))
+
+
+def damaged(store: Store, name: str, reason: str) -> CorruptError:
+    """The error for a pack, or an object in it, that is not what was written."""
+    return CorruptError(
+        f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify`, which lists all that is "
+        "damaged; then fetch it from a remote that has it, or restore the file from a copy."
+    )

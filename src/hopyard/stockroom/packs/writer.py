@@ -1,0 +1,228 @@
+"""Adds objects: they wait in memory until there is a pack of them, or until they are published."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from hopyard.errors import DataError, NotFoundError, UsageError
+from hopyard.objects.digests import Hasher, digest
+from hopyard.objects.tensors import Tensor
+from hopyard.stockroom.packs.index import Index
+from hopyard.stockroom.packs.layout import DATA_KINDS, META_KINDS, Piece, put_pack
+from hopyard.stockroom.packs.mapped import Bytes
+from hopyard.storage import Store
+from hopyard.storage.temporary import temporary_name
+
+PACK_BYTES = 64 << 20
+PACK_OBJECTS = 100_000  # their header has about 12 MB; safetensors reads headers up to 100 MB
+
+_LOOKED_UP_AT_ONCE = 1 << 15  # bytes; smaller objects are looked up together, when they are packed
+_CHUNK = 4 << 20
+_GROUPS = dict.fromkeys(META_KINDS, "meta") | dict.fromkeys(DATA_KINDS, "data")
+_DOMAINS = {kind: f"hopyard.{kind}" for kind in _GROUPS}
+
+Data = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+
+
+class PackWriter:
+    """What :meth:`Objects.writing` gives: a context manager, for one thread.
+
+    On success everything is published at its end. After an exception nothing more is: packs that were full by then, and
+    files, stay, and are found again if the same is written again.
+    """
+
+    def __init__(
+        self, store: Store, index: Index, read_many: Callable[[Iterable[str]], dict[str, Bytes]]
+    ) -> None:
+        self._store, self._index, self._read_stored = store, index, read_many
+        self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
+        self._bytes = {"data": 0, "meta": 0}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.publish()
+        for group, pieces in self._pending.items():
+            pieces.clear()
+            self._bytes[group] = 0
+
+    # Adding
+
+    def add(self, kind: str, data: Data, width: int = 0, body: int = 0) -> str:
+        """The digest of ``data``, which is stored at the latest by :meth:`publish`.
+
+        Args:
+            kind: ``commit``, ``page``, ``json`` or ``fragment``.
+            data: contiguous bytes, or an array; copied, if they are kept.
+            width: bytes of a row. Up to 64 KiB, byte ``body`` of the object is at a multiple of it in the pack.
+            body: where the rows begin in ``data``.
+
+        Raises:
+            UsageError: another kind.
+        """
+        if kind not in _GROUPS or kind == "tensor":
+            raise UsageError(
+                f"an object of kind {kind!r} was added, but bytes are of kind commit, page, json or fragment. "
+                "Use add_tensor for tensors and add_file for files."
+            )
+        content = data if type(data) is bytes else _flat(data)
+        name = digest(content, _DOMAINS[kind])
+        self._keep(Piece(name, kind, content, "U8", (len(content),), width, body))
+        return name
+
+    def add_json(self, value: Any, kind: str = "json") -> str:
+        """The digest of a JSON value, stored as its canonical text: sorted keys, no spaces, ASCII.
+
+        Raises:
+            DataError: it is not a JSON value.
+        """
+        try:
+            text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"a value cannot be stored as JSON: {error}. It may be made of dicts with string keys, lists, strings, "
+                "finite numbers, booleans and None; convert what else is in it."
+            ) from None
+        return self.add(kind, text.encode())
+
+    def add_tensor(self, tensor: Tensor) -> str:
+        """The digest of a tensor, which may be changed afterwards: what is kept is copied."""
+        self._keep(Piece(tensor.digest, "tensor", tensor.data.data, tensor.dtype, tensor.shape))
+        return tensor.digest
+
+    def _keep(self, piece: Piece) -> None:
+        group = _GROUPS[piece.kind]
+        pending = self._pending[group]
+        size = len(piece.data)
+        if piece.digest in pending or (size >= _LOOKED_UP_AT_ONCE and self._index.find((piece.digest,))):
+            return
+        # A larger one is written before this returns.
+        if size < PACK_BYTES and type(piece.data) is not bytes:
+            piece = piece._replace(data=bytes(piece.data))
+        pending[piece.digest] = piece
+        self._bytes[group] += size
+        if self._bytes[group] >= PACK_BYTES or len(pending) >= PACK_OBJECTS:
+            if group == "meta" and self._pending["data"]:
+                self._put("data")
+            self._put(group, PACK_BYTES // 2, PACK_OBJECTS // 2)
+
+    # Publishing
+
+    def publish(self) -> None:
+        """Store durably what is pending: data, then what refers to them. If it fails it can be called again.
+
+        Raises:
+            StorageFullError, NotWritableError, StorageError: as the store; what was stored until then stays.
+        """
+        self._put("data")
+        self._put("meta")
+
+    def _put(self, group: str, least_bytes: int = 0, least_objects: int = 0) -> None:
+        """Store what is pending as one pack, unless what the repository lacks of it is less than asked for."""
+        pending = self._pending[group]
+        for known in self._index.find(pending):
+            self._bytes[group] -= len(pending.pop(known).data)
+        if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
+            self._index.add([put_pack(self._store, group, list(pending.values()))])
+            pending.clear()
+            self._bytes[group] = 0
+
+    # Files
+
+    def add_file(self, path: Path, link: bool = True) -> str:
+        """The digest of a file, stored durably when this returns.
+
+        Where the store has files on the same file system it is linked, not copied, and made read only: writing to the
+        linked file would change what is stored. (Whoever writes all the same, as root may, is found out when the
+        object is read and checked. Replacing or deleting the file changes nothing here.) A file that cannot be made
+        read only, since it is another user's, is copied.
+
+        Args:
+            link: False to copy it in any case, and leave it as it is: it may be written to later.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
+        if not path.is_file():
+            raise NotFoundError(f"there is no file {path} to be stored. Give the path of a file that exists.")
+        name = _digest_of_file(path)
+        if self._store.exists(f"files/{name}"):
+            return name
+        staging = self._store.staging()
+        if staging is not None:
+            return self._put_file(path, staging, link)
+        with tempfile.TemporaryDirectory() as directory:
+            return self._put_file(path, Path(directory), link=False)
+
+    def _put_file(self, path: Path, staging: Path, link: bool) -> str:
+        temporary = staging / temporary_name()
+        mode = path.stat().st_mode
+        linked = link and _link(path, temporary)
+        try:
+            if not linked:
+                shutil.copyfile(path, temporary)
+            # Of what is stored, whatever happened to the file since its digest was looked up.
+            name = _digest_of_file(temporary)
+            self._store.put_file(f"files/{name}", temporary)
+            return name
+        except BaseException:
+            if linked:
+                path.chmod(mode)
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    # Reading what was added
+
+    def read(self, digest: str) -> Bytes:
+        """The bytes of an object that is pending or stored, read only."""
+        return self.read_many((digest,))[digest]
+
+    def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]:
+        """The same for many."""
+        found = {}
+        rest = []
+        for name in digests:
+            piece = self._pending["meta"].get(name) or self._pending["data"].get(name)
+            if piece is None:
+                rest.append(name)
+            else:
+                found[name] = np.frombuffer(piece.data, np.uint8)
+        return found | self._read_stored(rest) if rest else found
+
+    def json(self, digest: str) -> Any:
+        """The JSON value that is pending or stored."""
+        return json.loads(self.read(digest).tobytes())
+
+
+def _flat(data: Data) -> bytes | memoryview:
+    view = data.data if isinstance(data, np.ndarray) else memoryview(data)
+    return view.cast("B") if view.nbytes else b""
+
+
+def _digest_of_file(path: Path) -> str:
+    hasher = Hasher("hopyard.file")
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _link(path: Path, temporary: Path) -> bool:
+    """Whether the file has this second name now, and cannot be written to any more."""
+    try:
+        temporary.hardlink_to(path.resolve())
+        temporary.chmod(temporary.stat().st_mode & 0o555)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        return False
+    return True

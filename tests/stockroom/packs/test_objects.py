@@ -1,0 +1,279 @@
+"""Objects are read as they were written, or an error says what is wrong."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopyard.errors import CorruptError, NotFoundError, UsageError
+from hopyard.objects import Tensor, digest
+from hopyard.stockroom.packs import Objects, mapped
+from hopyard.storage import LocalStore, MemoryStore, Store
+
+Packs = Callable[[Store], list[str]]
+Write = Callable[..., list[str]]
+
+ABSENT = digest(b"absent", "hopyard.page")
+
+
+def repack(store: Store, objects: Objects, names: Sequence[str]) -> None:
+    """What gc does: the objects go into a pack of their own, and the old packs are deleted."""
+    contents = {name: objects.read(name).tobytes() for name in names}
+    old = {objects.locate(name).pack for name in names}
+    fresh = MemoryStore()
+    with Objects(fresh).writing() as writer:
+        assert [writer.add("page", content) for content in contents.values()] == list(names)
+    for entry in fresh.list():
+        store.put(entry.name, fresh.get(entry.name))
+        old.discard(entry.name)
+    for name in old:
+        store.delete(name)
+
+
+def test_what_is_read_is_read_only_and_mapped_once(local: LocalStore, index: Path, write: Write) -> None:
+    objects = Objects(local, index)
+    first, second = write(objects, b"first", b"second")
+    arrays = [objects.read(first), objects.read(second), objects.read(first)]
+    assert [array.tobytes() for array in arrays] == [b"first", b"second", b"first"]
+    assert not any(array.flags.writeable for array in arrays)
+    assert np.shares_memory(arrays[0], arrays[2])
+    assert arrays[1].__array_interface__["data"][0] - arrays[0].__array_interface__["data"][0] == 5
+
+
+def test_objects_that_are_not_here(store: Store, index: Path, write: Write) -> None:
+    objects = Objects(store, index)
+    assert not objects.has(ABSENT)
+    (here,) = write(objects, b"here")
+    assert objects.missing([ABSENT, here]) == {ABSENT}
+    for call in (objects.read, objects.locate, objects.json, objects.tensor, objects.file):
+        with pytest.raises(NotFoundError, match=f"the object {ABSENT} is not in .*hopyard stock fetch"):
+            call(ABSENT)
+    for nonsense in ("", "x", ABSENT.upper(), ABSENT[:-1], "../" + ABSENT):
+        with pytest.raises(UsageError, match="is not an object's digest, which has 64 hex digits"):
+            objects.has(nonsense)
+    for kind in ("tensor", "file"):
+        with pytest.raises(UsageError, match=f"the object {here} is a page, not a {kind}"):
+            getattr(objects, kind)(here)
+
+
+def test_absent_objects_are_brought(store: Store, index: Path, write: Write) -> None:
+    remote = MemoryStore()
+    names = write(Objects(remote), b"one", b"two", b"three")
+    asked: list[list[str]] = []
+
+    def bring(digests: Sequence[str]) -> None:
+        asked.append(list(digests))
+        for entry in remote.list():
+            store.put(entry.name, remote.get(entry.name))
+
+    objects = Objects(store, index, bring)
+    (here,) = write(objects, b"here")
+    assert objects.missing(names) == set(names)
+    found = objects.read_many([*names, here])
+    assert [found[name].tobytes() for name in names] == [b"one", b"two", b"three"]
+    objects.read(names[0])
+    assert asked == [names]
+    with pytest.raises(NotFoundError, match=ABSENT):
+        objects.locate(ABSENT)
+    assert asked[1:] == [[ABSENT]]
+
+
+def test_packs_of_other_processes_are_found(store: Store, index: Path, write: Write) -> None:
+    objects = Objects(store, index)
+    (first,) = write(objects, b"first")
+    (second,) = write(Objects(store), b"second")
+    assert objects.read(second).tobytes() == b"second"
+    assert objects.missing([first, second]) == set()
+
+
+def test_objects_whose_pack_is_gone_are_looked_up_again(store: Store, index: Path, write: Write) -> None:
+    objects, other = Objects(store, index), Objects(store, index)
+    names = write(objects, b"one", b"two") + write(objects, b"three")
+    (lost,) = write(objects, b"lost", kind="json")
+    before = objects.read_many(names)
+    assert other.missing(names) == set()
+    repack(store, Objects(store), names)
+    store.delete(objects.locate(lost).pack)
+    assert [before[name].tobytes() for name in names] == [b"one", b"two", b"three"]
+    assert [other.read(name).tobytes() for name in names] == [b"one", b"two", b"three"]
+    assert other.locate(names[0]).pack == other.locate(names[2]).pack
+    with pytest.raises(NotFoundError, match=lost):
+        other.read(lost)
+    # Written again, since it is not here any more.
+    assert write(Objects(store, index), b"lost", kind="json") == [lost]
+    assert other.read(lost).tobytes() == b"lost"
+
+
+def test_a_changed_byte_is_found_out_and_a_restored_pack_read(
+    store: Store, index: Path, packs: Packs, write: Write
+) -> None:
+    objects = Objects(store, index)
+    good, bad = write(objects, b"good", b"bad")
+    (pack,) = packs(store)
+    whole = store.get(pack)
+    store.put(pack, whole[:-1] + b"?")
+    for _ in range(2):
+        with pytest.raises(
+            CorruptError, match=rf"{pack} in .*the page {bad} in it has changed. Run `hopyard stock v"
+        ):
+            objects.read(bad)
+    assert objects.read(good).tobytes() == b"good"
+    assert objects.read(bad, verify=False).tobytes() == b"ba?"
+    store.put(pack, whole)
+    objects = Objects(store, index)
+    assert objects.read(bad).tobytes() == b"bad"
+
+
+def test_bytes_are_checked_once(local: LocalStore, write: Write, packs: Packs) -> None:
+    objects = Objects(local)
+    (name,) = write(objects, b"x" * 1000)
+    objects.read(name)
+    (pack,) = packs(local)
+    path = local.path(pack)
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"?")
+    assert objects.read(name)[-1] == ord("?")
+    with pytest.raises(CorruptError, match=name):
+        Objects(local).read(name)
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+@pytest.mark.parametrize("left", [0.999, 0.5, 0.01, 0.0])
+def test_a_truncated_pack_is_an_error_and_what_is_whole_in_it_is_read(
+    store: Store, index: Path, packs: Packs, write: Write, is_indexed: bool, left: float
+) -> None:
+    objects = Objects(store, index if is_indexed else None)
+    names = write(objects, *(bytes([n]) * 5000 for n in range(20)))
+    (pack,) = packs(store)
+    content = store.get(pack)
+    store.put(pack, content[: int(len(content) * left)])
+    objects = Objects(store, index if is_indexed else None)
+    with pytest.raises(
+        CorruptError, match=rf"the object {names[-1]} is in no .*{pack}.*hopyard stock verify"
+    ):
+        objects.read(names[-1])
+    assert objects.has(names[0]) == (left >= 0.5)
+    # Written again, they are whole again.
+    again = write(objects, *(bytes([n]) * 5000 for n in range(20)))
+    assert again == names
+    assert [objects.read(name)[0] for name in names] == list(range(20))
+
+
+class Counting(MemoryStore):
+    """Remembers which ranges were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges: list[tuple[int, int | None]] = []
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        self.ranges.append((start, length))
+        return super().get(name, start, length)
+
+
+def test_ranges_that_lie_close_together_come_with_one_request(write: Write) -> None:
+    store = Counting()
+    objects = Objects(store)
+    contents = [bytes([n]) * 50_000 for n in range(100)]
+    names = write(objects, *contents, kind="fragment")
+    store.ranges.clear()
+    wanted = [names[n] for n in (99, 0, 2, 4, 50, 51)]
+    found = objects.read_many(wanted)
+    assert list(found) == wanted
+    assert [found[name][0] for name in wanted] == [99, 0, 2, 4, 50, 51]
+    assert len(store.ranges) == 3
+    assert sum(length or 0 for _, length in store.ranges) == 50_000 * (5 + 2 + 1)
+
+
+def test_only_so_many_packs_stay_mapped(
+    local: LocalStore, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "_KEPT", 3)
+    objects = Objects(local)
+    names = [write(objects, bytes([n]))[0] for n in range(10)]
+    descriptors = Path("/proc/self/fd")
+    before = len([*descriptors.iterdir()]) if descriptors.exists() else 0
+    assert [objects.read(name)[0] for name in names] == list(range(10))
+    assert [objects.read(name)[0] for name in names] == list(range(10))
+    if before:
+        assert len([*descriptors.iterdir()]) <= before + 4
+
+
+COPY = """
+import pickle, sys
+objects, name = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(objects.read(name).tobytes())
+"""
+
+
+def test_a_pickled_copy_reads_in_another_process(local: LocalStore, index: Path, write: Write) -> None:
+    objects = Objects(local, index)
+    (name,) = write(objects, b"content")
+    objects.read(name)
+    for given in (objects, Objects(local)):
+        done = subprocess.run(
+            [sys.executable, "-c", COPY], input=pickle.dumps((given, name)), capture_output=True, check=True
+        )
+        assert done.stdout == b"content"
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_forked_children_read_and_write_while_threads_of_the_parent_do(
+    local: LocalStore, index: Path, write: Write, in_file: bool
+) -> None:
+    objects = Objects(local, index if in_file else None)
+    names = [write(objects, bytes([n]) * 10)[0] for n in range(8)]
+    done = threading.Event()
+
+    def read() -> int:
+        count = 0
+        while not done.is_set():
+            assert len(objects.read_many(names)) == len(names)
+            count += 1
+        return count
+
+    def child(number: int) -> None:
+        assert [objects.read(name)[0] for name in names] == list(range(8))
+        (new,) = write(objects, b"of the child" + bytes([number]))
+        assert objects.has(new)
+
+    context = multiprocessing.get_context("fork")
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        try:
+            for number in range(8):
+                process = context.Process(target=child, args=(number,))
+                process.start()
+                process.join(60)
+                assert process.exitcode == 0
+        finally:
+            done.set()
+        assert all(reader.result() for reader in readers)
+    assert objects.missing(digest(b"of the child" + bytes([n]), "hopyard.page") for n in range(8)) == set()
+
+
+def test_threads_share_objects(local: LocalStore, index: Path) -> None:
+    objects = Objects(local, index)
+
+    def work(number: int) -> list[str]:
+        with objects.writing() as writer:
+            names = [writer.add_json([number % 3, n]) for n in range(5)]
+            names.append(writer.add_tensor(Tensor.from_numpy(np.full(3, number))))
+        assert objects.json(names[4]) == [number % 3, 4]
+        assert objects.tensor(names[5]).numpy().tolist() == [number] * 3
+        return names
+
+    with ThreadPoolExecutor(8) as pool:
+        names = {name for some in pool.map(work, range(24)) for name in some}
+    assert len(Objects(local).read_many(names)) == 3 * 5 + 24
