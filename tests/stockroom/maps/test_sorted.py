@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any
 
@@ -71,7 +72,9 @@ def test_ranges_are_those_of_a_sorted_list(large: Any, start: int | None, stop: 
     _, found, keys = large
     low = None if start is None else encode(start)
     high = None if stop is None else encode(stop)
-    wanted = [key for key in keys if (low is None or key >= low) and (high is None or key < high)]
+    wanted = keys[
+        0 if low is None else bisect_left(keys, low) : len(keys) if high is None else bisect_left(keys, high)
+    ]
     assert list(found.keys(low, high)) == wanted
     assert [key for key, _ in found.items(low, high)] == wanted
 
@@ -137,7 +140,7 @@ def test_unlucky_keys_fill_pages_to_the_maximum_only() -> None:
     sizes = [len(page["keys"]) for page in map(json.loads, pool.objects.values()) if "values" in page]
     assert sizes == [MAXIMUM, MAXIMUM, 3000 - 2 * MAXIMUM]
     one_by_one = SortedMap(pool, None)
-    for key in random.Random(0).sample(sorted(content), 1200):
+    for key in random.Random(0).sample(sorted(content), 400):
         one_by_one = one_by_one.update(pool, {key: 1})
     assert one_by_one.update(pool, content).root == found.root
 
@@ -163,7 +166,7 @@ def test_equal_content_has_equal_roots_whatever_its_history(
         assert len(found) == len(model)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_large_changes_lead_to_equal_roots(seed: int) -> None:
     pool, chance = Pool(), random.Random(seed)
     numbers = chance.sample(range(10**6), 20_000)

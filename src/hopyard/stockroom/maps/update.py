@@ -44,19 +44,18 @@ def update(
     while len(written) > 1:
         level += 1
         written = _write(writer, level, list(written.items()))
-    return _highest(writer, *written.values())
+    return _highest(writer, next(iter(written.values())).digest) if written else None
 
 
-def _highest(writer: Writable, top: Child | None = None) -> str | None:
-    """The root below ``top``: pages with a single page below them are left out, for an equal map that never was
-    larger does not have them."""
-    if top is None:
-        return None
-    page = (written := Pages(writer)).read(top.digest)
+def _highest(writer: Writable, digest: str) -> str:
+    """The root below the page ``digest``: pages with a single page below them are left out, for an equal map that
+    never was larger does not have them."""
+    pages = Pages(writer)
+    page = pages.read(digest)
     while page.level and len(page.values) == 1:
-        top = page.values[0]
-        page = written.read(top.digest)
-    return top.digest
+        digest = page.values[0].digest
+        page = pages.read(digest)
+    return digest
 
 
 def _differing(replaced: dict[bytes, Child], written: dict[bytes, Child]) -> _Edits:
