@@ -219,8 +219,10 @@ def test_files_are_copied_where_they_cannot_be_linked(
         first = adding.add_file(file)
         file.write_bytes(b"more")
         second = adding.add_file(file, link=False)
+        file.write_bytes(b"")
+        empty = adding.add_file(file)
     file.write_bytes(b"else")
-    assert [objects.read(name).tobytes() for name in (first, second)] == [b"rows", b"more"]
+    assert [objects.read(name).tobytes() for name in (first, second, empty)] == [b"rows", b"more", b""]
     assert (objects.file(first) is None) == (store.path("x") is None)
     with pytest.raises(NotFoundError, match=r"there is no file .*missing to be stored"):
         adding.add_file(tmp_path / "missing")

@@ -101,7 +101,8 @@ class Objects:
     # Looking up
 
     def locate(self, digest: str) -> Location:
-        """Where the object is. Its pack may be deleted at any moment, once its objects are packed elsewhere.
+        """Where the object is. Its pack may be deleted at any moment, once its objects are packed elsewhere: whoever
+        finds that it is gone calls :meth:`refresh` and locates it again.
 
         Raises:
             NotFoundError: it is not here; CorruptError: the pack it should be in is damaged.
@@ -119,8 +120,10 @@ class Objects:
 
     def refresh(self) -> None:
         """Look which packs there are: read the headers of new ones, forget those that are gone."""
+        known = (
+            self._index.packs()
+        )  # before listing: what is put and indexed meanwhile is not taken to be gone
         listed = {entry.name: entry.size for entry in self._store.list("packs") if is_pack(entry.name)}
-        known = self._index.packs()
         gone = [name for name, (size, _) in known.items() if listed.get(name) != size]
         if gone:
             self._forget(gone)
