@@ -66,10 +66,9 @@ class Index:
         """Remember what these packs hold. Known ones are left as they are."""
         self._run(lambda db: _change(db, packs, ()))
 
-    def remove(self, names: Iterable[str]) -> None:
+    def remove(self, names: Sequence[str]) -> None:
         """Forget these packs and what they hold."""
-        gone = list(names)
-        self._run(lambda db: _change(db, (), gone))
+        self._run(lambda db: _change(db, (), names))
 
     def clear(self) -> None:
         """Forget everything: the file may be damaged where SQLite does not see it."""

@@ -120,16 +120,15 @@ class Objects:
 
     def refresh(self) -> None:
         """Look which packs there are: read the headers of new ones, forget those that are gone."""
-        known = (
-            self._index.packs()
-        )  # before listing: what is put and indexed meanwhile is not taken to be gone
+        # What is known is asked first: packs that are put and indexed meanwhile are not taken to be gone.
+        known = self._index.packs()
         listed = {entry.name: entry.size for entry in self._store.list("packs") if is_pack(entry.name)}
-        gone = [name for name, (size, _) in known.items() if listed.get(name) != size]
+        gone = {name for name, (size, _) in known.items() if listed.get(name) != size}
         if gone:
             self._forget(gone)
         new = [(name, size) for name, size in listed.items() if name not in known or name in gone]
         self._unreadable = {
-            name: damaged(self._store, name, f"it has {size} bytes, but its header says {whole}")
+            name: self._truncated(name, size, whole)
             for name, (size, whole) in known.items()
             if size < whole and name not in gone
         }
@@ -163,10 +162,11 @@ class Objects:
             self._unreadable[name] = error
             return None
         if size < read.whole:
-            self._unreadable[name] = damaged(
-                self._store, name, f"it has {size} bytes, but its header says {read.whole}"
-            )
+            self._unreadable[name] = self._truncated(name, size, read.whole)
         return read
+
+    def _truncated(self, name: str, size: int, whole: int) -> CorruptError:
+        return damaged(self._store, name, f"it has {size} bytes, but its header says {whole}")
 
     def _local(self, wanted: Iterable[str]) -> dict[str, Location]:
         """Where these objects are, without those that are not here."""
@@ -295,10 +295,11 @@ class Objects:
             raise damaged(self._store, place.pack, f"the {place.kind} {name} in it has changed")
         checked.add(place.start)
 
-    def _forget(self, packs: Sequence[str]) -> None:
+    def _forget(self, packs: Iterable[str]) -> None:
         """Drop what is known of packs that are gone or were replaced."""
-        self._index.remove(packs)
-        for name in packs:
+        gone = list(packs)
+        self._index.remove(gone)
+        for name in gone:
             self._mapped.forget(name)
             self._checked.pop(name, None)
 
