@@ -29,9 +29,11 @@ import numpy.typing as npt
 
 from hopyard.data.preparing.layout import Values
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.hugepages import mapped_size, reserve
 from hopyard.data.schema import Column, Schema
 
 ALIGNMENT = 64
+_NARROW = 1024  # bytes of a row
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,10 @@ def write_flat(
         OSError: among others, the disk is full.
     """
     blocks = plan_blocks(schema, packs, rows)
+    narrow = sum(block.width * block.count for block in blocks if block.width <= _NARROW)
+    planned = max((block.end for block in blocks), default=0)
+    if 2 * narrow > planned:  # of longer rows, the TLB is little of what they cost
+        reserve(descriptor, planned)
     fixed = {block.columns[0]: block for block in blocks if block.part == "rows"}
     offsets = {block.columns[0]: block for block in blocks if block.part == "offsets"}
     varying: dict[str, list[Ragged]] = {name: [] for name in offsets}
@@ -169,7 +175,7 @@ def write_flat(
         raise ValueError(f"{rows} rows were promised, {ends} came")
     for name, parts in varying.items():
         _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), parts)
-    os.ftruncate(descriptor, max((block.end for block in blocks), default=0))
+    os.ftruncate(descriptor, mapped_size(max((block.end for block in blocks), default=0)))
     return blocks
 
 
