@@ -4,7 +4,9 @@ import itertools
 import os
 import zlib
 
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -151,6 +153,23 @@ def test_arrow_is_not_asked_for_lists_of_one_length(tmp_path, without_arrow, len
     without_arrow()
     assert same(dataset[:]["x"], array)
     assert same(dataset[[len(array) - 1, 0]]["x"], array[[-1, 0]])
+
+
+@pytest.mark.parametrize("writer", ["polars", "polars-arrays", "duckdb"])
+def test_files_of_other_writers_are_read_from_pages(tmp_path, without_arrow, writer):
+    array, path = values(3000, 33), tmp_path / "a.parquet"
+    array[np.isnan(array)] = 0  # polars has one NaN
+    if writer == "duckdb":
+        with duckdb.connect() as connection:
+            connection.register("t", pa.table([as_list(array)[1]], ["x"]))
+            connection.execute(f"copy t to '{path}' (format parquet)")
+    else:
+        kind = pl.List(pl.Float32) if writer == "polars" else pl.Array(pl.Float32, 33)
+        frame = pl.DataFrame({"x": pl.Series(array.tolist(), dtype=kind)})
+        frame.write_parquet(path, compression="snappy" if writer == "polars" else "zstd")
+    dataset = open_dataset(path, cache=False)
+    without_arrow()
+    assert same(dataset[:]["x"], array)
 
 
 @pytest.mark.parametrize("cached", [True, False])
