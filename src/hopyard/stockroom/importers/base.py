@@ -185,7 +185,7 @@ class Importer(ABC):
 
     @property
     def scratch(self) -> Path:
-        """A temporary directory (in ``$TMPDIR``) for what has to be unpacked, removed by ``close``, or with the process."""
+        """A directory in ``$TMPDIR`` for what has to be unpacked; it goes by ``close``, or with the process."""
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="hopyard-import-"))
             _unpacked.add(self._scratch)

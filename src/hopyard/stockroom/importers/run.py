@@ -122,23 +122,24 @@ def _ordered(
 
 
 class _Sizes:
-    """How many samples make a chunk. Those of unknown size are as large as the largest chunk says so far."""
+    """How many samples make a chunk. Those of unknown size are as large as the largest chunk says so far; as this may
+    be wrong, a chunk has at most twice the samples of one that was read."""
 
     def __init__(self, columns: Sequence[ColumnSource], chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
         self._known = sum(column.width or 0 for column in columns)
         self._varying = [number for number, column in enumerate(columns) if column.width is None]
         self._largest = 0.0
+        self._most = _FIRST if self._varying else _MOST
 
     def rows(self) -> int:
-        if self._varying and not self._largest:
-            return _FIRST
-        return max(1, min(_MOST, int(self._chunk_bytes / max(self._known + self._largest, 1))))
+        return max(1, min(self._most, int(self._chunk_bytes / max(self._known + self._largest, 1))))
 
     def learn(self, arrays: Sequence[Samples]) -> None:
         for number in self._varying:
             size = sum(len(s) if isinstance(s, str | bytes) else s.nbytes for s in arrays[number])
-            self._largest = max(self._largest, size / len(arrays[number]), 1.0)
+            self._largest = max(self._largest, size / len(arrays[number]))
+            self._most = min(max(self._most, 2 * len(arrays[number])), _MOST)
 
 
 class _Meter:
