@@ -51,6 +51,7 @@ def test_a_plain_dataloader_of_its_parts_gives_the_same_batches(dataset):
     assert len(plain) == 7
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a single core
 def test_its_parts_work_in_worker_processes(make_dataset):
     dataset = make_dataset([[10, 10, 7]], ("id", "image"))
     loader = dataset.loader(4, shuffle=True, output="torch")

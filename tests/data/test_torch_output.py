@@ -23,6 +23,7 @@ def test_items_are_rows_as_tensors(make_dataset):
         dataset[20]
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a single core
 def test_a_dataloader_reads_every_row_in_its_workers(make_dataset):
     dataset = make_torch_dataset(make_dataset([[10, 10]], ("id", "image")))
     loader = torch.utils.data.DataLoader(dataset, batch_size=6, shuffle=True, num_workers=2)
