@@ -67,7 +67,7 @@ def test_loaded_tensors_are_their_own() -> None:
     [
         (torch.eye(2).to_sparse(), "The state model.a is a tensor of layout torch.sparse_coo"),
         (object(), "The state model.a is a object, but only tensors"),
-        (torch.zeros(2, dtype=torch.float8_e8m0fnu), "float8_e8m0fnu, which cannot be kept"),
+        (torch.empty(2, dtype=torch.bits8), "bits8, which cannot be kept"),
     ],
 )
 def test_what_cannot_be_kept_is_named(value: Any, said: str) -> None:

@@ -277,3 +277,40 @@ def test_threads_share_objects(local: LocalStore, index: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         names = {name for some in pool.map(work, range(24)) for name in some}
     assert len(Objects(local).read_many(names)) == 3 * 5 + 24
+
+
+@pytest.mark.parametrize("size", [1000, 2_000_000])
+def test_private_arrays_may_be_written_to_and_change_nothing_but_themselves(store: Store, size: int) -> None:
+    objects = Objects(store)
+    content = np.arange(size, dtype=np.uint8)
+    with objects.writing() as adding:
+        name = adding.add("fragment", content)
+        pending = adding.read_private([name])[name]
+        pending[0] = 77
+        assert adding.read(name)[0] == 0
+        adding.publish()
+        stored = adding.read_private([name])[name]
+        stored[0] = 77
+    first, second = (objects.read_private([name])[name] for _ in range(2))
+    assert np.array_equal(first, content)
+    first[0] = 77
+    assert second[0] == 0
+    assert objects.read(name)[0] == 0
+    assert Objects(store).read(name)[0] == 0
+
+
+def test_private_arrays_are_checked_on_demand(local: LocalStore) -> None:
+    objects = Objects(local)
+    with objects.writing() as adding:
+        name = adding.add("fragment", b"x" * 100)
+    place = objects.locate(name)
+    damage = local.path(place.pack)
+    assert damage is not None
+    content = bytearray(damage.read_bytes())
+    content[place.start] ^= 1
+    damage.chmod(0o644)
+    damage.write_bytes(content)
+    again = Objects(local)
+    again.read_private([name])
+    with pytest.raises(CorruptError, match=f"the fragment {name} in it has changed"):
+        again.read_private([name], verify=True)

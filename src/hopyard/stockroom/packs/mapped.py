@@ -18,14 +18,18 @@ _KEPT = 256  # each is a file descriptor, of which a process usually has 1024
 
 
 class Mapped:
-    """The objects of one store that were mapped last."""
+    """The objects of one store that were mapped last.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Args:
+        access: ``mmap.ACCESS_READ``; or ``mmap.ACCESS_COPY`` for arrays that may be written to, privately.
+    """
+
+    def __init__(self, store: Store, access: int = mmap.ACCESS_READ) -> None:
+        self._store, self._access = store, access
         self._kept: OrderedDict[str, Bytes] = OrderedDict()
 
     def get(self, name: str) -> Bytes | None:
-        """All bytes of the object, read only; None if it cannot be mapped, though it may be there."""
+        """All bytes of the object; None if it cannot be mapped, though it may be there."""
         with LOCK:
             array = self._kept.get(name)
             if array is not None:
@@ -39,7 +43,7 @@ class Mapped:
             try:
                 # Of the size that the file has now: what lies beyond its end is never touched.
                 size = os.fstat(descriptor).st_size
-                array = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
+                array = np.frombuffer(mmap.mmap(descriptor, size, access=self._access), np.uint8)
             finally:
                 os.close(descriptor)
         except (OSError, ValueError):  # gone, empty, or too many are open: reading it says what is wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ _LISTED = 32  # files that are looked for one by one; for more of them all are l
 _REQUESTS = 16  # headers that are read at once where files cannot be mapped
 _PACKS_AT_ONCE = 64  # whose objects are added to the index together
 _GAP = 1 << 17  # bytes between ranges of a remote pack that cost less than another request
+_FEW = 1 << 20  # bytes of one pack that are copied rather than held mapped, which takes a file descriptor
 _RANGE = 16 << 20  # bytes that one request brings at most, unless one object is larger
 
 
@@ -74,6 +76,20 @@ class Objects:
     def read_many(self, digests: Iterable[str], verify: bool = True) -> dict[str, Bytes]:
         """The same for many; where files cannot be mapped, what lies close together comes with one request."""
         return {name: data for name, (_, data) in self._read(digests, verify).items()}
+
+    def read_private(self, digests: Iterable[str], verify: bool = False) -> dict[str, Bytes]:
+        """The same, as arrays of the caller's own: they may be written to, which changes nothing but them.
+
+        Where the store has files they are mapped copy-on-write: what is not touched is not read.
+        """
+        found = self._read(digests, verify, Mapped(self._store, mmap.ACCESS_COPY))
+        wanted: dict[str, int] = {}
+        for place, data in found.values():
+            wanted[place.pack] = wanted.get(place.pack, 0) + data.size
+        return {
+            name: data if data.flags.writeable and wanted[place.pack] >= _FEW else data.copy()
+            for name, (place, data) in found.items()
+        }
 
     def json(self, digest: str) -> Any:
         """The value of an object whose bytes are JSON."""
@@ -140,7 +156,7 @@ class Objects:
     def writing(self) -> PackWriter:
         """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used."""
         self.refresh()
-        return PackWriter(self._store, self._index, self.read_many)
+        return PackWriter(self._store, self._index, self.read_many, self.read_private)
 
     # How
 
@@ -219,7 +235,10 @@ class Objects:
             "`hopyard stock fetch` if a remote has it."
         )
 
-    def _read(self, digests: Iterable[str], verify: bool) -> dict[str, tuple[Location, Bytes]]:
+    def _read(
+        self, digests: Iterable[str], verify: bool, mapped: Mapped | None = None
+    ) -> dict[str, tuple[Location, Bytes]]:
+        mapped = mapped or self._mapped
         wanted = list(dict.fromkeys(digests))
         result: dict[str, tuple[Location, Bytes]] = {}
         for _ in range(_ROUNDS):
@@ -228,14 +247,14 @@ class Objects:
                 packs.setdefault(place.pack, {})[name] = place
             for pack, places in packs.items():
                 try:
-                    for name, data in self._load(pack, places):
+                    for name, data in self._load(pack, places, mapped.get(pack)):
                         if verify:
                             self._check(name, places[name], data)
                         result[name] = places[name], data
                 except NotFoundError:  # gone since it was looked up
                     self._forget([pack])
                 except CorruptError:
-                    self._mapped.forget(pack)
+                    mapped.forget(pack)
                     if self._is_indexed_rightly(pack, places):
                         raise
                     self._forget([pack])
@@ -253,8 +272,9 @@ class Objects:
             return False
         return all(objects.get(name) == place for name, place in places.items())
 
-    def _load(self, pack: str, places: dict[str, Location]) -> Iterator[tuple[str, Bytes]]:
-        mapped = self._mapped.get(pack)
+    def _load(
+        self, pack: str, places: dict[str, Location], mapped: Bytes | None
+    ) -> Iterator[tuple[str, Bytes]]:
         size = self._store.size(pack) if mapped is None else mapped.size
         for name, place in places.items():
             if size is not None and not 0 <= place.start <= place.stop <= size:

@@ -28,6 +28,8 @@ _CHUNK = 4 << 20
 _GROUPS = dict.fromkeys(META_KINDS, "meta") | dict.fromkeys(DATA_KINDS, "data")
 _DOMAINS = {kind: f"hopyard.{kind}" for kind in _GROUPS}
 
+ReadMany = Callable[[Iterable[str]], dict[str, Bytes]]
+
 Data = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 
@@ -38,10 +40,9 @@ class PackWriter:
     files, stay, and are found again if the same is written again.
     """
 
-    def __init__(
-        self, store: Store, index: Index, read_many: Callable[[Iterable[str]], dict[str, Bytes]]
-    ) -> None:
-        self._store, self._index, self._read_stored = store, index, read_many
+    def __init__(self, store: Store, index: Index, read_many: ReadMany, read_private: ReadMany) -> None:
+        self._store, self._index = store, index
+        self._read_stored, self._read_private = read_many, read_private
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
 
@@ -189,6 +190,21 @@ class PackWriter:
 
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]:
         """The same for many."""
+        found, rest = self._split(digests)
+        return found | self._read_stored(rest) if rest else found
+
+    def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]:
+        """The same as arrays of the caller's own, which may be written to."""
+        found, rest = self._split(digests)
+        private = {name: data.copy() for name, data in found.items()}
+        return private | self._read_private(rest) if rest else private
+
+    def json(self, digest: str) -> Any:
+        """The JSON value that is pending or stored."""
+        return json.loads(self.read(digest).tobytes())
+
+    def _split(self, digests: Iterable[str]) -> tuple[dict[str, Bytes], list[str]]:
+        """What is pending, read only, and the digests of what is not."""
         found = {}
         rest = []
         for name in digests:
@@ -197,11 +213,7 @@ class PackWriter:
                 rest.append(name)
             else:
                 found[name] = np.frombuffer(piece.data, np.uint8)
-        return found | self._read_stored(rest) if rest else found
-
-    def json(self, digest: str) -> Any:
-        """The JSON value that is pending or stored."""
-        return json.loads(self.read(digest).tobytes())
+        return found, rest
 
 
 def _flat(data: Data) -> bytes | memoryview:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,27 +10,8 @@ import torch
 
 from hopyard.errors import EstimatorError
 from hopyard.objects import Tensor
+from hopyard.objects.torch import NAMES, from_bytes, is_dense, to_tensor
 
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.complex64: "C64",
-    torch.complex128: "C128",
-}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _DROP = object()
 
 
@@ -81,31 +61,25 @@ def _convert(value: Any, path: str, strict: bool) -> Any:
     return _DROP
 
 
-def _tensor(tensor: torch.Tensor, path: str) -> Any:
-    tensor = tensor.detach()
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+def _tensor(tensor: torch.Tensor, path: str) -> Tensor:
+    if not is_dense(tensor):
         raise EstimatorError(
             f"The state {path} is a tensor of layout {tensor.layout} on {tensor.device}, but only dense ones "
             "can be kept; make it dense in the model."
         )
-    if tensor.dtype not in _NAMES:
+    if tensor.dtype not in NAMES:
         raise EstimatorError(
             f"The state {path} is a tensor of {tensor.dtype}, which cannot be kept; "
-            f"kept are {', '.join(str(dtype) for dtype in _NAMES)}."
+            f"kept are {', '.join(str(dtype) for dtype in NAMES)}."
         )
-    flat = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    data = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
-    return Tensor(_NAMES[tensor.dtype], tuple(tensor.shape), data)
+    return to_tensor(tensor)
 
 
 def from_tree(tree: Any) -> Any:
     """The value of a tree; tensors are new, on the CPU, and writable."""
     if isinstance(tree, Tensor):
         # A state may be mapped from a file: what trains must be a copy.
-        data = torch.from_numpy(np.array(tree.data, np.uint8))
-        dtype = _DTYPES[tree.dtype]
-        flat = data.view(dtype) if math.prod(tree.shape) else torch.empty(0, dtype=dtype)
-        return flat.reshape(tree.shape)
+        return from_bytes(tree.dtype, tree.shape, np.array(tree.data, np.uint8))
     if isinstance(tree, dict):
         return {key: from_tree(item) for key, item in tree.items()}
     if isinstance(tree, (list, tuple)):
