@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hopyard.errors import CorruptError, NotFoundError, NotWritableError, StorageError
-from hopyard.stockroom.importers import cifar
 from hopyard.stockroom.importers.cifar import Cifar10
 from hopyard.stockroom.importers.download import Remote, download, downloads_folder
 from hopyard.stockroom.importers.mnist import Mnist
@@ -164,8 +163,11 @@ def test_importers_download_what_they_are_not_given(server, tmp_path, monkeypatc
     archive = tar(server.folder / "cifar-10-python.tar.gz", cifar10()[0], "w:gz")
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
     monkeypatch.setattr(Cifar10, "remote", Remote(archive.name, (server.url(archive.name),), md5))
-    with cifar.Cifar10() as importer:
+    seen = []
+    with Cifar10() as importer:
+        importer.watch_download = lambda *at: seen.append(at)
         assert importer.columns()[0].count == 20
+    assert seen[-1] == (archive.name, archive.stat().st_size, archive.stat().st_size)
     files, _ = mnist()
     unpack(server.folder, files)
     monkeypatch.setattr(Mnist, "urls", (server.url("missing/404/"), server.url("")))

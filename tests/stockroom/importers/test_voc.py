@@ -81,3 +81,14 @@ def test_a_list_without_names_is_refused(tmp_path):
     files["VOCdevkit/VOC2012/ImageSets/Segmentation/val.txt"] = b"\n"
     with pytest.raises(DataError, match=r"val.txt names no images"):
         VocSegmentation(unpack(tmp_path, files)).columns()
+
+
+def test_of_several_years_the_one_asked_for_is_taken(tmp_path):
+    for year in ("2007", "2012"):
+        files, _, _ = voc(base=f"VOCdevkit/VOC{year}")
+        names = f"VOCdevkit/VOC{year}/ImageSets/Segmentation/train.txt"
+        files[names] = b"\n".join(files[names].split()[: 3 if year == "2012" else 2])
+        unpack(tmp_path, files)
+    for year, count in (("2007", 2), ("2012", 3)):
+        with VocSegmentation(tmp_path, year=year) as importer:
+            assert importer.columns()[0].count == count

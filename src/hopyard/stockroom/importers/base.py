@@ -24,6 +24,7 @@ Importers are found by the entry point group ``hopyard.importers``; a class of a
 from __future__ import annotations
 
 import atexit
+import functools
 import inspect
 import os
 import shutil
@@ -38,6 +39,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.stockroom.importers.download import Remote, download, downloads_folder
+from hopyard.storage.oserrors import write_errors
+from hopyard.storage.temporary import sweep, temporary_name
 
 Samples: TypeAlias = npt.NDArray[Any] | list[npt.NDArray[Any]] | list[str] | list[bytes]
 """Consecutive samples: (n, *shape) of one shape; else a list of one array, text or bytes each."""
@@ -135,14 +139,17 @@ class Importer(ABC):
         NotFoundError: the source is not there.
     """
 
-    downloads = False
-    """Whether it can do without a source."""
+    needs_source = True
+    """False: without one it downloads the original files, or it is given its data by other arguments."""
+
+    watch_download: Callable[[str, int, int | None], None] | None = None
+    """Called while a file is downloaded: its name, bytes that are here, all bytes or None if that is not known."""
 
     def __init__(self, source: str | os.PathLike[str] | None = None, **options: Any) -> None:
         self.settings = self._checked(options)
         self._scratch: Path | None = None
         self.source = None if source is None else Path(source).expanduser().absolute()
-        if self.source is None and not self.downloads:
+        if self.source is None and self.needs_source:
             raise UsageError(
                 f"{type(self).__name__} needs a source: there is nothing that it could download. "
                 "Give a path (--from PATH)."
@@ -187,9 +194,17 @@ class Importer(ABC):
     def scratch(self) -> Path:
         """A directory in ``$TMPDIR`` for what has to be unpacked; it goes by ``close``, or with the process."""
         if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="hopyard-import-"))
+            sweep(tempfile.gettempdir())  # what killed processes left
+            self._scratch = Path(tempfile.gettempdir(), temporary_name())
+            with write_errors(str(self._scratch)):
+                self._scratch.mkdir(0o700)
             _unpacked.add(self._scratch)
         return self._scratch
+
+    def download(self, remote: Remote, below: str = "") -> Path:
+        """The file in the folder of downloads, or in a folder below it, downloaded if it is not there."""
+        watch = None if self.watch_download is None else functools.partial(self.watch_download, remote.name)
+        return download(remote, downloads_folder() / below, watch)
 
     @classmethod
     def _checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:

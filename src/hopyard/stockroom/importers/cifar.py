@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer
-from hopyard.stockroom.importers.download import Remote, download, downloads_folder
+from hopyard.stockroom.importers.download import Remote
 from hopyard.stockroom.importers.parts import Part, Parts, describe_files, find_parts
 
 _SHAPE = (3, 32, 32)
@@ -91,7 +91,7 @@ class Cifar10(Importer):
     (int64). The names of the classes are in the metadata of the import.
     """
 
-    downloads = True
+    needs_source = False
     folder: ClassVar[str] = "cifar-10-batches-py"
     remote: ClassVar[Remote] = Remote(
         "cifar-10-python.tar.gz",
@@ -108,7 +108,7 @@ class Cifar10(Importer):
 
     @functools.cached_property
     def _archive(self) -> Path:
-        return self.source or download(self.remote, downloads_folder())
+        return self.source or self.download(self.remote)
 
     @functools.cached_property
     def _parts(self) -> Parts:

@@ -93,7 +93,8 @@ def _locked(part: Path, target: Path) -> Iterator[bool]:
         with write_errors(str(part)):
             file = part.open("ab")
         with file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            with write_errors(str(part)):
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
             if part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
                 yield True
                 return

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from hopyard.errors import CorruptError, DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer
-from hopyard.stockroom.importers.download import Remote, download, downloads_folder
+from hopyard.stockroom.importers.download import Remote
 from hopyard.stockroom.importers.mapped import MappedRange
 from hopyard.stockroom.importers.parts import describe_files, gunzipped, listed
 
@@ -61,7 +61,7 @@ class Mnist(Importer):
     with the four original files, packed (.gz) or not. The names of the classes are in the metadata of the import.
     """
 
-    downloads = True
+    needs_source = False
     folder: ClassVar[str] = "MNIST"
     urls: ClassVar[tuple[str, ...]] = (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -82,8 +82,7 @@ class Mnist(Importer):
     def _files(self) -> list[Path]:
         """The four files, as they are given."""
         if self.source is None:
-            folder = downloads_folder() / self.folder
-            return [download(remote, folder) for remote in self._remotes()]
+            return [self.download(remote, self.folder) for remote in self._remotes()]
         for place in (self.source, self.source / self.folder / "raw"):
             found = [
                 next((p for p in (place / f"{name}.gz", place / name) if p.is_file()), None)

@@ -111,7 +111,7 @@ def from_torch_dataset(
 class TorchDataset(Importer):
     """A torch Dataset of this program: see from_torch_dataset."""
 
-    downloads = True  # it needs no path
+    needs_source = False
 
     def __init__(
         self, dataset: MapDataset, columns: Sequence[str] | None = None, variable: Sequence[str] = ()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from hopyard.errors import DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option
-from hopyard.stockroom.importers.download import Remote, download, downloads_folder
+from hopyard.stockroom.importers.download import Remote
 from hopyard.stockroom.importers.parts import (
     Parts,
     describe_files,
@@ -23,6 +23,7 @@ from hopyard.stockroom.importers.parts import (
 from hopyard.stockroom.importers.pictures import DECODE, picture_column
 
 _LISTS = "ImageSets/Segmentation"
+_BELOW = ("VOC20*", "VOCdevkit/VOC20*", "TrainVal/VOCdevkit/VOC20*")
 _SPLITS = ("train", "val", "test")
 _URL = "http://host.robots.ox.ac.uk/pascal/VOC/"
 _ARCHIVES = {
@@ -48,12 +49,14 @@ class VocSegmentation(Importer):
     metadata of the import.
     """
 
-    downloads = True
+    needs_source = False
     classes: ClassVar[tuple[str, ...]] = _CLASSES
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
-        year = Option("year", "2012", "of the challenge; tells what to download", tuple(_ARCHIVES))
+        year = Option(
+            "year", "2012", "what to download, or to take of a folder with several", tuple(_ARCHIVES)
+        )
         return DECODE, year
 
     @functools.cached_property
@@ -62,7 +65,7 @@ class VocSegmentation(Importer):
             return self.source
         path, md5 = _ARCHIVES[self.settings["year"]]
         name = path.rpartition("/")[2]
-        return download(Remote(name, (_URL + path,), md5), downloads_folder())
+        return self.download(Remote(name, (_URL + path,), md5))
 
     @functools.cached_property
     def _files(self) -> tuple[Parts, str]:
@@ -88,9 +91,11 @@ class VocSegmentation(Importer):
             raise self._wrong(parts.names)
         return parts, min(bases)
 
-    @staticmethod
-    def _lists_below(source: Path) -> list[Path]:
-        places = (source, *sorted(source.glob("VOC*")), *sorted(source.glob("**/VOCdevkit/VOC*")))
+    def _lists_below(self, source: Path) -> list[Path]:
+        """Where a folder may have them, of the year asked for first."""
+        below = [path for pattern in _BELOW for path in sorted(source.glob(pattern))]
+        below.sort(key=lambda path: path.name != f"VOC{self.settings['year']}")
+        places = (source, *below)
         return [place / _LISTS for place in places if (place / _LISTS).is_dir()]
 
     def _wrong(self, there: list[str] | Any) -> DataError:
