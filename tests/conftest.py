@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import subprocess
+import sys
+import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -34,3 +40,59 @@ def needs() -> Callable[[object, str], None]:
         pytest.skip(message)
 
     return require
+
+
+class S3Server:
+    """A server process on this machine that speaks S3 (``tests/s3_server.py``)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.url + path, body or None, method=method)
+        ) as answer:
+            return bytes(answer.read())
+
+    def fail(self, *faults: str) -> None:
+        """Make requests fail: lines ``pattern count status``; without any, none."""
+        self.request("POST", "/faults", "\n".join(faults).encode() or b"\n")
+
+    def requests(self) -> list[str]:
+        return self.request("GET", "/requests").decode().splitlines()
+
+
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[S3Server | None]:
+    """The server, started once; None where moto or obstore is missing."""
+    if not all(importlib.util.find_spec(name) for name in ("moto", "flask", "obstore")):
+        yield None
+        return
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield S3Server(process.stdout.readline().strip())
+        process.stdin.close()
+
+
+@pytest.fixture
+def s3(
+    s3_process: S3Server | None, needs: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[S3Server]:
+    """The server, and an environment in which S3 is there, also for processes that the test starts."""
+    needs(s3_process, "a server of S3 (the packages moto[s3], flask, flask-cors and obstore)")
+    assert s3_process is not None
+    settings = {"ENDPOINT_URL": s3_process.url, "ACCESS_KEY_ID": "AKIATEST", "SECRET_ACCESS_KEY": "hush-hush"}
+    for name, value in {**settings, "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    yield s3_process
+    s3_process.fail()
+
+
+@pytest.fixture
+def s3_url(s3: S3Server) -> str:
+    """A prefix in a new bucket: ``s3://bucket/some/prefix``."""
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    s3.request("PUT", f"/{bucket}")
+    return f"s3://{bucket}/some/prefix"

@@ -160,7 +160,7 @@ def test_a_missing_service_skips_at_home_and_fails_in_ci(
     [
         ("hopyard", "StockRoom"),
         ("hopyard.backend", "SparkBackend"),
-        ("hopyard.storage", "ObjectStore"),
+        ("hopyard.storage", "HDFSStore"),
         ("hopyard.tune", "ASHA"),
     ],
 )

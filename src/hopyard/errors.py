@@ -203,7 +203,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
 _LATER = {
     "hopyard": ("StockRoom",),
     "hopyard.backend": ("RayBackend", "SparkBackend"),
-    "hopyard.storage": ("HDFSStore", "ObjectStore"),
+    "hopyard.storage": ("HDFSStore",),
     "hopyard.tune": ("ASHA", "HyperOpt", "Hyperband", "PBT"),
 }
 

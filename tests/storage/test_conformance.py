@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.storage import LocalStore, MemoryStore, ObjectStore, Store
 from hopyard.storage.faults import FaultyStore
 from hopyard.storage.testing import StoreSuite
 
@@ -31,3 +31,9 @@ class TestFaultyStoreWithoutFaults(StoreSuite):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
         return FaultyStore(LocalStore(tmp_path / "store"))
+
+
+class TestObjectStore(StoreSuite):
+    @pytest.fixture
+    def store(self, s3_url: str) -> Store:
+        return ObjectStore(s3_url)

@@ -99,6 +99,10 @@ class Store(ABC):
         """A local directory of this process, from which ``put_file`` moves without copying, or None."""
         return None
 
+    def version(self, name: str) -> str | None:
+        """A text that differs once the object is replaced, in whatever process; None: no object, or unknown."""
+        return None
+
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
 
@@ -183,6 +187,9 @@ class PrefixStore(Store):
 
     def path(self, name: str) -> Path | None:
         return self._inner.path(self._full(name))
+
+    def version(self, name: str) -> str | None:
+        return self._inner.version(self._full(name))
 
     def staging(self) -> Path | None:
         return self._inner.staging()

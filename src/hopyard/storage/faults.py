@@ -150,6 +150,9 @@ class FaultyStore(Store):
     def size(self, name: str) -> int | None:
         return self._inner.size(name)
 
+    def version(self, name: str) -> str | None:
+        return self._inner.version(name)
+
     def delete(self, name: str) -> None:
         self._inner.delete(name)
 

@@ -129,6 +129,14 @@ class LocalStore(Store):
             os.close(fd)
 
     def size(self, name: str) -> int | None:
+        status = self._status(name)
+        return None if status is None else status.st_size
+
+    def version(self, name: str) -> str | None:
+        status = self._status(name)
+        return None if status is None else f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+    def _status(self, name: str) -> os.stat_result | None:
         file = self._file(name)
         try:
             status = os.stat(file)  # noqa: PTH116 - hot, and the path is a string already
@@ -136,7 +144,7 @@ class LocalStore(Store):
             return None
         except OSError as error:
             raise self._read_error(name, file, error) from None
-        return None if files.is_directory(status) else status.st_size
+        return None if files.is_directory(status) else status
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         root = self._directory()

@@ -23,6 +23,8 @@ class _Space:
         self.lock = threading.Lock()
         self.objects: dict[str, bytes] = {}
         self.names: list[str] = []
+        self.versions: dict[str, int] = {}
+        self.writes = itertools.count()
 
 
 _named: dict[str, _Space] = {}
@@ -86,12 +88,16 @@ class MemoryStore(Store):
         with self._space.lock:
             if name in self._space.objects:
                 if replace:
-                    self._space.objects[name] = data
+                    self._keep(name, data)
                 return replace
             self._refuse_nesting(name)
-            self._space.objects[name] = data
+            self._keep(name, data)
             bisect.insort(self._space.names, name)
             return True
+
+    def _keep(self, name: str, data: bytes) -> None:
+        self._space.objects[name] = data
+        self._space.versions[name] = next(self._space.writes)
 
     def _refuse_nesting(self, name: str) -> None:
         names = self._space.names
@@ -122,6 +128,10 @@ class MemoryStore(Store):
     def size(self, name: str) -> int | None:
         data = self._space.objects.get(validate_name(name))
         return None if data is None else len(data)
+
+    def version(self, name: str) -> str | None:
+        with self._space.lock:
+            return str(self._space.versions[name]) if self.exists(name) else None
 
     def delete(self, name: str) -> None:
         validate_name(name)

@@ -11,15 +11,17 @@ from hopyard.errors import UsageError, nearest
 from hopyard.storage.base import Store
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
+from hopyard.storage.object import SCHEMES, ObjectStore
 
-_SCHEMES = ("file", "memory")
-_ELSEWHERE = {"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "wasbs", "hdfs", "webhdfs"}
+_SCHEMES = ("file", "memory", *SCHEMES)
+_ELSEWHERE = {"hdfs", "webhdfs"}
 
 
 def open_store(url: str | os.PathLike[str] | Store) -> Store:
-    """The store at a path, a ``file://`` URL or ``memory://name``. A store is returned as it is.
+    """The store at a path, a ``file://`` URL, ``memory://name`` or in a bucket. A store is returned as it is.
 
     Raises:
+        MissingExtraError: the extra for stores of that kind is not installed.
         UsageError: the URL's scheme is unknown, or is one that this version does not open.
     """
     if isinstance(url, Store):
@@ -31,6 +33,8 @@ def open_store(url: str | os.PathLike[str] | Store) -> Store:
     if scheme[1].lower() == "memory":
         parts = urlsplit(text)
         return _memory(parts.netloc, parts.path.strip("/"))
+    if scheme[1].lower() in SCHEMES:
+        return ObjectStore(text)
     raise _unknown_scheme(text, scheme[1].lower())
 
 

@@ -96,6 +96,16 @@ class StoreSuite:
         assert store.put_new("a/1", b"third") is True
         assert store.get("a/1") == b"third"
 
+    def test_a_version_changes_when_the_object_is_replaced(self, store: Store) -> None:
+        assert store.version("a") is None
+        store.put("a", b"first")
+        first = store.version("a")
+        assert store.version("a") == first
+        store.put("a", b"other")
+        if first is not None:  # a store may know no versions
+            assert store.version("a") not in (None, first)
+            assert store.at("p").version("a") is None
+
     def test_put_file_takes_the_file(self, store: Store, tmp_path: Path) -> None:
         path = (store.staging() or tmp_path) / "given"
         for content in (b"x" * 100_000, b"y"):

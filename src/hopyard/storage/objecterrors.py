@@ -1,0 +1,97 @@
+"""From what a bucket's server answers to the errors of a store, with what to do next."""
+
+from __future__ import annotations
+
+import re
+
+from hopyard.errors import NotWritableError, StorageError, StorageFullError
+
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_BAD_CREDENTIALS = (
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed",
+    "UnauthenticatedError", "401 Unauthorized", "TokenRefreshRequired", "RequestTimeTooSkewed",
+)  # fmt: skip
+_FORBIDDEN = ("PermissionDeniedError", "AccessDenied", "403 Forbidden", "AuthorizationFailure")
+_FULL = ("QuotaExceeded", "StorageFull", "507 Insufficient", "InsufficientCapacity")
+_NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/latest/api/token")
+_ELSEWHERE = ("301 Moved", "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint")
+_UNREACHABLE = ("error sending request", "Connect", "timed out", "dns error", "operation timed out")
+
+
+def bucket_error(url: str, text: str) -> StorageError | None:
+    """The error for a request to a bucket that does not exist, if the answer says so."""
+    if not any(sign in text for sign in _NO_BUCKET):
+        return None
+    return StorageError(
+        f"the bucket of {url} does not exist{_asked(text)}. Create it, or correct the URL (or the endpoint, "
+        "if the bucket is not at that server)."
+    )
+
+
+def request_error(url: str, name: str, kind: str, text: str, writing: bool) -> StorageError:
+    """The error for a request that failed otherwise.
+
+    Args:
+        kind: class of the library's error.
+        text: what it says; only the server's code and message of it are repeated.
+    """
+    place, action = f"{url}/{name}".rstrip("/"), "written" if writing else "read"
+    said, seen = _said(text), f"{kind} {text}"
+
+    def has(signs: tuple[str, ...]) -> bool:
+        return any(sign in seen for sign in signs)
+
+    missing = bucket_error(url, text)
+    if missing is not None:
+        return missing
+    if has(_FULL):
+        return StorageFullError(
+            f"no space is left for {place}: {said}. Nothing was half-written. Make space there, or raise its quota."
+        )
+    if has(_NO_CREDENTIALS):
+        return StorageError(
+            f"{place} cannot be {action}: no credentials were found ({said}). Set them in the environment of "
+            "this process, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or for a public bucket give "
+            "skip_signature=True."
+        )
+    if has(_BAD_CREDENTIALS):
+        return StorageError(
+            f"{place} cannot be {action}: the server does not accept the credentials ({said}). Correct those in the "
+            "environment of this process, or renew them."
+        )
+    if has(_ELSEWHERE):
+        return StorageError(
+            f"{place} cannot be {action}: the bucket is in another region ({said}). Set AWS_REGION, or give region=."
+        )
+    if has(_FORBIDDEN):
+        right = "to put and delete objects" if writing else "to get objects and list the bucket"
+        error = NotWritableError if writing else StorageError
+        return error(
+            f"{place} cannot be {action}: the server forbids it ({said}). Give these credentials the right {right}, "
+            "or use others."
+        )
+    if has(_UNREACHABLE):
+        return StorageError(
+            f"{place} cannot be {action}: nothing answers{_asked(text)} ({said}). Look at the network and at the "
+            "endpoint (AWS_ENDPOINT_URL or endpoint=); retry_config= and client_options= change how long is waited."
+        )
+    return StorageError(f"{place} cannot be {action}: {said}. Look at the server.")
+
+
+def _asked(text: str) -> str:
+    """Where the request went: scheme and host only, since a query may hold a signature."""
+    asked = re.search(r"(https?://)(?:[^/\s@]*@)?([^/\s?,)]+)", text)
+    return f" at {asked[1]}{asked[2]}" if asked else ""
+
+
+def _said(text: str) -> str:
+    """The server's status, code and message, without what it repeats of the request."""
+    status = re.search(r"status code: (\d{3}[^:\n]*)", text)
+    code, message = (re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message"))
+    parts = [found[1].strip().rstrip(".") for found in (status, code, message) if found]
+    if parts:
+        return ": ".join(parts)
+    kind = re.search(r"kind: (\w+)", text)
+    # What is behind the last colon says why; what is before it repeats the URL.
+    why = text.split("\n\nDebug source")[0].splitlines()[0].rpartition(" - ")[2].rpartition(": ")[2]
+    return re.sub(r"https?://\S+", "...", why) + (f", {kind[1]}" if kind else "")
