@@ -285,6 +285,36 @@ def test_secrets_are_no_arguments(url: str, key: str, variable: str) -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_a_machine_without_credentials_says_where_they_are_looked_for(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    store = ObjectStore(s3_url, metadata_endpoint=nobody, **AT_ONCE)
+    with pytest.raises(StorageError, match=r"no credentials were found .*AWS_ACCESS_KEY_ID and AWS_SECRET"):
+        store.get("a")
+    with pytest.raises(StorageError, match=r"no credentials were found .*AWS_ACCESS_KEY_ID and AWS_SECRET"):
+        store.put_new("a", b"")
+
+
+def provider() -> dict[str, Any]:
+    return {"access_key_id": "AKIATEST", "secret_access_key": "hush-hush", "token": None, "expires_at": None}
+
+
+def test_a_function_that_gives_credentials_is_pickled_by_its_name(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    store = ObjectStore(s3_url, credential_provider=provider)
+    store.put("a", b"x")
+    pickled = pickle.dumps(store)
+    assert b"hush" not in pickled
+    assert pickle.loads(pickled).get("a") == b"x"
+
+
 # Opening
 
 

@@ -137,6 +137,7 @@ class MemoryStore(Store):
         validate_name(name)
         with self._space.lock:
             if self._space.objects.pop(name, None) is not None:
+                del self._space.versions[name]
                 del self._space.names[bisect.bisect_left(self._space.names, name)]
 
     def __repr__(self) -> str:

@@ -51,8 +51,7 @@ def request_error(url: str, name: str, kind: str, text: str, writing: bool) -> S
     if has(_NO_CREDENTIALS):
         return StorageError(
             f"{place} cannot be {action}: no credentials were found ({said}). Set them in the environment of "
-            "this process, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or for a public bucket give "
-            "skip_signature=True."
+            f"this process ({_variables(url)}), or for a public bucket give skip_signature=True."
         )
     if has(_BAD_CREDENTIALS):
         return StorageError(
@@ -76,6 +75,15 @@ def request_error(url: str, name: str, kind: str, text: str, writing: bool) -> S
             "endpoint (AWS_ENDPOINT_URL or endpoint=); retry_config= and client_options= change how long is waited."
         )
     return StorageError(f"{place} cannot be {action}: {said}. Look at the server.")
+
+
+def _variables(url: str) -> str:
+    """Environment variables with which this kind of store finds its credentials."""
+    if url.startswith("s3"):
+        return "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    if url.startswith("gs"):
+        return "GOOGLE_APPLICATION_CREDENTIALS"
+    return "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
 
 
 def _asked(text: str) -> str:
