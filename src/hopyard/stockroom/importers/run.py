@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import shutil
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -30,6 +33,8 @@ from hopyard.errors import (
     WorkerLostError,
 )
 from hopyard.stockroom.importers.base import ColumnSource, Samples
+from hopyard.stockroom.importers.parcels import Parcel, pack, unpack
+from hopyard.storage.temporary import temporary_name
 
 CHUNK_BYTES = 8 << 20
 """Bytes of a chunk of all columns of a group, about."""
@@ -183,17 +188,19 @@ class _Processes:
                 "picklable, or read it with processes=0."
             ) from error
         self.ahead = _AHEAD * processes
+        self._folder = Path(tempfile.mkdtemp(prefix=temporary_name()))
         self._pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (sent,))
 
     def submit(self, numbers: Sequence[int], start: int, stop: int) -> Callable[[], list[Samples]]:
         try:
-            future: Future[list[Samples]] = self._pool.submit(_work, list(numbers), start, stop)
+            path = self._folder / f"{numbers[0]}-{start}"
+            future: Future[Parcel] = self._pool.submit(_work, list(numbers), start, stop, path)
         except BrokenProcessPool as error:
             raise _lost() from error
 
         def result() -> list[Samples]:
             try:
-                return future.result()
+                return unpack(future.result())
             except BrokenProcessPool as error:
                 raise _lost() from error
 
@@ -201,6 +208,7 @@ class _Processes:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _lost() -> WorkerLostError:
@@ -217,8 +225,8 @@ def _begin(sent: bytes) -> None:
     _columns[:] = pickle.loads(sent)
 
 
-def _work(numbers: Sequence[int], start: int, stop: int) -> list[Samples]:
-    return _read([_columns[number] for number in numbers], start, stop)
+def _work(numbers: Sequence[int], start: int, stop: int, path: Path) -> Parcel:
+    return pack(_read([_columns[number] for number in numbers], start, stop), path)
 
 
 def _read(columns: Sequence[ColumnSource], start: int, stop: int) -> list[Samples]:
