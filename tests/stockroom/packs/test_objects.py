@@ -314,3 +314,24 @@ def test_private_arrays_are_checked_on_demand(local: LocalStore) -> None:
     again.read_private([name])
     with pytest.raises(CorruptError, match=f"the fragment {name} in it has changed"):
         again.read_private([name], verify=True)
+
+
+def test_objects_are_found_by_how_their_digests_begin(store: Store, write: Write) -> None:
+    objects = Objects(store)
+    pages = write(objects, *(bytes([number]) for number in range(100)))
+    others = write(objects, *(bytes([number]) for number in range(100)), kind="json")
+    for prefix in ("", pages[0][:1], pages[7][:2], pages[7][:3], pages[7], others[0], "f"):
+        assert objects.beginning(prefix, "page") == sorted(name for name in pages if name.startswith(prefix))
+    elsewhere = Objects(store)
+    assert elsewhere.beginning(pages[3][:5], "page") == [pages[3]]
+
+
+def test_a_writer_says_before_it_adds(store: Store, tmp_path: Path) -> None:
+    calls: list[None] = []
+    (tmp_path / "file").write_bytes(b"x")
+    writer = Objects(store).writing(before=lambda: calls.append(None))
+    assert not calls
+    writer.add_json([1])
+    writer.add("page", b"1")
+    writer.add_file(tmp_path / "file", link=False)
+    assert len(calls) == 3

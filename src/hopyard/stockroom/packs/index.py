@@ -27,6 +27,8 @@ _SCHEMA = (
 )
 _PACKS = "SELECT name, size, whole FROM packs"
 _FIND = "SELECT digest, name, start, stop, kind, dtype, shape FROM objects JOIN packs ON number = pack WHERE digest IN "
+_BEGINNING = "SELECT DISTINCT digest FROM objects WHERE digest BETWEEN ? AND ? AND kind = ? ORDER BY digest"
+_DIGITS = 64
 _AT_ONCE = 500  # parameters of a statement; old versions of SQLite take 999
 _BUSY = 5.0  # seconds to wait for other processes, whose transactions are short
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
@@ -57,6 +59,11 @@ class Index:
         """Where these objects are, without those that are not known."""
         keys = sorted(bytes.fromhex(digest) for digest in digests)  # each page of the file is read once
         return self._run(lambda db: _find(db, keys))
+
+    def beginning(self, prefix: str, kind: str) -> list[str]:
+        """The known objects of a kind whose digests begin with these hex digits, in order."""
+        ends = [bytes.fromhex(prefix.ljust(_DIGITS, digit)) for digit in "0f"]
+        return self._run(lambda db: [key.hex() for (key,) in db.execute(_BEGINNING, (*ends, kind))])
 
     def packs(self) -> dict[str, tuple[int, int]]:
         """Of every known pack how many bytes it had when its header was read, and how many it should have."""

@@ -61,6 +61,11 @@ class Objects:
     def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None]]:
         return Objects, (self._store, self._index.path, self._absent)
 
+    @property
+    def store(self) -> Store:
+        """The repository's root."""
+        return self._store
+
     # Reading
 
     def read(self, digest: str, verify: bool = True) -> Bytes:
@@ -134,6 +139,11 @@ class Objects:
         wanted = set(digests)
         return wanted - self._local(wanted).keys()
 
+    def beginning(self, prefix: str, kind: str) -> list[str]:
+        """The objects of a kind here whose digests begin so, in order; ``prefix`` is of lower-case hex digits."""
+        self.refresh()
+        return self._index.beginning(prefix, kind)
+
     def refresh(self) -> None:
         """Look which packs there are: read the headers of new ones, forget those that are gone."""
         # What is known is asked first: packs that are put and indexed meanwhile are not taken to be gone.
@@ -153,10 +163,14 @@ class Objects:
 
     # Writing
 
-    def writing(self) -> PackWriter:
-        """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used."""
+    def writing(self, before: Callable[[], None] | None = None) -> PackWriter:
+        """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used.
+
+        Args:
+            before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh` too.
+        """
         self.refresh()
-        return PackWriter(self._store, self._index, self.read_many, self.read_private)
+        return PackWriter(self._store, self._index, self.read_many, self.read_private, before)
 
     # How
 

@@ -40,8 +40,11 @@ class PackWriter:
     files, stay, and are found again if the same is written again.
     """
 
-    def __init__(self, store: Store, index: Index, read_many: ReadMany, read_private: ReadMany) -> None:
-        self._store, self._index = store, index
+    def __init__(
+        self, store: Store, index: Index, read_many: ReadMany, read_private: ReadMany,
+        before: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._index, self._before = store, index, before
         self._read_stored, self._read_private = read_many, read_private
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
@@ -101,6 +104,8 @@ class PackWriter:
         return tensor.digest
 
     def _keep(self, piece: Piece) -> None:
+        if self._before is not None:
+            self._before()
         group = _GROUPS[piece.kind]
         pending = self._pending[group]
         size = len(piece.data)
@@ -155,6 +160,8 @@ class PackWriter:
         """
         if not path.is_file():
             raise NotFoundError(f"there is no file {path} to be stored. Give the path of a file that exists.")
+        if self._before is not None:
+            self._before()
         name = _digest_of_file(path)
         if self._store.exists(f"files/{name}"):
             return name
