@@ -16,12 +16,12 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from hopyard.errors import NotFoundError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.git.head import HEAD_NAME
 from hopyard.stockroom.git.layout import Layout, locate
+from hopyard.stockroom.quoting import quoted
 from hopyard.storage import files
 from hopyard.storage.format import FORMAT_NAME
 from hopyard.storage.oserrors import write_errors
@@ -110,7 +110,7 @@ def prepare(place: Place) -> None:
 
 def _in_git(common: Path, root: Path, layout: Layout | None) -> Path:
     relative = Path() if layout is None or root == layout.top else root.relative_to(layout.top)
-    return common / "hopyard" / (_quoted("/" + relative.as_posix()) if relative.parts else "")
+    return common / "hopyard" / (_segment("/" + relative.as_posix()) if relative.parts else "")
 
 
 def _in_main_worktree(root: Path, layout: Layout) -> Path:
@@ -121,16 +121,16 @@ def _in_main_worktree(root: Path, layout: Layout) -> Path:
 
 def _worktree(layout: Layout) -> str:
     if layout.own != layout.common:
-        return f"worktree-{_quoted(layout.own.name)}"
+        return f"worktree-{_segment(layout.own.name)}"
     if layout.given and layout.own != layout.top / ".git":
         # One git directory may serve several trees by GIT_WORK_TREE.
         return f"tree-{digest(os.fsencode(layout.top), 'hopyard.worktree')[:16]}"
     return "main"
 
 
-def _quoted(text: str) -> str:
+def _segment(text: str) -> str:
     """``text`` as one segment that every store may hold; different texts stay different."""
-    name = quote(os.fsencode(text), safe="+@,").replace("~", "%7E").replace("%", "=")
+    name = quoted(text)
     if len(name) <= _LONGEST:
         return name
     return f"{name[: _LONGEST - 17]}-{digest(os.fsencode(text), 'hopyard.folder')[:16]}"

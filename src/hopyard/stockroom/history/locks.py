@@ -1,0 +1,135 @@
+"""Locks between those who write, those who read, and who collects garbage: OS locks, which die with their holder.
+
+* **Writers** hold ``gc.lock`` together, from before they trust what is stored until a reference leads to what they
+  wrote.
+* **The collector** holds it alone: nobody writes then.
+* **Readers** of a commit that no reference may lead to any more each hold a file ``readers/<id>``, which names it.
+
+Where a store has no files on this machine nothing is locked: there the collector keeps what is young.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from hopyard.errors import StorageError
+from hopyard.storage import Store, files
+from hopyard.storage.oserrors import write_errors
+
+_GC = "gc.lock"
+_READERS = "readers"
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+@contextlib.contextmanager
+def writing(store: Store) -> Iterator[None]:
+    """What is written meanwhile is not collected. Waits while a collector is at work."""
+    with locked(store, _GC, fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def collecting(store: Store) -> Iterator[None]:
+    """Nobody writes meanwhile.
+
+    Raises:
+        StorageError: somebody is writing now.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(store, _GC, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise StorageError(
+                f"{store.url} is being written to, so nothing can be deleted from it now: what is written might need "
+                "it. Try again when those who write have committed or closed it."
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def reading(store: Store, commit: str) -> Iterator[None]:
+    """``commit`` is kept meanwhile, whatever is collected. Who may not write in the store locks nothing."""
+    path = store.path(f"{_READERS}/{uuid.uuid4().hex}")
+    fd = None
+    if path is not None:
+        with contextlib.suppress(StorageError), writing(store):
+            fd = _made(path, commit)
+    try:
+        yield
+    finally:
+        if fd is not None and path is not None:
+            # Not unlocked: a forked child may go on reading. The file goes with the last of them, or by the collector.
+            os.close(fd)
+            _is_dead(path)
+
+
+def read_commits(store: Store) -> set[str]:
+    """The commits that readers hold. Removes what dead ones left; for the collector, who holds ``collecting``."""
+    folder = store.path(_READERS)
+    found = set()
+    for path in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
+        if not _is_dead(path):
+            found.add(path.read_text())
+    return found
+
+
+@contextlib.contextmanager
+def locked(store: Store, name: str, how: int) -> Iterator[None]:
+    """Hold the file ``name`` of the store locked as ``fcntl.flock`` has it; no file: hold nothing.
+
+    Raises:
+        BlockingIOError: with LOCK_NB, another holds it.
+    """
+    path = store.path(name)
+    if path is None:
+        yield
+        return
+    with write_errors(path):
+        files.make_directory(str(path.parent))
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        _flock(fd, how)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing would leave it to the copies of forked children
+        os.close(fd)
+
+
+def _flock(fd: int, how: int) -> None:
+    try:
+        fcntl.flock(fd, how)
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+
+
+def _made(path: Path, commit: str) -> int:
+    with write_errors(path):
+        files.make_directory(str(path.parent))
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        files.write_all(fd, commit.encode())
+    _flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether nobody holds the file any more; then it is removed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)

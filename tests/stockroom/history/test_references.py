@@ -1,0 +1,192 @@
+"""References: one winner each time, whoever else moves them, on every store."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import re
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.errors import CorruptError, UsageError
+from hopyard.stockroom.history.references import References, Tip, check_name
+from hopyard.storage import LocalStore, MemoryStore, Store
+
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+
+class CountingStore(MemoryStore):
+    """Counts how often it is asked."""
+
+    asked = 0
+    listed = 0
+
+    def exists(self, name: str) -> bool:
+        self.asked += 1
+        return super().exists(name)
+
+    def list(self, prefix: str = "") -> Any:
+        self.listed += 1
+        return super().list(prefix)
+
+
+@pytest.fixture(params=["files", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return LocalStore(tmp_path / "repository") if request.param == "files" else MemoryStore()
+
+
+def moved(references: References, name: str, *commits: str | None) -> Tip:
+    for commit in commits:
+        assert references.move(name, references.tip(name), commit, "Ada") is not None
+    return references.tip(name)
+
+
+def test_a_reference_is_made_moved_deleted_and_made_again(store: Store) -> None:
+    references = References(store)
+    assert references.tip("heads/main") == Tip(0, None)
+    assert moved(references, "heads/main", A) == Tip(1, A)
+    assert moved(references, "heads/main", B) == Tip(2, B)
+    assert moved(references, "heads/main", None) == Tip(3, None)
+    assert references.names("heads") == {}
+    assert moved(references, "heads/main", C) == Tip(4, C)
+    assert References(store).tip("heads/main") == Tip(4, C)
+    log = list(references.log("heads/main"))
+    assert [(move.number, move.commit, move.by) for move in log] == [
+        (4, C, "Ada"), (3, None, "Ada"), (2, B, "Ada"), (1, A, "Ada"),
+    ]  # fmt: skip
+    assert all(new.time >= old.time for new, old in pairwise(log))
+
+
+def test_who_is_late_is_told_and_changes_nothing(store: Store) -> None:
+    references, other = References(store), References(store)
+    tip = other.tip("heads/main")
+    moved(references, "heads/main", A)
+    assert other.move("heads/main", tip, B, "Bob") is None
+    assert references.tip("heads/main") == other.tip("heads/main") == Tip(1, A)
+    assert other.set("heads/main", B, "Bob") == Tip(2, B)
+
+
+def test_references_are_listed_by_kind_with_the_names_they_were_given(store: Store) -> None:
+    references = References(store)
+    names = ["main", "feature/x", "Zoë", "a=b", "v1.0", "deadbeef", "x%y"]
+    for name in names:
+        moved(references, f"heads/{name}", A, B)
+    moved(references, "tags/v1", A)
+    moved(references, "remotes/origin/main", C)
+    moved(references, "remotes/my/feature/x", B)
+    moved(references, "worktrees/worktree-a..b=2Fc.lock", B)
+    assert references.names("heads") == dict.fromkeys(sorted(names), B)
+    assert references.names("tags") == {"v1": A}
+    assert references.names("remotes") == {"my/feature/x": B, "origin/main": C}
+    assert references.names("worktrees") == {"worktree-a..b=2Fc.lock": B}
+    assert [entry.name for entry in store.list("refs/remotes")] == [
+        "refs/remotes/my/feature=2Fx/000000000001", "refs/remotes/origin/main/000000000001",
+    ]  # fmt: skip
+
+
+def test_the_last_entry_is_found_with_few_questions_and_without_listing() -> None:
+    store = CountingStore()
+    writer = References(store)
+    for number in range(1, 1001):
+        writer.set("heads/main", f"{number:064x}", "Ada")
+        if number in (1, 2, 3, 4, 5, 31, 32, 33, 127, 1000):
+            store.asked = 0
+            assert References(store).tip("heads/main") == Tip(number, f"{number:064x}")
+            assert store.asked <= 2 * number.bit_length() + 1
+    store.asked = 0
+    assert writer.tip("heads/main").number == 1000
+    assert store.asked == 1
+    assert store.listed == 0
+
+
+def test_a_pickled_copy_sees_the_same(tmp_path: Path) -> None:
+    references = References(LocalStore(tmp_path))
+    copy = pickle.loads(pickle.dumps(references))
+    moved(references, "tags/v1", A)
+    assert copy.tip("tags/v1") == Tip(1, A)
+
+
+@pytest.mark.parametrize(
+    ("name", "because"),
+    [
+        ("heads/a b", "' '"), ("heads/a~1", "'~'"), ("heads/a^", "'^'"), ("heads/a..b", "'..'"), ("heads/-f", "'-'"),
+        ("heads/a/", "'/'"), ("heads/a//b", "'//'"), ("heads/a/.b", "'/.'"), ("heads/x.lock", "'.lock'"),
+        ("heads/HEAD", "'HEAD'"), ("tags/" + A, "'aaa"), ("remotes/origin/a:b", "':'"), ("tags/a\n", r"'\n'"),
+        ("heads/@{1}", "'@{'"),
+    ],
+)  # fmt: skip
+def test_names_that_revisions_or_git_could_not_hold_are_refused(name: str, because: str) -> None:
+    with pytest.raises(UsageError, match=rf"cannot be .*, because of {re.escape(because)}.*Use another"):
+        References(MemoryStore()).move(name, Tip(0, None), A, "Ada")
+
+
+@pytest.mark.parametrize("name", ["main", "head/main", "remotes/origin", "", "heads", "heads/"])
+def test_what_is_no_reference_says_what_is(name: str) -> None:
+    with pytest.raises(UsageError, match=r"is no reference: these are heads/BRANCH|because it is empty"):
+        check_name(name)
+
+
+def test_names_that_are_too_long_are_refused() -> None:
+    assert check_name("heads/" + "x" * 200)
+    with pytest.raises(
+        UsageError, match=r"has 201 bytes as it is stored, but may have 200.*Use a shorter one"
+    ):
+        check_name("heads/" + "ö" * 33 + "xxx")
+
+
+def test_foreign_files_and_damaged_entries_are_named(store: Store) -> None:
+    references = References(store)
+    moved(references, "heads/main", A)
+    store.put("refs/heads/main/000000000002", b"{}")
+    with pytest.raises(
+        CorruptError, match=r"refs/heads/main/000000000002 is no entry of a reference .KeyError"
+    ):
+        references.tip("heads/main")
+    store.put("refs/heads/README", b"")
+    with pytest.raises(CorruptError, match=r"holds 'refs/heads/README', but only entries of references"):
+        references.names("heads")
+
+
+def race(store: Store, me: int, rounds: int, barrier: Any, results: Any) -> None:
+    references = References(store)
+    won = []
+    for turn in range(rounds):
+        tip = references.tip("heads/main")
+        barrier.wait(60)
+        if references.move("heads/main", tip, f"{me:032x}{turn:032x}", str(me)) is not None:
+            won.append(turn)
+        barrier.wait(60)
+    for turn in range(rounds):
+        references.set("heads/free", f"{me:032x}{turn:032x}", str(me))
+    results.put((me, won))
+
+
+def run_race(store: Store, racers: int, rounds: int) -> None:
+    """Each round exactly one process wins; and of moves that are repeated until they win none is lost."""
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(racers), context.Queue()
+    processes = [
+        context.Process(target=race, args=(store, me, rounds, barrier, results)) for me in range(racers)
+    ]
+    for process in processes:
+        process.start()
+    won = dict(results.get(timeout=300) for _ in processes)
+    for process in processes:
+        process.join(60)
+    assert Counter(turn for turns in won.values() for turn in turns) == dict.fromkeys(range(rounds), 1)
+    references = References(store)
+    assert references.tip("heads/main").number == rounds
+    for move in references.log("heads/main"):
+        assert move.number - 1 in won[int(move.by)]
+    free = [move.commit for move in references.log("heads/free")]
+    assert sorted(map(str, free)) == [
+        f"{me:032x}{turn:032x}" for me in range(racers) for turn in range(rounds)
+    ]
+
+
+def test_of_processes_that_race_exactly_one_wins_each_time(tmp_path: Path) -> None:
+    run_race(LocalStore(tmp_path), racers=4, rounds=25)
