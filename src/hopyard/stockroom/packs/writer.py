@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -28,9 +28,15 @@ _CHUNK = 4 << 20
 _GROUPS = dict.fromkeys(META_KINDS, "meta") | dict.fromkeys(DATA_KINDS, "data")
 _DOMAINS = {kind: f"hopyard.{kind}" for kind in _GROUPS}
 
-ReadMany = Callable[[Iterable[str]], dict[str, Bytes]]
-
 Data = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+
+
+class Stored(Protocol):
+    """What a writer needs of the objects that it adds to."""
+
+    def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
+    def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
+    def file(self, digest: str) -> Path | None: ...
 
 
 class PackWriter:
@@ -41,11 +47,9 @@ class PackWriter:
     """
 
     def __init__(
-        self, store: Store, index: Index, read_many: ReadMany, read_private: ReadMany,
-        before: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
-        self._store, self._index, self._before = store, index, before
-        self._read_stored, self._read_private = read_many, read_private
+        self, store: Store, index: Index, stored: Stored, before: Callable[[], None] | None = None
+    ) -> None:
+        self._store, self._index, self._stored, self._before = store, index, stored, before
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
 
@@ -198,17 +202,21 @@ class PackWriter:
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]:
         """The same for many."""
         found, rest = self._split(digests)
-        return found | self._read_stored(rest) if rest else found
+        return found | self._stored.read_many(rest) if rest else found
 
     def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]:
         """The same as arrays of the caller's own, which may be written to."""
         found, rest = self._split(digests)
         private = {name: data.copy() for name, data in found.items()}
-        return private | self._read_private(rest) if rest else private
+        return private | self._stored.read_private(rest) if rest else private
 
     def json(self, digest: str) -> Any:
         """The JSON value that is pending or stored."""
         return json.loads(self.read(digest).tobytes())
+
+    def file(self, digest: str) -> Path | None:
+        """Where a file is, as :meth:`Objects.file`."""
+        return self._stored.file(digest)
 
     def _split(self, digests: Iterable[str]) -> tuple[dict[str, Bytes], list[str]]:
         """What is pending, read only, and the digests of what is not."""
