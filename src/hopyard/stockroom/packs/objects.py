@@ -66,6 +66,11 @@ class Objects:
         """The repository's root."""
         return self._store
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes see the same objects, and a pickled copy works in them."""
+        return self._store.shared
+
     # Reading
 
     def read(self, digest: str, verify: bool = True) -> Bytes:
@@ -114,10 +119,21 @@ class Objects:
 
         Its bytes are not checked: they may be many, and only some of them needed. ``read`` checks them.
         """
+        return self._store.path(self._file(digest).pack)
+
+    def _file(self, digest: str) -> Location:
         place = self.locate(digest)
         if place.kind != "file":
             raise UsageError(f"the object {digest} is a {place.kind}, not a file. Use read().")
-        return self._store.path(place.pack)
+        return place
+
+    def read_range(self, digest: str, start: int = 0, length: int | None = None) -> bytes:
+        """Some bytes of an object of kind ``file``, which are not checked: all of them make the digest.
+
+        Raises:
+            CorruptError: the range reaches beyond its end.
+        """
+        return self._store.get(self._file(digest).pack, start, length)
 
     # Looking up
 
@@ -129,6 +145,14 @@ class Objects:
             NotFoundError: it is not here; CorruptError: the pack it should be in is damaged.
         """
         return self._find((digest,))[digest]
+
+    def locate_many(self, digests: Sequence[str]) -> dict[str, Location]:
+        """The same for many."""
+        return self._find(digests)
+
+    def path(self, pack: str) -> Path | None:
+        """The file of a pack that :meth:`locate` named, which may be gone; None if the store has no files."""
+        return self._store.path(pack)
 
     def has(self, digest: str) -> bool:
         """Whether the object is here."""
@@ -170,7 +194,7 @@ class Objects:
             before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh` too.
         """
         self.refresh()
-        return PackWriter(self._store, self._index, self.read_many, self.read_private, before)
+        return PackWriter(self._store, self._index, self, before)
 
     # How
 
