@@ -53,6 +53,11 @@ class PackWriter:
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
 
+    @property
+    def stored(self) -> Stored:
+        """The objects that it adds to: where files are found, which never wait."""
+        return self._stored
+
     def __enter__(self) -> Self:
         return self
 
