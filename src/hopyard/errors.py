@@ -12,13 +12,15 @@
     │   ├── EstimatorError      fix the estimator function or its arguments
     │   ├── InvalidNameError    use another name in the store
     │   ├── SettingsError       a run or dataset exists with other settings
+    │   ├── ConflictError       say whose version to have; carries the conflicts
     │   └── MissingExtraError   install an extra
     ├── StorageError            look at the store
     │   ├── NotFoundError       nothing under that name
     │   ├── NotWritableError    permissions, read-only file systems
     │   ├── StorageFullError    make space; what was under way can be repeated
     │   ├── CorruptError        bytes are not what was written
-    │   └── FormatError         written by a newer version of Hopyard
+    │   ├── FormatError         written by a newer version of Hopyard
+    │   └── BehindError         a remote has commits that are not here: pull, then push again
     ├── RunError                look at the run
     │   ├── RunHeldError        another driver holds the run
     │   ├── RunInterruptedError the run stopped early and can be resumed
@@ -35,7 +37,7 @@ Every message says what was given, which rule it breaks, and what to do next.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -80,6 +82,17 @@ class SettingsError(UsageError):
     """Something of this name exists already, with other settings."""
 
 
+class ConflictError(UsageError):
+    """Two versions changed the same things differently. ``conflicts`` says which, and what each has."""
+
+    def __init__(self, message: str, conflicts: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.conflicts = list(conflicts)
+
+    def __reduce__(self) -> tuple[type[ConflictError], tuple[str, list[Any]]]:
+        return type(self), (str(self), self.conflicts)
+
+
 class MissingExtraError(UsageError, ImportError):
     """An optional dependency is not installed."""
 
@@ -106,6 +119,10 @@ class CorruptError(StorageError):
 
 class FormatError(StorageError):
     """Stored by a version of Hopyard that this one cannot read."""
+
+
+class BehindError(StorageError):
+    """A remote's branch has commits that are not here, or was moved by a faster push. Pull, then push again."""
 
 
 class RunError(HopyardError):
