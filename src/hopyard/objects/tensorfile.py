@@ -12,7 +12,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,14 @@ def wire(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
 
 def write_file(store: Store, name: str, tensors: Mapping[str, Tensor], manifest: Any) -> None:
     """Store the file ``name`` with these tensors and ``manifest`` (a JSON value) in its metadata."""
+    put_pieces(store, name, file_pieces(tensors, {_MANIFEST: json.dumps(manifest, separators=(",", ":"))}))
+
+
+def file_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """The bytes of a file of these tensors, one piece after the other; tensors are shared, not copied."""
     ordered = sorted(tensors.items(), key=lambda item: (-ITEM_SIZES[item[1].dtype], item[0]))
-    pieces: list[bytes | memoryview] = [_header(ordered, manifest)]
-    pieces += [tensor.data.data for _, tensor in ordered if tensor.nbytes]
-    put_pieces(store, name, pieces)
+    pieces: list[bytes | memoryview] = [_header(ordered, metadata)]
+    return pieces + [tensor.data.data for _, tensor in ordered if tensor.nbytes]
 
 
 def put_pieces(store: Store, name: str, pieces: Sequence[bytes | memoryview]) -> None:
@@ -71,8 +75,8 @@ def put_pieces(store: Store, name: str, pieces: Sequence[bytes | memoryview]) ->
         path.unlink(missing_ok=True)
 
 
-def _header(tensors: Iterable[tuple[str, Tensor]], manifest: Any) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {_MANIFEST: json.dumps(manifest, separators=(",", ":"))}}
+def _header(tensors: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, tensor in tensors:
         start, end = end, end + tensor.nbytes
@@ -97,7 +101,8 @@ class TensorFile:
         self._mapped = None if path is None else _map(store, name, path)
         size = store.size(name) if self._mapped is None else self._mapped.size
         try:
-            start, self.manifest, self.slots = self._parse(size or 0)
+            start, metadata, self.slots = read_header(self._head, size or 0)
+            self.manifest: Any = json.loads(metadata[_MANIFEST])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self.corrupt(f"its header cannot be read ({error})") from None
         end = max((slot.stop for slot in self.slots.values()), default=start)
@@ -127,20 +132,29 @@ class TensorFile:
             raise self.corrupt(f"its header lacks the tensor {name!r}")
         return self.slots[name]
 
-    def _parse(self, size: int) -> tuple[int, Any, dict[str, Slot]]:
-        head = self._head(0, min(size, _FIRST_READ))
-        start = 8 + int.from_bytes(head[:8], "little")
-        if len(head) < 8 or start > size:
-            raise ValueError(f"{size} bytes are too few")
-        text = head[8:start] + (self._head(len(head), start - len(head)) if start > len(head) else b"")
-        entries = json.loads(text)
-        manifest = json.loads(entries.pop("__metadata__")[_MANIFEST])
-        return start, manifest, {name: _slot(entry, start) for name, entry in entries.items()}
-
     def _head(self, start: int, length: int) -> bytes:
         if self._mapped is None:
             return self._store.get(self._name, start, length)
         return self._mapped[start : start + length].tobytes()
+
+
+def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str, str], dict[str, Slot]]:
+    """Where the first tensor of a file of ``size`` bytes begins, its metadata, and its slots.
+
+    Args:
+        read: (start, length) -> these bytes of the file.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is no header; the message says what is wrong with it.
+    """
+    head = read(0, min(size, _FIRST_READ))
+    start = 8 + int.from_bytes(head[:8], "little")
+    if len(head) < 8 or start > size:
+        raise ValueError(f"{size} bytes are too few")
+    text = head[8:start] + (read(len(head), start - len(head)) if start > len(head) else b"")
+    entries = json.loads(text)
+    metadata = entries.pop("__metadata__", {})
+    return start, metadata, {name: _slot(entry, start) for name, entry in entries.items()}
 
 
 def _slot(entry: dict[str, Any], base: int) -> Slot:

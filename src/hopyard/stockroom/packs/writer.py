@@ -109,8 +109,21 @@ class PackWriter:
 
     def add_tensor(self, tensor: Tensor) -> str:
         """The digest of a tensor, which may be changed afterwards: what is kept is copied."""
-        self._keep(Piece(tensor.digest, "tensor", tensor.data.data, tensor.dtype, tensor.shape))
-        return tensor.digest
+        return self.add_tensors([tensor])[0]
+
+    def add_tensors(self, tensors: Iterable[Tensor]) -> list[str]:
+        """The digests of many, which may be changed afterwards; what fills packs on the way is not copied."""
+        names = []
+        try:
+            for tensor in tensors:
+                names.append(tensor.digest)
+                self._keep(Piece(tensor.digest, "tensor", tensor.data.data, tensor.dtype, tensor.shape))
+        finally:
+            pending = self._pending["data"]
+            for name, piece in pending.items():
+                if type(piece.data) is not bytes:
+                    pending[name] = piece._replace(data=bytes(piece.data))
+        return names
 
     def _keep(self, piece: Piece) -> None:
         if self._before is not None:
@@ -120,8 +133,8 @@ class PackWriter:
         size = len(piece.data)
         if piece.digest in pending or (size >= _LOOKED_UP_AT_ONCE and self._index.find((piece.digest,))):
             return
-        # A larger one is written before this returns.
-        if size < PACK_BYTES and type(piece.data) is not bytes:
+        # A larger one is written before this returns; tensors are copied when all are added.
+        if size < PACK_BYTES and type(piece.data) is not bytes and piece.kind != "tensor":
             piece = piece._replace(data=bytes(piece.data))
         pending[piece.digest] = piece
         self._bytes[group] += size

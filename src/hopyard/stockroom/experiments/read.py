@@ -1,0 +1,159 @@
+"""A run that is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import CorruptError, NotFoundError, nearest
+from hopyard.stockroom.experiments import series
+from hopyard.stockroom.experiments.run import KIND
+from hopyard.stockroom.experiments.values import decode
+from hopyard.stockroom.records import RunRecord
+from hopyard.stockroom.view import Readable
+from hopyard.storage.format import check_format
+
+Steps = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class RunView:
+    """A stored run. What it holds is read when it is asked for.
+
+    Attributes:
+        id: its name on the shelf.
+        status: ``finished``, ``failed``, or ``running``: under way, or killed.
+    """
+
+    def __init__(self, objects: Readable, id: str, record: RunRecord) -> None:
+        self._objects, self._record = objects, record
+        self.id, self.status = id, record.status
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}: {self.status}>"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What it was started with."""
+        return dict(self._decoded("params"))
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        """What was set."""
+        return dict(self._decoded("tags"))
+
+    @property
+    def git(self) -> Any:
+        """Facts of the code, as they were given."""
+        return self._decoded("git")
+
+    @property
+    def links(self) -> dict[str, dict[str, Any]]:
+        """``model`` and ``data``: name to the JSON of the record that it then had."""
+        return dict(self._get("links"))
+
+    @property
+    def error(self) -> dict[str, str] | None:
+        """``kind``, ``message`` and ``traceback`` of the exception that ended it."""
+        error: dict[str, str] | None = self._get("error")
+        return error
+
+    @property
+    def started(self) -> datetime:
+        """With the offset of UTC."""
+        return datetime.fromisoformat(self._record.started)
+
+    @property
+    def ended(self) -> datetime | None:
+        """None while it is running, and if it was killed."""
+        ended = self._get("ended")
+        return None if ended is None else datetime.fromisoformat(ended)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, until it was last stored."""
+        return float(self._get("seconds"))
+
+    @property
+    def metrics(self) -> dict[str, tuple[Steps, Floats]]:
+        """Of each metric (n,) steps and (n,) values, in the order in which they were logged."""
+        return {
+            name: (series.read(self._objects, one, 0, "<i8"), series.read(self._objects, one, 1, "<f8"))
+            for name, one in self._get("series").items()
+        }
+
+    def times(self, metric: str) -> Floats:
+        """(n,) seconds since the run began, of each point of a metric.
+
+        Raises:
+            NotFoundError: it logged no such metric.
+        """
+        return series.read(self._objects, self._one("series", metric, "metric"), 2, "<f8")
+
+    @property
+    def artifacts(self) -> dict[str, int]:
+        """Name to bytes."""
+        return {name: size for name, (_, size) in self._get("artifacts").items()}
+
+    def artifact(self, name: str) -> Path | None:
+        """Where the artifact is, not to be written to; None if the repository is not of files (use :meth:`read`).
+
+        Raises:
+            NotFoundError: it has no such artifact.
+        """
+        return self._objects.file(self._one("artifacts", name, "artifact")[0])
+
+    def read(self, name: str) -> bytes:
+        """The bytes of an artifact, checked.
+
+        Raises:
+            NotFoundError: it has no such artifact; CorruptError: it has changed.
+        """
+        return self._objects.read(self._one("artifacts", name, "artifact")[0]).tobytes()
+
+    def reached(self) -> Iterator[str]:
+        """The digests of all objects that it needs."""
+        yield self._record.content
+        for one in self._get("series").values():
+            for part in one["parts"]:
+                yield from part
+        yield from (digest for digest, _ in self._get("artifacts").values())
+
+    @cached_property
+    def _content(self) -> dict[str, Any]:
+        value = self._objects.json(self._record.content)
+        try:
+            check_format(value["format"], KIND, where=f"the run {self.id}")
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._corrupt(error) from error
+        return dict(value)
+
+    def _get(self, field: str) -> Any:
+        try:
+            return self._content[field]
+        except KeyError as error:
+            raise self._corrupt(error) from error
+
+    def _decoded(self, field: str) -> Any:
+        return decode(self._get(field))
+
+    def _one(self, field: str, name: str, what: str) -> Any:
+        known = self._get(field)
+        if name not in known:
+            raise NotFoundError(
+                f"the run {self.id} has no {what} {name!r}{nearest(name, known, '.')} "
+                f"It has {', '.join(map(repr, known)) or 'none'}."
+            )
+        return known[name]
+
+    def _corrupt(self, error: Exception) -> CorruptError:
+        return CorruptError(
+            f"what is stored of the run {self.id} cannot be read ({error!r}). Run `hopyard stock verify`, which lists "
+            "all that is damaged; then fetch it from a remote that has it."
+        )

@@ -1,0 +1,141 @@
+"""The values and runs of a revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hopyard.errors import NotFoundError, UsageError, missing_extra, nearest
+from hopyard.stockroom.experiments.read import RunView
+from hopyard.stockroom.experiments.run import Run
+from hopyard.stockroom.experiments.values import plain, read, write
+from hopyard.stockroom.records import RunRecord, ValueRecord, check_name
+from hopyard.stockroom.view import View, Writable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ExperimentShelf:
+    """Plain values by name, ``shelf["lr"] = 0.01``; and runs. See the room's text for the rules."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    # Values
+
+    def __getitem__(self, name: str) -> Any:
+        """The value as it was stored, of the same types; scalars of NumPy as Python's.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        return read(self._view.objects, self._record(name))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Store a value: int, float, bool, str, None, or lists, tuples and dicts of these.
+
+        Raises:
+            DataError: it is none; says what is not, and where. UsageError: the name cannot be one, or this is not open
+                for writing. The shelf is as it was.
+        """
+        check_name(name, "The experiment shelf")
+        draft = self._draft()
+        draft.set("experiment", name, write(draft.writer, plain(value, f"The value {name!r}")))
+
+    def __delitem__(self, name: str) -> None:
+        draft = self._draft()
+        self._record(name)
+        draft.set("experiment", name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._view.record("experiment", name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def keys(self) -> list[str]:
+        """The names of values, sorted."""
+        return self._view.names("experiment")
+
+    # Runs
+
+    def start(
+        self,
+        params: Mapping[str, Any] | None = None,
+        tags: Mapping[str, Any] | None = None,
+        git: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """A new run; see :class:`Run`."""
+        return Run(self._draft(), params, tags, git)
+
+    def run(self, id: str) -> RunView:
+        """A stored run.
+
+        Raises:
+            NotFoundError: there is none of this id.
+        """
+        record = self._view.record("run", check_name(id, "The experiment shelf"))
+        if not isinstance(record, RunRecord):
+            known = self._view.names("run")
+            raise NotFoundError(
+                f"there is no run {id!r} in {self._view.revision}{nearest(id, known, '.')} "
+                f"It has {len(known)} runs; runs() gives them."
+            )
+        return RunView(self._view.objects, id, record)
+
+    def runs(self) -> list[RunView]:
+        """All stored runs, the newest first."""
+        found = [self.run(id) for id in self._view.names("run")]
+        return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
+
+    def delete_run(self, id: str) -> None:
+        """Take a run off the shelf.
+
+        Raises:
+            NotFoundError: there is none of this id.
+        """
+        draft = self._draft()
+        self.run(id)
+        draft.set("run", id, None)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each run, the newest first: ``id``, ``status``, ``started``, ``seconds``, then ``param.<name>``,
+        ``tag.<name>`` and the last value of each metric as ``metric.<name>``.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise missing_extra("pandas", "demo", "A frame of runs") from error
+        return pd.DataFrame([_row(run) for run in self.runs()])
+
+    def _record(self, name: str) -> ValueRecord:
+        found = self._view.record("experiment", check_name(name, "The experiment shelf"))
+        if not isinstance(found, ValueRecord):
+            names = self.keys()
+            raise NotFoundError(
+                f"there is no value {name!r} in {self._view.revision}{nearest(name, names, '.')} "
+                f"It has {', '.join(map(repr, names)) or 'none'}."
+            )
+        return found
+
+    def _draft(self) -> Writable:
+        if not isinstance(self._view, Writable):
+            raise UsageError(
+                f"{self._view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
+                "StockRoom(path, enable_write=True)."
+            )
+        return self._view
+
+
+def _row(run: RunView) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": run.id, "status": run.status, "started": run.started, "seconds": run.seconds}
+    row |= {f"param.{name}": value for name, value in run.params.items()}
+    row |= {f"tag.{name}": value for name, value in run.tags.items()}
+    return row | {f"metric.{name}": values[-1] for name, (_, values) in run.metrics.items()}

@@ -1,0 +1,216 @@
+"""What is stored of a model: one ``json`` object, and an object for each different tensor.
+
+The JSON has ``format``; ``skeleton`` (as ``objects.tree`` writes it); ``tensors``, in the tree's order, each
+``[path, dtype, shape, digest, kind]``; ``tied``, lists of numbers of tensors that are one; ``ordered``, pairs of the
+keys that lead to an ``OrderedDict`` and the skeleton of its metadata; and ``libraries``, name to version.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
+from hopyard.objects import Tensor, Tree, flatten, unflatten
+from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
+from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.records import ModelRecord
+from hopyard.stockroom.view import Readable
+from hopyard.storage.format import check_format, format_header
+
+Bytes = npt.NDArray[np.uint8]
+
+_KIND = "model"
+_LARGE = 1 << 16  # bytes; smaller tensors are hashed faster than handed to a thread
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a model. ``number`` counts them in the tree's order; tied ones have the ``tie`` of their first."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+    kind: str
+    number: int
+    tie: int
+
+
+class Content:
+    """The structure of a stored model; its tensors are read when they are asked for.
+
+    Args:
+        value: the JSON, as above.
+
+    Raises:
+        CorruptError: the object is not what was written; FormatError: a newer version of Hopyard wrote it.
+    """
+
+    def __init__(self, objects: Readable, value: Any, name: str) -> None:
+        self._objects, self._name = objects, name
+        try:
+            check_format(value["format"], _KIND, where=f"the model {name!r}")
+            self.skeleton: Any = value["skeleton"]
+            self.libraries: dict[str, str] = value["libraries"]
+            self.ordered = {tuple(keys): metadata for keys, metadata in value["ordered"]}
+            first = {number: tied[0] for tied in value["tied"] for number in tied}
+            self.entries = [
+                Entry(path, dtype, tuple(shape), digest, kind, number, first.get(number, number))
+                for number, (path, dtype, shape, digest, kind) in enumerate(value["tensors"])
+            ]
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            raise self._corrupt(error) from error
+
+    def only(self, prefix: str) -> None:
+        """Keep what lies under those keys at the top that begin with ``prefix``.
+
+        Raises:
+            UsageError: the model is no dict; NotFoundError: none of its keys does.
+        """
+        if not isinstance(self.skeleton, dict) or "d" not in self.skeleton:
+            raise UsageError(
+                f"prefix={prefix!r} was given, but the model {self._name!r} is not a dict. Read all of it."
+            )
+        keys = [str(key) for key, _ in self.skeleton["d"]]
+        pairs = [pair for pair in self.skeleton["d"] if str(pair[0]).startswith(prefix)]
+        if not pairs:
+            raise NotFoundError(
+                f"no key of the model {self._name!r} begins with {prefix!r}{nearest(prefix, keys, '.')} "
+                f"It has {_listed(keys)}."
+            )
+        self.skeleton = {"d": pairs}
+        wanted = _Paths()
+        unflatten(wanted, self.skeleton)
+        self.entries = [entry for entry in self.entries if entry.path in wanted]
+
+    def tree(self) -> Tree:
+        """The tree without any library: its leaves are read-only tensors whose digest is known, not checked."""
+        return self._put_together(self.tensors())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Path to tensor."""
+        data = self._objects.read_many(dict.fromkeys(entry.digest for entry in self.entries))
+        tensors: dict[int, Tensor] = {}
+        for entry in self.entries:
+            if entry.tie not in tensors:
+                tensors[entry.tie] = self._tensor(entry, data[entry.digest])
+                tensors[entry.tie].__dict__["digest"] = entry.digest
+        return {entry.path: tensors[entry.tie] for entry in self.entries}
+
+    def values(self) -> Tree:
+        """The tree as it was saved. Its memory is the caller's own, mapped copy-on-write where the store has files."""
+        data = self._objects.read_private(dict.fromkeys(entry.digest for entry in self.entries))
+        leaves: dict[int, Any] = {}
+        given: set[str] = set()
+        for entry in self.entries:
+            if entry.tie not in leaves:
+                # Tensors that are equal but not one must not become one when they are written to.
+                content = data[entry.digest].copy() if entry.digest in given else data[entry.digest]
+                given.add(entry.digest)
+                leaves[entry.tie] = give_back(self._tensor(entry, content), entry.kind, entry.path)
+        tree = self._put_together({entry.path: leaves[entry.tie] for entry in self.entries})
+        ordered = {keys: metadata and unflatten({}, metadata) for keys, metadata in self.ordered.items()}
+        return in_order(tree, ordered) if ordered else tree
+
+    def _tensor(self, entry: Entry, data: Bytes) -> Tensor:
+        try:
+            return Tensor(entry.dtype, entry.shape, data)
+        except UsageError as error:
+            raise self._corrupt(error) from error
+
+    def _put_together(self, leaves: dict[str, Any]) -> Tree:
+        try:
+            return unflatten(leaves, self.skeleton)
+        except CorruptError as error:
+            raise self._corrupt(error) from error
+
+    def _corrupt(self, error: Exception) -> CorruptError:
+        return CorruptError(
+            f"what is stored of the model {self._name!r} cannot be read ({type(error).__name__}: {error}). Run "
+            "`hopyard stock verify`, which lists all that is damaged; then fetch it from a remote that has it."
+        )
+
+
+class _Paths(dict[str, Any]):
+    """Notes which tensors a skeleton asks for."""
+
+    def __missing__(self, path: str) -> None:
+        self[path] = None
+
+
+def read(objects: Readable, record: ModelRecord, name: str) -> Content:
+    """The model that this is a record of; ``name`` is for messages."""
+    return Content(objects, objects.json(record.tree), name)
+
+
+def write(writer: PackWriter, taken: Taken) -> ModelRecord:
+    """Add a model's objects. Tensors that are here are not written again.
+
+    Raises:
+        DataError: a key that cannot be stored. Nothing was added.
+    """
+    tensors, skeleton = flatten(taken.tree)
+    digests = writer.add_tensors(_hashed(list(tensors.values())))
+    listed = [
+        [path, tensor.dtype, list(tensor.shape), digest, kind]
+        for (path, tensor), digest, kind in zip(tensors.items(), digests, taken.kinds, strict=True)
+    ]
+    nbytes = {digest: tensor.nbytes for digest, tensor in zip(digests, tensors.values(), strict=True)}
+    value = to_json(skeleton, listed, taken.ties, taken.ordered, taken.libraries)
+    return ModelRecord(writer.add_json(value), sum(nbytes.values()))
+
+
+def to_json(
+    skeleton: Any,
+    tensors: list[list[Any]],
+    ties: list[int],
+    ordered: Iterable[tuple[Keys, Any]],
+    libraries: dict[str, str],
+) -> dict[str, Any]:
+    """The JSON of a model."""
+    tied: dict[int, list[int]] = {}
+    for number, tie in enumerate(ties):
+        tied.setdefault(tie, []).append(number)
+    return {
+        "format": format_header(_KIND),
+        "skeleton": skeleton,
+        "tensors": tensors,
+        "tied": [numbers for numbers in tied.values() if len(numbers) > 1],
+        "ordered": [[list(keys), metadata] for keys, metadata in ordered],
+        "libraries": libraries,
+    }
+
+
+def reached(objects: Readable, record: ModelRecord) -> Iterator[str]:
+    """The digests of all objects that reading the model needs."""
+    yield record.tree
+    yield from dict.fromkeys(entry.digest for entry in read(objects, record, record.tree).entries)
+
+
+def _hashed(tensors: list[Tensor]) -> Iterator[Tensor]:
+    """The tensors, knowing their digests: large ones are hashed by threads, ahead of what is asked for."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        ahead = {id(t): pool.submit(_digest, t) for t in tensors if t.nbytes >= _LARGE}
+        try:
+            for tensor in tensors:
+                if id(tensor) in ahead:
+                    ahead[id(tensor)].result()
+                yield tensor
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _digest(tensor: Tensor) -> str:
+    return tensor.digest
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:10]))
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > 10 else shown or "none"

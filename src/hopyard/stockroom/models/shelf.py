@@ -1,0 +1,124 @@
+"""The models of a revision by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.objects import Tree
+from hopyard.stockroom.models.content import Content, read, write
+from hopyard.stockroom.models.leaves import Taken, take_in
+from hopyard.stockroom.records import ModelRecord, check_name
+from hopyard.stockroom.view import Readable, View, Writable
+
+
+class ModelShelf:
+    """Models by name: ``shelf["resnet"] = net.state_dict()``; ``net.load_state_dict(shelf["resnet"])``.
+
+    A model is whatever dicts, lists, tuples, plain values, tensors and arrays make up: a ``state_dict``, that of an
+    optimizer, ``model.get_weights()``; or a Keras model, which is stored as its weights by path.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __getitem__(self, name: str) -> Any:
+        """The model as it was saved, in memory of its own. See :meth:`get`."""
+        return self.get(name)
+
+    def get(self, name: str, prefix: str | None = None) -> Any:
+        """The model as it was saved, or a part of it.
+
+        Args:
+            prefix: read only what lies under the keys at the top that begin with it: ``"layer1."``.
+
+        Returns:
+            The same containers and kinds of leaves; tensors are on the CPU and may be written to, which changes
+            nothing that is stored. Where the repository is on this machine they are mapped, and read when touched.
+
+        Raises:
+            NotFoundError: there is no such model, or key; UsageError: ``prefix`` for what is not a dict.
+            MissingExtraError: the library that a tensor came from is not installed; use :meth:`tree`.
+        """
+        return self._content(name, prefix).values()
+
+    def tree(self, name: str, prefix: str | None = None) -> Tree:
+        """The same without any library: leaves are read-only ``hopyard.objects.Tensor``.
+
+        They know their digest: storing them again, in whatever tree, hashes and writes nothing.
+        """
+        return self._content(name, prefix).tree()
+
+    def record(self, name: str) -> ModelRecord:
+        """What the revision says of the model.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        found = self._view.record("model", check_name(name, "The model shelf"))
+        if not isinstance(found, ModelRecord):
+            names = self.keys()
+            raise NotFoundError(
+                f"there is no model {name!r} in {self._view.revision}{nearest(name, names, '.')} "
+                f"It has {', '.join(map(repr, names)) or 'none'}."
+            )
+        return found
+
+    def __setitem__(self, name: str, model: Any) -> None:
+        """Store a model under this name. If it cannot be, the shelf stays as it was.
+
+        Raises:
+            DataError: something in it cannot be stored; says what, where, and what to do.
+            UsageError: the name cannot be one, or this is not open for writing.
+        """
+        check_name(name, "The model shelf")
+        self._draft()
+        self.put(name, take_in(model, name))
+
+    def put(self, name: str, taken: Taken) -> None:
+        """The same for a model that was taken in before."""
+        check_name(name, "The model shelf")
+        draft = self._draft()
+        draft.set("model", name, write(draft.writer, taken))
+
+    def __delitem__(self, name: str) -> None:
+        draft = self._draft()
+        self.record(name)
+        draft.set("model", name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._view.record("model", name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def keys(self) -> list[str]:
+        """The names, sorted."""
+        return self._view.names("model")
+
+    def content(self, name: str) -> Content:
+        """The structure of a stored model: its skeleton, its tensors' dtypes, shapes and digests."""
+        return self._content(name, None)
+
+    @property
+    def objects(self) -> Readable:
+        """Where its tensors are read."""
+        return self._view.objects
+
+    def _content(self, name: str, prefix: str | None) -> Content:
+        content = read(self._view.objects, self.record(name), name)
+        if prefix is not None:
+            content.only(prefix)
+        return content
+
+    def _draft(self) -> Writable:
+        if not isinstance(self._view, Writable):
+            raise UsageError(
+                f"{self._view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
+                "StockRoom(path, enable_write=True)."
+            )
+        return self._view

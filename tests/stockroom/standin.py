@@ -1,0 +1,43 @@
+"""A revision in memory that is open for writing: objects, a writer, and records in a dict."""
+
+from __future__ import annotations
+
+from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.records import Record, Shelf
+from hopyard.stockroom.view import Readable
+from hopyard.storage import MemoryStore, Store
+
+
+class Revision:
+    """Only for reading."""
+
+    revision = "the commit 0123abcd"
+
+    def __init__(self, objects: Readable, records: dict[tuple[Shelf, str], Record]) -> None:
+        self.objects = objects
+        self.records = records
+
+    def record(self, shelf: Shelf, name: str) -> Record | None:
+        return self.records.get((shelf, name))
+
+    def names(self, shelf: Shelf) -> list[str]:
+        return sorted(name for of, name in self.records if of == shelf)
+
+
+class Staged(Revision):
+    """For writing too."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.stored = Objects(MemoryStore() if store is None else store)
+        self.writer: PackWriter = self.stored.writing()
+        super().__init__(self.writer, {})
+
+    def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
+        if record is None:
+            del self.records[shelf, name]
+        else:
+            self.records[shelf, name] = record
+
+    def committed(self) -> Revision:
+        self.writer.publish()
+        return Revision(self.stored, dict(self.records))
