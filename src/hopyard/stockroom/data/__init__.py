@@ -1,0 +1,19 @@
+"""Columns: keyed samples in fragments, read and written without touching what has not changed.
+
+Rules:
+
+* **A column** holds samples of one kind (tensors of one dtype and rank, strings, or bytes) under keys, in the order
+  of the keys. Its record names the root of a map from each fragment's first key to the fragment.
+* **Where fragments end** depends on keys and on the sizes of samples only (``cutting``). So the same samples give the
+  same pages, in whatever order and in however many steps they were written.
+* **A nested column** has pairs as keys, ``(sample, part)``; everything counts its parts. ``column[sample]`` is the
+  mapping of a sample's parts.
+* **Nothing is half written**: samples are looked at before any is taken, and what fails on the way is undone.
+* A ``Column`` is immutable and picklable, and threads may share it. A ``ColumnDraft`` is for one thread.
+"""
+
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.conflicts import diff_columns, merge_columns
+from hopyard.stockroom.data.drafts import ColumnDraft
+
+__all__ = ["Column", "ColumnDraft", "diff_columns", "merge_columns"]

@@ -1,0 +1,380 @@
+"""Columns as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import DataError, NotFoundError, UsageError, nearest
+from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.fragments import Fragment, row_width
+from hopyard.stockroom.data.gathering import Fragments, Positions, Readable, Table, checked, table_of
+from hopyard.stockroom.data.rows import Keys, find, keys_of, plain
+from hopyard.stockroom.data.samples import (
+    Stored,
+    array_to_user,
+    describe,
+    dtype_name,
+    is_uncommon,
+    raw_dtype,
+    samples_to_user,
+    stored_sample,
+    to_user,
+)
+from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
+from hopyard.stockroom.records import ColumnRecord
+
+
+class _NoSampleError(NotFoundError, KeyError):
+    """There is no sample under that key."""
+
+    __str__ = Exception.__str__
+
+
+class Column(Mapping[Any, Any]):
+    """Samples by key, in the order of the keys: ints by value, then strings. Immutable.
+
+    ``column[key]`` is one sample: a NumPy array of its own (a PyTorch tensor where NumPy lacks the dtype), a string or
+    bytes. ``column[[key, ...]]`` are several and ``column[3:7]`` those at these positions: stacked to (n, *shape),
+    or a list if their shapes may differ or they are text. ``numpy.asarray(column)`` are all. Of a nested
+    column the keys are pairs, and ``column[sample]`` is a dict of that sample's parts.
+
+    Args:
+        objects: where its fragments are.
+        name: for messages.
+        record: of the column.
+    """
+
+    def __init__(self, objects: Readable, name: str, record: ColumnRecord) -> None:
+        self._objects, self.name, self.record = objects, name, record
+        self._pages = SortedMap(objects, record.pages)
+        self._last: tuple[str, Fragment] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._objects, self.name, self.record)
+
+    def __repr__(self) -> str:
+        return f"<column {self.name!r}: {len(self)} of {describe(self.record)}>"
+
+    __eq__ = object.__eq__  # not that of mappings, which would read all of both
+    __hash__ = object.__hash__
+
+    # What it is
+
+    @property
+    def objects(self) -> Readable:
+        """Where it is read."""
+        return self._objects
+
+    @property
+    def kind(self) -> str:
+        """``"tensor"``, ``"string"`` or ``"bytes"``."""
+        return self.record.kind
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's (or PyTorch's) name of the dtype of its tensors; ``"str"`` or ``"bytes"`` for others."""
+        return {"string": "str", "bytes": "bytes"}.get(self.record.kind) or dtype_name(self.record.dtype)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Of a sample; None for lengths that differ from sample to sample."""
+        return self.record.shape
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether keys are pairs."""
+        return self.record.nested
+
+    @property
+    def nbytes(self) -> int:
+        """Of all samples."""
+        return self.record.nbytes
+
+    def __len__(self) -> int:
+        return self.record.count
+
+    # By key
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            code = encode(check_key(key))
+        except UsageError:
+            return False
+        return self.stored(code) is not None or bool(self._is_group(key) and self._parts(key))
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.take(np.arange(*key.indices(len(self)), dtype=np.int64))
+        if key is Ellipsis:
+            return self.take(np.arange(len(self), dtype=np.int64))
+        if isinstance(key, list) or (isinstance(key, np.ndarray) and key.ndim == 1):
+            return self.take(self.positions(key))
+        if self._is_group(key):
+            parts = self._parts(check_key(key))
+            if parts:
+                return parts
+            raise self.missing(check_key(key))
+        checked = check_key(key)
+        found = self.stored(encode(checked))
+        if found is None:
+            raise self.missing(checked)
+        return to_user(found)
+
+    def stored(self, key: bytes) -> Stored | None:
+        """The sample under an encoded key, as it is stored; None if there is none."""
+        item = self._pages.floor(key)
+        if item is None:
+            return None
+        fragment = self._fragment(item[1][0])
+        (at,) = find(fragment.keys, keys_of([key]))
+        return None if at < 0 else stored_sample(fragment.rows, int(at), self.record)
+
+    def codes(self) -> Keys:
+        """(len,) all keys: int64 if they are ints, else encoded, as objects."""
+        return self._fragments.codes()
+
+    def find(self, codes: Keys) -> Positions:
+        """(n,) int64: the positions of keys that are given as by ``codes``; -1: there is no such key."""
+        return self._fragments.positions(codes)
+
+    def has(self, keys: list[bytes]) -> list[bytes]:
+        """Which of these encoded keys have a sample."""
+        if not self.record.count or not keys:
+            return []
+        if len(keys) == 1:
+            return [] if self.stored(keys[0]) is None else keys
+        found = self._fragments.positions(keys_of(keys))
+        return [key for key, position in zip(keys, found.tolist(), strict=True) if position >= 0]
+
+    def following_key(self) -> int:
+        """The int after the largest one among the keys; 0 if none is an int."""
+        above = (_FIRST_PAIR if self.record.nested else b"") + _ABOVE_INTS
+        count = self._fragments.count_before(above)
+        if not count:
+            return 0
+        ((key,),) = (self.keys_between(count - 1, count),)
+        number = key[0] if isinstance(key, tuple) else key
+        return number + 1 if isinstance(number, int) else 0
+
+    def group(self, first: int | str) -> list[Key]:
+        """The keys of a nested sample's parts."""
+        start, stop = (self._fragments.count_before(bound) for bound in group_bounds(first))
+        return self.keys_between(start, stop)
+
+    def keys_between(self, start: int, stop: int) -> list[Key]:
+        """The keys at the positions from ``start`` to before ``stop``."""
+        return self._fragments.keys(start, stop)
+
+    def _fragment(self, digest: str) -> Fragment:
+        last = self._last
+        if last is None or last[0] != digest:
+            last = self._last = digest, Fragment(self._objects.read(digest))
+        return last[1]
+
+    def positions(self, keys: Any) -> Positions:
+        """(n,) int64: the positions of these keys, for ``take``.
+
+        Raises:
+            NotFoundError: there is no sample under one of them; it is a KeyError as well.
+        """
+        if isinstance(keys, np.ndarray) and keys.dtype.kind == "i":
+            wanted = keys.astype(np.int64)
+        else:
+            wanted = keys_of([encode(key) for key in keys])
+        found = self._fragments.positions(wanted)
+        if len(found) and found.min() < 0:
+            raise self.missing(check_key(keys[int(np.argmin(found))]))
+        return found
+
+    def _is_group(self, key: Any) -> bool:
+        return self.record.nested and not isinstance(key, tuple)
+
+    def _parts(self, key: Any) -> dict[int | str, Any]:
+        """The parts of a nested sample."""
+        start, stop = (self._fragments.count_before(bound) for bound in group_bounds(key))
+        pairs = self.keys_between(start, stop)
+        samples = self.take(np.arange(start, stop, dtype=np.int64)) if pairs else []
+        # Each part its own, though they were taken together.
+        return {
+            pair[1]: sample if isinstance(sample, str | bytes) else _own(sample)
+            for pair, sample in zip(pairs, samples, strict=True)
+            if isinstance(pair, tuple)
+        }
+
+    def missing(self, key: Key) -> _NoSampleError:
+        """The error for a key under which there is no sample."""
+        text = f"column {self.name!r} has no sample {key!r}"
+        if not len(self):
+            return _NoSampleError(f"{text}; it is empty. Add samples with .extend(...) or .update(...).")
+        first, last = (
+            decode(self._pages.at(n)[0] if not n else self._entry(n).last) for n in (0, len(self._pages) - 1)
+        )
+        item = self._pages.floor(encode(key)) or self._pages.at(0)
+        near = self._fragment(item[1][0]).keys
+        names = [decode(code) for code in near] if near.dtype == object else []
+        hint = (
+            nearest(key, [name for name in names if isinstance(name, str)], ".")
+            if isinstance(key, str)
+            else "."
+        )
+        return _NoSampleError(
+            f"{text}{hint.rstrip('.')}. It has {len(self)} samples, from {first!r} to {last!r}: see .keys()."
+        )
+
+    def _entry(self, number: int) -> Entry:
+        return Entry.of(*self._pages.at(number))
+
+    # In order
+
+    def __iter__(self) -> Iterator[Any]:
+        for fragment in self._fragments.each():
+            yield from plain(fragment.keys)
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Keys and samples, read fragment by fragment."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """Samples, read fragment by fragment."""
+        return _Values(self)
+
+    def fragments(self) -> Iterator[Fragment]:
+        """All fragments, in order."""
+        return self._fragments.each()
+
+    # By position
+
+    def take(self, positions: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> Any:
+        """The samples at these positions in the order of the keys, which may come more than once.
+
+        Args:
+            positions: (n,) ints; negative ones count from the end.
+            out: (n, *shape), C order, of the column's dtype, to be filled; only if all samples have one shape.
+
+        Returns:
+            (n, *shape), in memory of its own; a list if shapes may differ, of strings and of bytes.
+
+        Raises:
+            UsageError: a position is none of the column; ``out`` does not fit.
+        """
+        places = np.asarray(positions)
+        if places.ndim != 1 or (places.dtype.kind not in "iu" and len(places)):
+            raise UsageError(
+                f"positions of column {self.name!r} were given as {places.dtype} of shape {places.shape}. They are "
+                "ints of shape (n,); samples are looked up by key with column[[key, ...]]."
+            )
+        places = places.astype(np.int64, copy=False)
+        try:
+            if row_width(self.record) is None:
+                return self._take_varying(places, out)
+            return self._take_fixed(places, out)
+        except IndexError:
+            count = len(self)
+            wrong = places[(places < -count) | (places >= count)]
+            raise UsageError(
+                f"position {wrong[0]} of column {self.name!r}, which has {count} samples. Positions are less than "
+                "that; negative ones count from the end."
+            ) from None
+
+    def _take_fixed(self, places: Positions, out: npt.NDArray[Any] | None) -> Any:
+        dtype, shape = raw_dtype(self.record.dtype), tuple(length or 0 for length in self.record.shape)
+        given = self._checked_out(out, (len(places), *shape), dtype)
+        if self._table is not None and len(places):
+            result = self._table.take(places, given)
+        else:
+            places = checked(places, len(self))
+            result = np.empty((len(places), *shape), dtype) if given is None else given
+            if row_width(self.record) and len(places):
+                flat = result.reshape(len(places), -1).view(np.uint8)
+                for where, rows in self._fragments.take(places):
+                    flat[where] = rows.data
+        return out if out is not None else array_to_user(result, self.record.dtype)
+
+    def _take_varying(self, places: Positions, out: Any) -> list[Any]:
+        if out is not None:
+            raise UsageError(
+                f"column {self.name!r} holds {describe(self.record)}, whose samples differ in size, and was given "
+                "out=. Leave it out: such samples come as a list."
+            )
+        result: list[Any] = [None] * len(places)
+        for where, rows in self._fragments.take(checked(places, len(self))):
+            for at, sample in zip(where.tolist(), samples_to_user(rows, self.record), strict=True):
+                result[at] = sample
+        return result
+
+    def _checked_out(
+        self, out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> npt.NDArray[Any] | None:
+        if out is None:
+            return None
+        if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous or not out.flags.writeable:
+            raise UsageError(
+                f"out= is {out.dtype} of shape {out.shape}, but {shape[0]} samples of column {self.name!r} need a "
+                f"writable array of {dtype} of shape {shape} in C order: numpy.empty({shape}, {dtype.name!r})."
+            )
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if row_width(self.record) is None:
+            raise DataError(
+                f"column {self.name!r} holds {describe(self.record)}: no array has room for samples of different "
+                "sizes. Take a list: column[...]."
+            )
+        if is_uncommon(self.record.dtype):
+            raise DataError(
+                f"column {self.name!r} is of {self.dtype}, which NumPy lacks. Take a PyTorch tensor: column[...]."
+            )
+        if copy is False:
+            raise ValueError(f"column {self.name!r} is not in memory: an array of it is a copy.")
+        array = np.asarray(self.take(np.arange(len(self), dtype=np.int64)))
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    # How
+
+    @cached_property
+    def _fragments(self) -> Fragments:
+        return Fragments(self._objects, [Entry.of(*item) for item in self._pages.items()])
+
+    @cached_property
+    def _table(self) -> Table | None:
+        width = row_width(self.record)
+        shape = tuple(length or 0 for length in self.record.shape)
+        if not width:
+            return None
+        return table_of(self._objects, self._fragments, raw_dtype(self.record.dtype), shape, width)
+
+
+class _Items(ItemsView[Any, Any]):
+    _mapping: Column
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        record = self._mapping.record
+        for fragment in self._mapping.fragments():
+            yield from zip(plain(fragment.keys), samples_to_user(fragment.rows, record), strict=True)
+
+
+class _Values(ValuesView[Any]):
+    _mapping: Column
+
+    def __iter__(self) -> Iterator[Any]:
+        for fragment in self._mapping.fragments():
+            yield from samples_to_user(fragment.rows, self._mapping.record)
+
+
+_FIRST_PAIR = b"\x03"
+_ABOVE_INTS = b"\x01" + b"\xff" * 9
+
+
+def _own(sample: Any) -> Any:
+    return sample.clone() if hasattr(sample, "clone") else np.array(sample)
+
+
+def group_bounds(first: int | str) -> tuple[bytes, bytes]:
+    """Bytes that the keys of a nested sample's parts are between: not before the first, and before the second."""
+    prefix = encode((first, 0))[:-9]
+    return prefix, prefix + b"\xff"

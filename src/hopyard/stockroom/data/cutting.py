@@ -1,0 +1,264 @@
+"""Where fragments end, and rewriting those that changes fall into.
+
+A fragment ends behind a key of whose hash the column's ``bits`` low bits are zero: naturally. It also ends before a
+sample with which it would weigh more than 1 MiB. A sample weighs its bytes, those of its encoded key, and 8.
+
+So what is cut depends on nothing but keys and sizes since the last natural end. A change is carried from the fragment
+that it falls into (from the one before, if that did not end naturally: it might now take more) to the first place
+where old and new fragments end alike.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
+from hopyard.stockroom.data.rows import (
+    Batch,
+    Keys,
+    count_before,
+    encoded,
+    hashes,
+    key_sizes,
+    keys_of,
+    merged,
+)
+from hopyard.stockroom.maps import SortedMap, decode, encode
+from hopyard.stockroom.maps.keys import hash_key
+from hopyard.stockroom.records import ColumnRecord
+
+AIM = 512 << 10
+LIMIT = 1 << 20
+_PER_SAMPLE = 8  # bytes, besides its key: without it, samples without bytes would never fill a fragment
+_NO_KEYS: Keys = np.empty(0, np.int64)
+
+
+def weights(batch: Batch) -> Any:
+    """(n,) int64: what each sample weighs."""
+    return batch.rows.sizes() + key_sizes(batch.keys) + _PER_SAMPLE
+
+
+def bits_for(batch: Batch) -> int:
+    """The bits for a column whose samples are as large as these: fragments then have half of ``AIM`` to ``AIM``."""
+    mean = float(weights(batch).mean())
+    return max(0, int(AIM / mean).bit_length() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the column's map says of a fragment."""
+
+    first: bytes
+    digest: str
+    last: bytes
+    count: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, first: bytes, value: list[Any]) -> Entry:
+        digest, last, count, nbytes = value
+        return cls(first, digest, encode(tuple(last) if isinstance(last, list) else last), count, nbytes)
+
+    @property
+    def value(self) -> list[Any]:
+        return [self.digest, decode(self.last), self.count, self.nbytes]
+
+
+def is_natural(key: bytes, bits: int) -> bool:
+    """Whether a fragment ends behind this key whatever its size is."""
+    return hash_key(key) & ((1 << bits) - 1) == 0
+
+
+class Writer(Protocol):
+    """Where fragments and pages are written, and read at once: a ``PackWriter``."""
+
+    def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
+
+    def read_many(self, digests: Iterable[str], /) -> dict[str, npt.NDArray[np.uint8]]: ...
+
+    def add(self, kind: str, data: bytes, width: int, body: int) -> str: ...
+
+    def add_json(self, value: Any, /, kind: str) -> str: ...
+
+
+class _Cutter:
+    """Takes samples in the order of their keys; writes fragments as they become complete."""
+
+    def __init__(self, writer: Writer, record: ColumnRecord) -> None:
+        self._writer, self._record = writer, record
+        self._mask = np.uint64((1 << record.bits) - 1)
+        self._rest: list[Batch] = []
+        self._weight = 0
+        self.written: dict[bytes, Entry] = {}
+
+    @property
+    def is_between(self) -> bool:
+        """Whether all samples so far are in fragments."""
+        return not self._rest
+
+    def add(self, batch: Batch) -> None:
+        count = len(batch.keys)
+        if not count:
+            return
+        ends = np.append(np.flatnonzero(hashes(batch.keys) & self._mask == 0) + 1, count + 1)
+        before = np.append(0, np.cumsum(weights(batch)))
+        start = 0
+        while start < count:
+            end = int(ends[bisect_right(ends, start)])
+            room = int(np.searchsorted(before, before[start] + LIMIT - self._weight, "right")) - 1
+            if room <= start and self._rest:
+                self.cut()
+                continue
+            stop = min(end, max(room, start + 1), count)
+            self._rest.append(batch.part(slice(start, stop)))
+            self._weight += int(before[stop] - before[start])
+            if stop == end or stop < count:
+                self.cut()
+            start = stop
+
+    def cut_before(self, batch: Batch) -> None:
+        """End the fragment under way, if it is full for what comes next."""
+        if self._rest and self._weight + int(weights(batch.part(slice(0, 1)))[0]) > LIMIT:
+            self.cut()
+
+    def cut(self) -> None:
+        """End the fragment under way, if there is one."""
+        if not self._rest:
+            return
+        data, body = encode_fragment(self._record, self._rest)
+        width = row_width(self._record) or 0
+        (first,), (last,) = encoded(self._rest[0].keys[:1]), encoded(self._rest[-1].keys[-1:])
+        count = sum(len(part.keys) for part in self._rest)
+        nbytes = sum(part.rows.nbytes for part in self._rest)
+        digest = self._writer.add("fragment", data, width, body)
+        self.written[first] = Entry(first, digest, last, count, nbytes)
+        self._rest, self._weight = [], 0
+
+
+class _Changes:
+    """Changes in the order of their keys: batches of new samples, and keys whose samples go."""
+
+    def __init__(self, batches: Iterable[Batch], gone: list[bytes]) -> None:
+        self._batches = (batch for batch in batches if len(batch.keys))
+        self._head: Batch | None = next(self._batches, None)
+        self._gone, self._at = gone, 0
+
+    def next(self) -> bytes | None:
+        """The key of the next change; None if there is none left."""
+        keys = encoded(self._head.keys[:1]) if self._head is not None else []
+        return min(keys + self._gone[self._at : self._at + 1], default=None)
+
+    def gone(self, stop: bytes | None) -> Keys:
+        """The keys before ``stop`` (None: all) whose samples go. They are taken."""
+        start = self._at
+        while self._at < len(self._gone) and (stop is None or self._gone[self._at] < stop):
+            self._at += 1
+        return keys_of(self._gone[start : self._at])
+
+    def new(self, stop: bytes | None) -> Iterator[Batch]:
+        """The new samples before ``stop``. They are taken."""
+        while self._head is not None:
+            batch = self._head
+            count = len(batch.keys) if stop is None else count_before(batch.keys, stop)
+            if count < len(batch.keys):
+                self._head = batch.part(slice(count, None))
+                if count:
+                    yield batch.part(slice(count))
+                return
+            self._head = next(self._batches, None)
+            yield batch
+
+
+def rewrite(
+    writer: Writer, record: ColumnRecord, batches: Iterable[Batch], gone: list[bytes] | None = None
+) -> ColumnRecord:
+    """The record of the column with new samples, and without those under the keys ``gone`` (both in order).
+
+    Reads and writes the fragments that changes fall into, and pages above them. ``batches`` may be as long as it likes:
+    it is read as it is written. If the column has no fragments, the first batch says how large they will be.
+    """
+    changes = _Changes(batches, gone or [])
+    if record.pages is None and changes._head is not None:
+        record = replace(record, bits=bits_for(changes._head))
+    pages = SortedMap(writer, record.pages)
+    cutter = _Cutter(writer, record)
+    replaced: dict[bytes, Entry] = {}
+    while (key := changes.next()) is not None:
+        _carry(writer, pages, record.bits, changes, key, cutter, replaced)
+    edits: dict[bytes, list[Any] | None] = dict.fromkeys(replaced)
+    edits.update((first, entry.value) for first, entry in cutter.written.items())
+    for first, entry in replaced.items():
+        if cutter.written.get(first) == entry:
+            del edits[first]
+    count = (
+        record.count + sum(e.count for e in cutter.written.values()) - sum(e.count for e in replaced.values())
+    )
+    nbytes = sum(e.nbytes for e in cutter.written.values()) - sum(e.nbytes for e in replaced.values())
+    root = pages.update(writer, edits).root if edits else record.pages
+    return replace(record, pages=root, count=count, nbytes=record.nbytes + nbytes)
+
+
+def _carry(
+    writer: Writer, pages: SortedMap, bits: int, changes: _Changes, key: bytes, cutter: _Cutter,
+    replaced: dict[bytes, Entry],
+) -> None:  # fmt: skip
+    """Carry changes from ``key``, that of the next one, on to a place where old and new fragments end alike."""
+    following = (Entry.of(*item) for item in pages.items(_beginning(pages, bits, key, replaced)))
+    entry = next(following, None)
+    is_first = True
+    while entry is not None:
+        after = next(following, None)
+        stop = None if after is None else after.first
+        if is_natural(entry.last, bits):  # what comes behind it belongs to the next one
+            stop = entry.last + b"\0"
+        fragment = Fragment(writer.read(entry.digest)).batch
+        upcoming = changes.next()
+        is_touched = upcoming is not None and (stop is None or upcoming < stop)
+        if not (is_touched or is_first):
+            cutter.cut_before(fragment)
+            if cutter.is_between:
+                return
+        replaced[entry.first] = entry
+        _merge(cutter, fragment, changes, stop)
+        if cutter.is_between:
+            return
+        entry, is_first = after, False
+    changes.gone(None)
+    for batch in changes.new(None):
+        cutter.add(batch)
+    cutter.cut()
+
+
+def _beginning(pages: SortedMap, bits: int, key: bytes, replaced: dict[bytes, Entry]) -> bytes | None:
+    """From where on fragments are rewritten, if ``key`` changes; None: from the first."""
+    found = pages.floor(key)
+    if found is None:
+        return None
+    entry = Entry.of(*found)
+    if key > entry.last and is_natural(entry.last, bits):
+        return entry.last + b"\0"
+    before = pages.floor(_below(entry.first))
+    if before is not None and before[0] not in replaced and not is_natural(Entry.of(*before).last, bits):
+        return before[0]
+    return entry.first
+
+
+def _below(key: bytes) -> bytes:
+    """Bytes between ``key`` and every encoded key before it, none of which has ten FF in a row."""
+    return key[:-1] + (bytes([key[-1] - 1]) + b"\xff" * 10 if key[-1] else b"")
+
+
+def _merge(cutter: _Cutter, fragment: Batch, changes: _Changes, stop: bytes | None) -> None:
+    """Add a fragment's samples with the changes before ``stop``."""
+    rest = merged(fragment, Batch(_NO_KEYS, fragment.rows.take(slice(0))), changes.gone(stop))
+    for batch in changes.new(stop):
+        upto = count_before(rest.keys, encoded(batch.keys[-1:])[0] + b"\0")
+        cutter.add(merged(rest.part(slice(upto)), batch, _NO_KEYS))
+        rest = rest.part(slice(upto, None))
+    cutter.add(rest)

@@ -1,0 +1,457 @@
+"""Columns as they are written: a column with changes on top, which can be read at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import DataError, UsageError
+from hopyard.stockroom.data import given
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.cutting import Writer, rewrite
+from hopyard.stockroom.data.gathering import Positions, Readable
+from hopyard.stockroom.data.given import Settings
+from hopyard.stockroom.data.rows import Batch, encoded, keys_of
+from hopyard.stockroom.data.samples import (
+    Stored,
+    empty_record,
+    is_array,
+    rows_of,
+    stored_dtype,
+    to_user,
+)
+from hopyard.stockroom.maps import Key, check_key, decode, encode
+from hopyard.stockroom.records import ColumnRecord
+
+SMALL_BYTES = 1 << 20
+SMALL_COUNT = 1024
+_HELD_BYTES = 32 << 20
+_HELD_COUNT = 1 << 16
+
+Changed = Callable[[Literal["set", "delete", "bulk"], list[Key], list[Stored] | None], None]
+"""Told of every change when it is made: ``"set"`` with keys and samples, if these are at most 1,024 and 1 MiB;
+``"delete"`` with keys; ``"bulk"`` for anything else, also new settings: ``flush`` says what the column is now. What it
+raises undoes the change."""
+
+
+class ColumnDraft(MutableMapping[Any, Any]):
+    """Reads as a ``Column`` with its changes, which are held until ``flush``; what is large goes to packs at once.
+
+    Args:
+        objects: where the column is read.
+        writer: where it is written.
+        name: for messages.
+        record: of the column; None: there is none yet. The first samples say what it holds.
+        changed: see ``Changed``.
+    """
+
+    def __init__(
+        self, objects: Readable, writer: Writer, name: str, record: ColumnRecord | None = None,
+        changed: Changed | None = None,
+    ) -> None:  # fmt: skip
+        self._writer, self.name, self._changed = writer, name, changed
+        self._record = record
+        self._column = Column(objects, name, record or _NOTHING)
+        self._pending: dict[bytes, Stored | None] = {}
+        self._pending_bytes = 0
+        self._more = 0  # samples than in the column below
+        self._next: int | None = None
+        self._seen: Column | None = None
+
+    def __repr__(self) -> str:
+        return f"<draft of {self._view()!r}>"
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    # Reading
+
+    @property
+    def kind(self) -> str:
+        return self._view_of_settings().kind
+
+    @property
+    def dtype(self) -> str:
+        return self._view_of_settings().dtype
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        return self._view_of_settings().shape
+
+    @property
+    def is_nested(self) -> bool:
+        return self._view_of_settings().is_nested
+
+    @property
+    def nbytes(self) -> int:
+        return self._view().nbytes
+
+    def __len__(self) -> int:
+        return self._column.record.count + self._more
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._view())
+
+    def __contains__(self, key: object) -> bool:
+        column, code = self._where(key)
+        return key in column if code is None else self._pending[code] is not None
+
+    def __getitem__(self, key: Any) -> Any:
+        column, code = self._where(key)
+        found = None if code is None else self._pending[code]
+        return column[key] if found is None else to_user(found)
+
+    def _where(self, key: Any) -> tuple[Column, bytes | None]:
+        """Where to look for a key: in a column, unless its encoding is among the changes."""
+        is_one = isinstance(key, tuple if self._column.record.nested else int | str | np.integer)
+        if not is_one or not self._pending:
+            return self._view(), None
+        code = encode(key)
+        if code not in self._pending:
+            return self._column, None
+        return self._view(), code
+
+    def positions(self, keys: Any) -> Positions:
+        """As ``Column.positions``."""
+        return self._view().positions(keys)
+
+    def take(self, positions: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> Any:
+        """As ``Column.take``."""
+        return self._view().take(positions, out)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self._view().__array__(dtype, copy)
+
+    def snapshot(self) -> Column:
+        """The column as it is now; later changes do not show in it. It reads from the writer."""
+        return self._view()
+
+    def _view(self) -> Column:
+        """The column with its changes, whose fragments are in memory only."""
+        if not self._pending or self._record is None:
+            return self._column
+        if self._seen is None:
+            scratch = _Scratch(self._writer)
+            self._seen = Column(scratch, self.name, self._rewritten(scratch, self._record))
+        return self._seen
+
+    def _view_of_settings(self) -> Column:
+        if self._record is None:
+            raise UsageError(
+                f"column {self.name!r} has no samples yet, which would say what it holds. Add some, or call "
+                ".create(dtype=..., shape=...)."
+            )
+        return self._column
+
+    # Writing
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.update({check_key(key): value})
+
+    def __delitem__(self, key: Any) -> None:
+        checked = check_key(key)
+        if self._column.record.nested and not isinstance(checked, tuple):
+            codes = self._group(checked)
+        else:
+            codes = [encode(checked)] if checked in self else []
+        if not codes:
+            raise self._view().missing(checked)
+        self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
+        self._next = None
+
+    def update(self, values: Mapping[Any, Any] = {}, /, **more: Any) -> None:  # type: ignore[override]
+        """Set the samples of a mapping from keys. In a nested column a sample is a dict of parts, and replaces all.
+
+        Raises:
+            DataError: one of them does not fit the column; none was written.
+        """
+        if more or not isinstance(values, Mapping):
+            raise UsageError(
+                f"update of column {self.name!r} was given {'keywords' if more else type(values).__name__}. Give it "
+                "one dict of keys and samples; extend() takes samples without keys."
+            )
+        settings = Settings(self.name, self._record)
+        gone: list[bytes] = []
+        if self._record is not None and self._record.nested:
+            for key in values:
+                checked = check_key(key)
+                if not isinstance(checked, tuple):
+                    gone += self._group(checked)
+        items = given.keyed(values, settings)
+        self._write(given.batches_of_items(items, settings, isinstance(values, dict)), settings, sorted(gone))
+        self._next = None
+
+    def extend(self, values: Any) -> None:
+        """Add samples under the ints that follow the largest one among the keys, from 0 on.
+
+        Args:
+            values: an array (n, ...) of n samples, or samples. What an iterator gives is not held in memory; its
+                first samples say what a new column holds.
+
+        Raises:
+            DataError: one of them does not fit the column; none was written.
+        """
+        settings = Settings(self.name, self._record)
+        if isinstance(values, Mapping | str | bytes | bytearray) or not (
+            is_array(values) or isinstance(values, Iterable)
+        ):
+            raise DataError(
+                f"column {self.name!r} is extended with a {type(values).__name__}. Give an array (n, ...) or a list of "
+                "samples; update() takes a dict of keys and samples."
+            )
+        first = self._following_key()
+        plain = given.plain_numbers(values, settings)
+        array = values if plain is None else plain
+        if is_array(array):
+            if not getattr(array, "shape", (0,)):
+                raise DataError(
+                    f"column {self.name!r} is extended with one number, but with an array of shape (n, ...) of n "
+                    "samples it can be: give a list with it."
+                )
+            batches = given.batches_of_array(array, first, settings)
+        else:
+            items = given.numbered(values, first, settings)
+            batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
+        count = self._write(batches, settings, [])
+        self._next = first + count
+
+    def replace(self, values: Any) -> None:
+        """Have these samples instead of all there are: an array or iterable as for ``extend``, or a mapping.
+
+        What the column holds (dtype, shape) is said by them anew.
+        """
+        with self._undone_on_errors():
+            self._start_anew(None)
+            tell, self._changed = self._changed, None
+            try:
+                if isinstance(values, Mapping):
+                    self.update(values)
+                else:
+                    self.extend(values)
+            finally:
+                self._changed = tell
+            if self._record is None:
+                raise DataError(
+                    f"column {self.name!r} was given no samples, so nothing says what it holds. Give some, or call "
+                    "create(dtype=..., shape=...)."
+                )
+            self._tell("bulk")
+
+    def clear(self) -> None:
+        """Delete all samples. What the column holds stays as it is."""
+        with self._undone_on_errors():
+            record = self._record
+            if record is not None:
+                record = empty_record(record.kind, record.dtype, record.shape, record.nested)
+            self._start_anew(record)
+            self._tell("bulk")
+
+    def create(
+        self,
+        *,
+        dtype: Any = None,
+        shape: Iterable[int | None] = (),
+        kind: str = "tensor",
+        nested: bool = False,
+    ) -> None:
+        """Say what the column will hold before it has samples.
+
+        Args:
+            dtype: of tensors: NumPy's or PyTorch's, or its name.
+            shape: of a tensor; None for lengths that differ from sample to sample.
+            kind: ``"tensor"``, ``"string"`` or ``"bytes"``.
+            nested: its keys are pairs.
+        """
+        if self._record is not None:
+            raise UsageError(f"column {self.name!r} is there already. Delete it first, or use another name.")
+        if kind not in ("tensor", "string", "bytes"):
+            raise UsageError(f"kind={kind!r} of column {self.name!r} must be 'tensor', 'string' or 'bytes'.")
+        lengths = tuple(shape)
+        if kind == "tensor" and dtype is None:
+            raise UsageError(f"column {self.name!r} of tensors needs a dtype, for example dtype='uint8'.")
+        if kind != "tensor" and (dtype is not None or lengths):
+            raise UsageError(
+                f"column {self.name!r} of kind {kind!r} has no dtype and no shape. Leave them out."
+            )
+        for length in lengths:
+            if length is not None and (not isinstance(length, int | np.integer) or length < 0):
+                raise UsageError(
+                    f"shape={lengths!r} of column {self.name!r} must hold lengths of at least 0, or None."
+                )
+        plain = tuple(None if length is None else int(length) for length in lengths)
+        record = empty_record(kind, "U8" if dtype is None else stored_dtype(dtype), plain, nested)
+        with self._undone_on_errors():
+            self._start_anew(record)
+            self._tell("bulk")
+
+    def flush(self) -> ColumnRecord | None:
+        """Write the changes to the writer, and stand on them; None: there is no column yet.
+
+        Only fragments that changes fall into are rewritten, and pages above them.
+        """
+        if self._record is not None and self._pending:
+            self._stand_on(self._rewritten(self._writer, self._record))
+        return self._record
+
+    # How
+
+    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes]) -> int:
+        """Hold these samples, or write them if they are many; how many they were."""
+        first = next(batches, None)
+        if first is None:
+            if self._record is None and settings.record is not None:
+                with self._undone_on_errors():
+                    self._stand_on(settings.record)
+                    self._tell("bulk")
+            return 0
+        second = next(batches, None)
+        if second is None and len(first.keys) <= SMALL_COUNT and first.rows.nbytes <= SMALL_BYTES:
+            assert settings.record is not None
+            self._hold_batch(first, settings.record, gone)
+            return len(first.keys)
+        count = 0
+
+        def counted() -> Iterator[Batch]:
+            nonlocal count
+            for batch in chain((first,), () if second is None else (second,), batches):
+                count += len(batch.keys)
+                yield batch
+
+        with self._undone_on_errors():
+            self.flush()
+            assert settings.record is not None
+            self._stand_on(rewrite(self._writer, self._record or settings.record, counted(), gone))
+            self._tell("bulk")
+        return count
+
+    def _hold_batch(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
+        codes = encoded(batch.keys)
+        owned = Batch(batch.keys, batch.rows.take(np.arange(len(codes))))
+        values = given.stored_of(owned, record)
+        was = self._record, self._column
+        if self._record is None:
+            self._stand_on(record)
+
+        def tell() -> None:
+            removed = [decode(code) for code in gone if code not in new]
+            if removed:
+                self._tell("delete", removed)
+            self._tell("set", [decode(code) for code in codes], values)
+
+        new: dict[bytes, Stored | None] = dict(zip(codes, values, strict=True))
+        try:
+            self._hold(dict.fromkeys(gone) | new, tell)
+        except BaseException:
+            self._record, self._column = was
+            raise
+
+    def _hold(self, changes: dict[bytes, Stored | None], tell: Callable[[], None]) -> None:
+        """Have these changes on top; not, if ``tell`` fails."""
+        pending, state = self._pending, dict(vars(self))
+        before = {code: pending.get(code, _ABSENT) for code in changes}
+        there = self._column.has([code for code, value in before.items() if value is _ABSENT])
+        self._more += sum(value is not None for value in changes.values()) - len(there)
+        self._more -= sum(value is not _ABSENT and value is not None for value in before.values())
+        self._pending_bytes += sum(_size(value) for value in changes.values())
+        self._seen = None
+        pending.update(changes)
+        try:
+            tell()
+        except BaseException:
+            for code, value in before.items():
+                if value is _ABSENT:
+                    del pending[code]
+                else:
+                    pending[code] = value
+            vars(self).update(state)
+            raise
+        if self._pending_bytes > _HELD_BYTES or len(self._pending) > _HELD_COUNT:
+            self.flush()
+
+    def _rewritten(self, writer: Writer, record: ColumnRecord) -> ColumnRecord:
+        new = sorted((code, value) for code, value in self._pending.items() if value is not None)
+        gone = sorted(code for code, value in self._pending.items() if value is None)
+        batches = []
+        if new:
+            batches = [
+                Batch(keys_of([code for code, _ in new]), rows_of([value for _, value in new], record))
+            ]
+        return rewrite(writer, record, batches, gone)
+
+    def _group(self, first: int | str) -> list[bytes]:
+        """The encoded keys of a nested sample's parts."""
+        return [encode(key) for key in self._view().group(first)]
+
+    def _following_key(self) -> int:
+        if self._next is None:
+            self._next = self._view().following_key()
+        return self._next
+
+    def _stand_on(self, record: ColumnRecord | None) -> None:
+        self._record = record
+        self._column = Column(self._writer, self.name, record or _NOTHING)
+        self._pending, self._pending_bytes, self._more, self._seen = {}, 0, 0, None
+
+    def _start_anew(self, record: ColumnRecord | None) -> None:
+        self._stand_on(record)
+        self._next = 0
+
+    @contextmanager
+    def _undone_on_errors(self) -> Iterator[None]:
+        """Whatever fails inside, the column is as it was. What is pending is replaced inside, never changed."""
+        state = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).update(state)
+            raise
+
+    def _tell(
+        self,
+        do: Literal["set", "delete", "bulk"],
+        keys: list[Key] | None = None,
+        samples: list[Stored] | None = None,
+    ) -> None:
+        if self._changed is not None:
+            self._changed(do, keys or [], samples)
+
+
+_NOTHING = empty_record("bytes", "U8", (), nested=False)
+_ABSENT: Any = object()
+
+
+def _size(value: Stored | None) -> int:
+    if value is None:
+        return 0
+    return len(value) if isinstance(value, str | bytes) else value.nbytes
+
+
+class _Scratch:
+    """A writer that keeps what is written in memory and names it by number."""
+
+    def __init__(self, below: Writer) -> None:
+        self._below = below
+        self._own: dict[str, bytes] = {}
+
+    def add(self, kind: str, data: bytes, width: int = 0, body: int = 0) -> str:
+        name = f"{kind} {len(self._own)}"
+        self._own[name] = data
+        return name
+
+    def add_json(self, value: Any, /, kind: str) -> str:
+        return self.add(kind, json.dumps(value).encode())
+
+    def read(self, digest: str, /) -> npt.NDArray[np.uint8]:
+        return self.read_many((digest,))[digest]
+
+    def read_many(self, digests: Iterable[str], /) -> dict[str, npt.NDArray[np.uint8]]:
+        names = list(digests)
+        below = [name for name in names if name not in self._own]
+        own = {name: np.frombuffer(self._own[name], np.uint8) for name in names if name in self._own}
+        return own | (self._below.read_many(below) if below else {})

@@ -1,0 +1,183 @@
+"""The bytes of a fragment: samples with neighbouring keys. This text is the format.
+
+All numbers are little-endian. A fragment of ``count`` samples (at least one) is::
+
+    8 bytes   "HOPFRAG1"
+    8 bytes   length of the header, unsigned
+    header    canonical JSON (sorted keys, no spaces, ASCII)
+    sections  keys, shapes, offsets, values
+
+Each section begins at the next multiple of 64, with zeros before it, also if it is empty; the fragment ends with the
+last byte of the values. The header is ``{"count", "dtype", "keys", "kind", "shape"}``:
+
+* ``kind``: ``tensor``, ``string`` or ``bytes``; ``dtype``: of a tensor's elements, by the names of safetensors (and
+  ``C128``); ``U8`` for strings and bytes.
+* ``shape``: of each sample, a list, with null for lengths that vary; null for strings and bytes.
+* ``keys``: ``{"range": first}``: ints that follow one another, and the section is empty. ``"ints"``: int64 each.
+  ``"bytes"``: count + 1 int64, where each encoded key (``maps.keys``) begins and the last one ends, from the end of
+  these numbers on; then the encoded keys. The first of the three that can be is taken. Keys ascend.
+* ``shapes``: empty, unless ``shape`` has a null: then rank int64 for each sample, all its lengths.
+* ``offsets``: empty if all samples have the size that ``shape`` says; else count + 1 int64: where each sample
+  begins in the values and the last one ends.
+* ``values``: the samples' bytes: elements in C order, or a string's UTF-8.
+
+So equal samples under equal keys are equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.ragged import offsets_of
+from hopyard.errors import CorruptError
+from hopyard.objects.tensors import ITEM_SIZES
+from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, keys_of
+from hopyard.stockroom.records import ColumnRecord
+
+_MAGIC = b"HOPFRAG1"
+_ALIGNMENT = 64
+_Bytes = npt.NDArray[np.uint8]
+
+
+def row_width(record: ColumnRecord) -> int | None:
+    """Bytes of each sample of a column; None if they differ."""
+    if record.kind != "tensor" or None in record.shape:
+        return None
+    return ITEM_SIZES[record.dtype] * math.prod(length for length in record.shape if length is not None)
+
+
+def encode_fragment(record: ColumnRecord, parts: Sequence[Batch]) -> tuple[bytes, int]:
+    """The bytes of a fragment with the samples of all ``parts``, and where its values begin.
+
+    Args:
+        record: of the column, for kind, dtype and shape.
+    """
+    count = sum(len(part.keys) for part in parts)
+    described, key_section = _keys_section(parts)
+    header = {
+        "count": count,
+        "dtype": record.dtype,
+        "keys": described,
+        "kind": record.kind,
+        "shape": list(record.shape) if record.kind == "tensor" else None,
+    }
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    pieces: list[Any] = [_MAGIC, struct.pack("<Q", len(text)), text]
+    size = 16 + len(text)
+    shapes = [part.rows.shapes.data for part in parts if part.rows.shapes is not None]
+    offsets = []
+    if parts[0].rows.offsets is not None:
+        offsets = [offsets_of(np.concatenate([part.rows.sizes() for part in parts])).data]
+    values = [part.rows.data.data for part in parts]
+    for section in (key_section, shapes, offsets, values):
+        padding = -size % _ALIGNMENT
+        pieces.append(bytes(padding))
+        size += padding
+        body = size
+        for piece in section:
+            pieces.append(piece)
+            size += memoryview(piece).nbytes
+    return b"".join(pieces), body
+
+
+def _keys_section(parts: Sequence[Batch]) -> tuple[Any, list[Any]]:
+    arrays = [part.keys for part in parts]
+    names: list[bytes] = []
+    if any(keys.dtype == object for keys in arrays):
+        names = [key for keys in arrays for key in encoded(keys)]
+        arrays = [keys_of(names)]
+    if arrays[0].dtype == object:
+        return "bytes", [offsets_of(np.array([*map(len, names)], np.int64)).data, *names]
+    first, last = int(arrays[0][0]), int(arrays[-1][-1])
+    if last - first + 1 == sum(map(len, arrays)):
+        return {"range": first}, []
+    return "ints", [np.ascontiguousarray(keys).data for keys in arrays]
+
+
+class Fragment:
+    """A fragment's content, sharing memory with its bytes.
+
+    Args:
+        data: (n,) uint8, the fragment.
+
+    Raises:
+        CorruptError: it is none.
+    """
+
+    def __init__(self, data: _Bytes) -> None:
+        try:
+            self._read(data)
+        except (ValueError, TypeError, KeyError, struct.error) as error:
+            raise CorruptError(
+                f"an object that a column names is not a fragment ({error}). Run `hopyard stock verify`; if all is "
+                "well there, a newer version of Hopyard wrote it: install that."
+            ) from error
+
+    def _read(self, data: _Bytes) -> None:
+        (length,) = struct.unpack("<Q", data[8:16].tobytes())
+        if data[:8].tobytes() != _MAGIC or length > len(data):
+            raise ValueError("it does not begin as fragments do")
+        header = json.loads(data[16 : 16 + length].tobytes())
+        self._data, self._end = data, 16 + length
+        self.count = count = int(header["count"])
+        self._described = header["keys"]
+        self._key_data = self._keys()
+        shape = header["shape"]
+        varies = shape is None or None in shape
+        shapes = self._ints(count * len(shape)).reshape(count, -1) if shape and varies else self._ints(0)
+        offsets = self._ints(count + 1 if varies else 0)
+        width = 0 if varies else ITEM_SIZES[header["dtype"]] * math.prod(shape)
+        values = self._section(int(offsets[-1]) if varies else count * width)
+        if self._end != len(data):
+            raise ValueError(f"it has {len(data)} bytes instead of {self._end}")
+        self.rows = (
+            Rows(values, offsets, shapes if shape else None) if varies else Rows(values.reshape(count, width))
+        )
+
+    def _section(self, size: int) -> _Bytes:
+        start = self._end + -self._end % _ALIGNMENT
+        self._end = start + size
+        return self._data[start : self._end]
+
+    def _ints(self, count: int) -> npt.NDArray[np.int64]:
+        section = self._section(8 * count)
+        return section.view("<i8")
+
+    def _keys(self) -> _Bytes:
+        if isinstance(self._described, dict):
+            return self._section(0)
+        if self._described == "ints":
+            return self._section(8 * self.count)
+        if self._described != "bytes":
+            raise ValueError(f"its keys are {self._described!r}")
+        offsets = self._ints(self.count + 1)
+        start = self._end - 8 * len(offsets)
+        self._end += int(offsets[-1])
+        return self._data[start : self._end]
+
+    @cached_property
+    def keys(self) -> Keys:
+        """(count,), ascending."""
+        if isinstance(self._described, dict):
+            first = int(self._described["range"])
+            return np.arange(self.count, dtype=np.int64) + first
+        if self._described == "ints":
+            return self._key_data.view("<i8")
+        split = 8 * (self.count + 1)
+        offsets = self._key_data[:split].view("<i8").tolist()
+        names = self._key_data[split:].tobytes()
+        return keys_of([names[start:stop] for start, stop in pairwise(offsets)])
+
+    @property
+    def batch(self) -> Batch:
+        """All samples."""
+        return Batch(self.keys, self.rows)

@@ -1,0 +1,277 @@
+"""Samples by position: from all fragments at once where their packs can be mapped, else fragment by fragment.
+
+The values of fragments lie in packs at multiples of a sample's size, so mapped packs are a few tables of samples, and a
+batch is one ``take`` (``data.reading``). Fragments are checked against their digests when they are first touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.mapped import Bodies, MappedColumn
+from hopyard.data.reading.region import region_of
+from hopyard.data.reading.stored import StoredFile
+from hopyard.errors import NotFoundError
+from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.fragments import Fragment
+from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, keys_of, plain
+from hopyard.stockroom.maps import Key
+from hopyard.stockroom.packs import Location, Objects
+
+Positions = npt.NDArray[np.int64]
+
+_AT_ONCE = 16  # fragments that are asked for together
+_KEPT = 16  # fragments that a column keeps at hand
+_ROUNDS = 3  # of locating fragments whose pack was gone when it was to be mapped
+_LOOKED_UP = 1 << 22  # samples of which it is kept where they are: a search for each costs more than 64 bytes of it
+_NEARLY_ALL = 0.2  # of the fragments are left to be checked
+
+
+class Readable(Protocol):
+    """Where fragments and pages are: ``Objects``, or a ``PackWriter`` for what is not published yet."""
+
+    def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
+
+    def read_many(self, digests: Sequence[str], /) -> dict[str, npt.NDArray[np.uint8]]: ...
+
+
+class Fragments:
+    """The fragments of a column, in order.
+
+    Attributes:
+        entries: of the column's map.
+        starts: (fragments + 1,) int64, the position of each one's first sample, and the number of samples.
+    """
+
+    def __init__(self, objects: Readable, entries: Sequence[Entry]) -> None:
+        self._objects = objects
+        self.entries = entries
+        self.starts: Positions = np.append(0, np.cumsum([entry.count for entry in entries], dtype=np.int64))
+        self._firsts = keys_of([entry.first for entry in entries])
+        self._lasts = keys_of([entry.last for entry in entries])
+        self._at = lru_cache(_KEPT)(self._read)
+
+    def _read(self, number: int) -> Fragment:
+        return Fragment(self._objects.read(self.entries[number].digest))
+
+    def __getitem__(self, number: int) -> Fragment:
+        return self._at(number)
+
+    def each(self, first: int = 0) -> Iterator[Fragment]:
+        """Fragments from a number on, some of them asked for together."""
+        for start in range(first, len(self.entries), _AT_ONCE):
+            digests = [entry.digest for entry in self.entries[start : start + _AT_ONCE]]
+            found = self._objects.read_many(digests)
+            for digest in digests:
+                yield Fragment(found[digest])
+
+    def codes(self) -> Keys:
+        """(samples,) all keys. Fragments of ints that follow one another are not read for it."""
+        parts: list[Keys] = [np.empty(0, np.int64)] * len(self.entries)
+        rest = list(range(len(self.entries)))
+        if self._firsts.dtype != object and self._lasts.dtype != object:
+            dense = self._lasts - self._firsts + 1 == np.diff(self.starts)
+            for number in np.flatnonzero(dense).tolist():
+                parts[number] = np.arange(self._firsts[number], self._lasts[number] + 1)
+            rest = np.flatnonzero(~dense).tolist()
+        for start in range(0, len(rest), _AT_ONCE):
+            some = rest[start : start + _AT_ONCE]
+            found = self._objects.read_many([self.entries[number].digest for number in some])
+            for number in some:
+                parts[number] = Fragment(found[self.entries[number].digest]).keys
+        return np.concatenate(alike(*parts)) if parts else np.empty(0, np.int64)
+
+    def positions(self, wanted: Keys) -> Positions:
+        """(n,) int64: the position of each key; -1: there is no such key."""
+        places = np.full(len(wanted), -1, np.int64)
+        if not self.entries:
+            return places
+        firsts, keys = alike(self._firsts, wanted)
+        numbers = np.searchsorted(firsts, keys, "right") - 1
+        if firsts.dtype != object and self._lasts.dtype != object:
+            dense = self._lasts - self._firsts + 1 == np.diff(self.starts)
+            sure = (numbers >= 0) & dense[numbers]
+            at = numbers[sure]
+            inside = keys[sure] <= self._lasts[at]
+            places[np.flatnonzero(sure)[inside]] = (self.starts[at] + keys[sure] - firsts[at])[inside]
+            rest = np.flatnonzero((numbers >= 0) & ~dense[numbers])
+        else:
+            rest = np.flatnonzero(numbers >= 0)
+        for number, where in _by_fragment(numbers[rest]):
+            found = find(self[number].keys, wanted[rest[where]])
+            places[rest[where]] = np.where(found < 0, -1, found + self.starts[number])
+        return places
+
+    def take(self, positions: Positions) -> list[tuple[Positions, Rows]]:
+        """The samples at these positions, as parts: where in the result, and the samples there."""
+        numbers = np.searchsorted(self.starts, positions, "right") - 1
+        grouped = list(_by_fragment(numbers))
+        parts = []
+        for start in range(0, len(grouped), _AT_ONCE):
+            some = grouped[start : start + _AT_ONCE]
+            fragments: dict[int, Fragment]
+            if len(some) == 1:
+                fragments = {some[0][0]: self[some[0][0]]}
+            else:
+                names = {number: self.entries[number].digest for number, _ in some}
+                found = self._objects.read_many(list(names.values()))
+                fragments = {number: Fragment(found[name]) for number, name in names.items()}
+            for number, where in some:
+                rows = fragments[number].rows.take(positions[where] - self.starts[number])
+                parts.append((where, rows))
+        return parts
+
+    def keys(self, start: int, stop: int) -> list[Key]:
+        """The keys at the positions from ``start`` to before ``stop``."""
+        found: list[Key] = []
+        while start < stop:
+            number = int(np.searchsorted(self.starts, start, "right")) - 1
+            upto = min(stop, int(self.starts[number + 1]))
+            part = self[number].keys[start - self.starts[number] : upto - self.starts[number]]
+            found += plain(part)
+            start = upto
+        return found
+
+    def count_before(self, key: bytes) -> int:
+        """The number of samples under keys before ``key``."""
+        if not self.entries:
+            return 0
+        number = count_before(self._firsts, key) - 1
+        return 0 if number < 0 else int(self.starts[number]) + count_before(self[number].keys, key)
+
+
+def checked(positions: Positions, count: int) -> Positions:
+    """Positions from 0 on, for those that count from the end.
+
+    Raises:
+        IndexError: one of them is none.
+    """
+    if len(positions):
+        low, high = int(positions.min()), int(positions.max())
+        if low < -count or high >= count:
+            raise IndexError(low if low < -count else high)
+        if low < 0:
+            return np.where(positions < 0, positions + count, positions)
+    return positions
+
+
+def _by_fragment(numbers: Positions) -> Iterator[tuple[int, Positions]]:
+    """Each number that occurs, and where."""
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
+    start = 0
+    for end in ends.tolist():
+        if end > start:
+            yield int(ordered[start]), order[start:end]
+        start = end
+
+
+class _Given(Buffers):
+    """Memory that a caller gave for one batch."""
+
+    def __init__(self, out: npt.NDArray[Any]) -> None:
+        super().__init__()
+        self._out = out
+
+    def pair(
+        self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+        return self._out, self._out.reshape(rows, -1).view(np.uint8).reshape(rows, width)
+
+
+class Table:
+    """All samples of a column of one size, in mapped packs.
+
+    Args:
+        places: where each fragment is.
+        dtype, shape: of a sample.
+    """
+
+    def __init__(
+        self, objects: Objects, fragments: Fragments, places: Sequence[Location], dtype: np.dtype[Any],
+        shape: tuple[int, ...], width: int,
+    ) -> None:  # fmt: skip
+        paths = {}
+        for name in dict.fromkeys(place.pack for place in places):
+            path = objects.path(name)
+            if path is None:
+                raise NotFoundError(f"{name} is at no path")
+            paths[name] = StoredFile.open(None, str(path))
+        region = region_of(list(paths.values()), [width])
+        starts = dict(zip(paths, region.starts, strict=True))
+        counts = np.diff(fragments.starts)
+        # The values are what a fragment ends with.
+        bodies = [
+            starts[place.pack] + place.stop - width * count
+            for place, count in zip(places, counts.tolist(), strict=True)
+        ]
+        stored = np.dtype((np.void, width)) if shape else dtype
+        self._starts = fragments.starts[:-1]
+        body = Bodies(region.bytes, np.array(bodies, np.int64), self._starts, counts)
+        self._is_one = len({start % width for start in bodies}) == 1
+        self._count = int(fragments.starts[-1])
+        self._column = MappedColumn(("",), dtype, shape, stored, body, True)
+        self._objects, self._digests = objects, [entry.digest for entry in fragments.entries]
+        self._is_checked = np.zeros(len(places), bool)
+        self._are_all_checked = False
+        self._buffers = Buffers()
+
+    @cached_property
+    def _places(self) -> Positions | None:
+        """(samples,): where each is in the only table; None if it is not the only one, or too long to be looked up."""
+        if not self._is_one or self._count > _LOOKED_UP:
+            return None
+        numbers = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=self._count))
+        return np.asarray(np.arange(self._count) + self._column.shift[numbers], np.int64)
+
+    def take(self, positions: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+        """(n, *shape): the samples at these positions.
+
+        Raises:
+            IndexError: one of them is none.
+        """
+        buffers = self._buffers if out is None else _Given(out)
+        if self._are_all_checked and self._places is not None:
+            return self._column.gather(self._places.take(positions), self._starts, buffers)
+        positions = checked(positions, self._count)
+        numbers = np.searchsorted(self._starts, positions, "right") - 1
+        if not self._are_all_checked:
+            self._check(numbers)
+        return self._column.gather(positions + self._column.shift[numbers], numbers, buffers)
+
+    def _check(self, numbers: Positions) -> None:
+        """Check the fragments that were not touched before; near the end some more: small ones are seldom touched."""
+        new = np.unique(numbers[~self._is_checked[numbers]])
+        left = np.flatnonzero(~self._is_checked)
+        if len(left) < _NEARLY_ALL * len(self._starts):
+            new = np.union1d(new, left[:_AT_ONCE])
+        for start in range(0, len(new), _AT_ONCE):
+            some = new[start : start + _AT_ONCE]
+            self._objects.read_many([self._digests[number] for number in some])
+            self._is_checked[some] = True
+        self._are_all_checked = bool(self._is_checked.all())
+
+
+def table_of(
+    objects: Readable, fragments: Fragments, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
+) -> Table | None:
+    """The table of a column's samples; None where they cannot be mapped."""
+    if not isinstance(objects, Objects) or not width or not fragments.entries:
+        return None
+    digests = [entry.digest for entry in fragments.entries]
+    for _ in range(_ROUNDS):
+        places = objects.locate_many(digests)
+        if objects.path(places[digests[0]].pack) is None:
+            return None
+        try:
+            return Table(objects, fragments, [places[digest] for digest in digests], dtype, shape, width)
+        except NotFoundError:  # packed anew since it was looked up
+            objects.refresh()
+    return None

@@ -1,0 +1,208 @@
+"""What users give for many samples, in chunks: keys that ascend, and samples that fit the column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import DataError
+from hopyard.stockroom.data.fragments import row_width
+from hopyard.stockroom.data.rows import Batch, Rows, keys_of
+from hopyard.stockroom.data.samples import (
+    Stored,
+    Weak,
+    as_stored,
+    empty_record,
+    misfit,
+    misfit_of,
+    raw_array,
+    record_for,
+    rows_of,
+    rows_of_array,
+    settle,
+    stored_sample,
+)
+from hopyard.stockroom.maps import Key, check_key, encode
+from hopyard.stockroom.records import ColumnRecord
+
+_CHUNK = 32 << 20  # bytes
+_MANY = 1 << 14  # samples that are converted one by one before some are written
+_NUMBERS = ({int}, {float}, {bool}, {int, float})
+
+
+class Item(NamedTuple):
+    """A sample under its key."""
+
+    key: Key
+    value: Any
+
+
+class Settings:
+    """What samples of a column have in common: its record, or what the first samples say.
+
+    Args:
+        name: of the column, for messages.
+        record: None until the first samples have come.
+    """
+
+    def __init__(self, name: str, record: ColumnRecord | None) -> None:
+        self.name, self.record = name, record
+
+    def error(self, key: Any, text: str) -> DataError:
+        """For a sample that cannot be taken."""
+        return DataError(f"column {self.name!r}: the sample {key!r} {text.rstrip('.')}. Nothing was written.")
+
+    def misfit(self, key: Any, text: str) -> DataError:
+        """For a sample that does not fit the others."""
+        return self.error(
+            key,
+            f"{text}. Convert it, or replace the whole column, if its samples shall be others from now on",
+        )
+
+    def take(self, items: Sequence[Item]) -> tuple[list[Key], list[Stored]]:
+        """Keys and samples of all items, which fit."""
+        keys = [item.key for item in items]
+        self.check_nested(keys)
+        values: list[Stored | Weak] = []
+        for key, value in items:
+            try:
+                values.append(as_stored(value))
+            except DataError as error:
+                raise self.error(key, str(error)) from None
+        settled = settle(values, self.record, lambda at, text: self.misfit(keys[at], text))
+        if self.record is None:
+            self.record = record_for(settled, isinstance(keys[0], tuple))
+        for key, stored in zip(keys, settled, strict=True):
+            reason = misfit(stored, self.record)
+            if reason is not None:
+                raise self.misfit(key, reason)
+        return keys, settled
+
+    def check_nested(self, keys: Sequence[Key]) -> None:
+        """Raise unless all keys are pairs, or none is, as in the column."""
+        nested = self.record.nested if self.record is not None else isinstance(keys[0], tuple)
+        for key in keys:
+            if isinstance(key, tuple) != nested:
+                rule = (
+                    "(sample, part), or a dict of parts for a sample" if nested else "one number or name each"
+                )
+                raise DataError(
+                    f"column {self.name!r} is {'' if nested else 'not '}nested, so its keys are {rule}, but one is "
+                    f"{key!r}. Nothing was written: give keys of one form, or make another column."
+                )
+
+    def take_array(self, dtype: str, array: npt.NDArray[Any], first: int) -> Rows:
+        """The rows of an array (n, ...) of numbers, which fit; ``first`` is the key of the first."""
+        shape = array.shape[1:]
+        if self.record is None:
+            self.record = empty_record("tensor", dtype, shape, nested=False)
+        reason = misfit_of(dtype, shape, self.record)
+        if reason is not None:
+            raise self.misfit(first, reason)
+        return rows_of_array(array, self.record)
+
+
+def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Batch]:
+    """The rows of an array or tensor (n, ...) under the keys from ``first`` on, in chunks."""
+    count = len(values)
+    if not count and settings.record is None:
+        dtype, array = raw_array(values)
+        if dtype not in ("string", "bytes"):
+            settings.take_array(dtype, array, first)
+    if settings.record is not None and settings.record.nested and count:
+        settings.check_nested([first])
+    size = max(int(getattr(values, "nbytes", 0)) // max(count, 1), 1)
+    step = max(_CHUNK // size, 1)
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        try:
+            dtype, array = raw_array(values[start:stop])
+        except DataError as error:
+            raise settings.error(first + start, f"and those behind it: what was given {error}") from None
+        if dtype in ("string", "bytes"):
+            items = [Item(first + start + at, value) for at, value in enumerate(array.tolist())]
+            yield from batches_of_items(iter(items), settings)
+        else:
+            keys = np.arange(stop - start, dtype=np.int64) + (first + start)
+            yield Batch(keys, settings.take_array(dtype, array, first + start))
+
+
+def batches_of_items(items: Iterator[Item], settings: Settings, at_once: bool = False) -> Iterator[Batch]:
+    """Samples one by one, whose keys ascend, in chunks. ``at_once``: all say what they have in common."""
+    while some := list(items if at_once else islice(items, _some(settings))):
+        keys, stored = settings.take(some)
+        assert settings.record is not None
+        encoded = keys_of([encode(key) for key in keys])
+        ends = _ends(stored)
+        for start, stop in zip([0, *ends], ends, strict=False):
+            yield Batch(encoded[start:stop], rows_of(stored[start:stop], settings.record))
+
+
+def _some(settings: Settings) -> int:
+    width = None if settings.record is None else row_width(settings.record)
+    return max(1, min(_MANY, _CHUNK // max(width or _CHUNK // 256, 1)))
+
+
+def _ends(stored: Sequence[Stored]) -> list[int]:
+    """Where to split samples into chunks."""
+    ends, size = [], 0
+    for at, value in enumerate(stored):
+        size += len(value) if isinstance(value, str | bytes) else value.nbytes
+        if size >= _CHUNK:
+            ends.append(at + 1)
+            size = 0
+    return ends if ends and ends[-1] == len(stored) else [*ends, len(stored)]
+
+
+def plain_numbers(values: Any, settings: Settings) -> npt.NDArray[Any] | None:
+    """A list of Python's numbers as one array, if that is what it is and the column has no dtype or this one."""
+    if not isinstance(values, list | tuple) or set(map(type, values)) not in _NUMBERS:
+        return None
+    try:
+        array = np.asarray(values)
+    except OverflowError:
+        return None
+    record = settings.record
+    if array.dtype == object or (
+        record is not None and misfit_of(raw_array(array)[0], (), record) is not None
+    ):
+        return None
+    return array
+
+
+def numbered(values: Iterable[Any], first: int, settings: Settings) -> Iterator[Item]:
+    """Samples under the keys from ``first`` on; those of nested columns are mappings."""
+    for number, value in enumerate(values, first):
+        yield from parts(number, value, settings)
+
+
+def keyed(values: Mapping[Any, Any], settings: Settings) -> Iterator[Item]:
+    """The samples of a mapping in the order of their keys."""
+    checked = {check_key(key): key for key in values}
+    for key in sorted(checked, key=encode):
+        yield from parts(key, values[checked[key]], settings)
+
+
+def parts(key: Key, value: Any, settings: Settings) -> Iterator[Item]:
+    """The sample itself, or the parts of a nested one in the order of their keys."""
+    if not isinstance(value, Mapping):
+        yield Item(key, value)
+        return
+    if isinstance(key, tuple):
+        raise settings.error(
+            key, "is a dict, but a part of a nested sample has no parts. Give it as an array"
+        )
+    pairs = {check_key((key, part)): sample for part, sample in value.items()}
+    if not pairs:
+        raise settings.error(key, "is a dict without parts. Delete it instead, or give it a part")
+    for pair in sorted(pairs, key=encode):
+        yield Item(pair, pairs[pair])
+
+
+def stored_of(batch: Batch, record: ColumnRecord) -> list[Stored]:
+    """The samples of a batch one by one."""
+    return [stored_sample(batch.rows, at, record) for at in range(len(batch.keys))]

@@ -1,0 +1,360 @@
+"""What users give as samples, as what is stored: tensors without a framework, strings, and bytes; and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.ragged import offsets_of
+from hopyard.errors import DataError, MissingExtraError
+from hopyard.objects.tensors import ITEM_SIZES, Tensor
+from hopyard.stockroom.data.fragments import row_width
+from hopyard.stockroom.data.rows import Rows
+from hopyard.stockroom.records import ColumnRecord
+
+Stored: TypeAlias = Tensor | str | bytes
+"""A sample as it is stored."""
+
+# Names that NumPy (by ml_dtypes, of JAX and Keras) and PyTorch have for what NumPy itself lacks.
+_UNCOMMON = {
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
+_COMMON = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+    "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64",
+    "complex128": "C128",
+}  # fmt: skip
+_NAMES = {stored: name for name, stored in (_COMMON | _UNCOMMON).items()}
+
+
+def dtype_name(stored: str) -> str:
+    """What NumPy and PyTorch call a dtype that ``objects.tensors`` calls ``stored``."""
+    return _NAMES[stored]
+
+
+def is_uncommon(stored: str) -> bool:
+    """Whether NumPy lacks this dtype."""
+    return stored in _UNCOMMON.values()
+
+
+def stored_dtype(dtype: Any) -> str:
+    """What ``objects.tensors`` calls a dtype of NumPy or PyTorch, or its name.
+
+    Raises:
+        DataError: it is none of those that tensors can have.
+    """
+    text = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
+    if text in ITEM_SIZES:
+        return text
+    if text not in _COMMON and text not in _UNCOMMON:
+        with suppress(TypeError):
+            text = np.dtype(dtype).name
+    found = _COMMON.get(text) or _UNCOMMON.get(text)
+    if found is None:
+        raise DataError(
+            f"dtype={dtype!r} is none that tensors of a column can have. Use one of {', '.join(_COMMON)}, "
+            f"{', '.join(_UNCOMMON)}."
+        )
+    return found
+
+
+@cache
+def raw_dtype(stored: str) -> np.dtype[Any]:
+    """NumPy's dtype for the elements; unsigned ints of the same width where it has none."""
+    dtype: np.dtype[Any] = Tensor(stored, (0,), np.empty(0, np.uint8)).numpy().dtype
+    return dtype
+
+
+# From users
+
+
+class Weak:
+    """A Python scalar or list: numbers without a dtype of their own."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.array = array
+
+
+def as_stored(value: Any) -> Stored | Weak:
+    """One sample.
+
+    Raises:
+        DataError: it cannot be one; the text says why, and begins with ``is``.
+    """
+    if isinstance(value, str):
+        return _checked_text(str.__str__(value))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Tensor):
+        return value
+    if is_array(value):
+        dtype, array = raw_array(value)
+        if dtype in ("string", "bytes"):
+            if array.shape:
+                raise DataError("is an array of text. A sample is one text: give its elements as samples")
+            return as_stored(array.item())
+        return Tensor(dtype, array.shape, _bytes(array, dtype).reshape(-1))
+    if isinstance(value, bool | int | float | complex | list | tuple):
+        try:
+            array = np.asarray(value)
+        except (ValueError, OverflowError):
+            raise DataError(
+                "is a list whose parts differ in length. Give one array each, in a nested column or as strings"
+            ) from None
+        raw_array(array)
+        if array.dtype.kind in "UST":
+            raise DataError("is a list of text. A sample is one text: use a nested column, or json.dumps")
+        return Weak(array)
+    raise DataError(
+        f"is of type {type(value).__module__}.{type(value).__qualname__}. Samples are arrays, numbers, strings "
+        "or bytes: convert it"
+    )
+
+
+def _checked_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"has half of a surrogate pair at character {error.start}, which is no text. Give it as bytes: "
+            "text.encode(errors='surrogatepass')"
+        ) from None
+    return text
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array or tensor of some library."""
+    return (
+        isinstance(value, np.ndarray) or hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+    )
+
+
+def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
+    """The stored dtype (``"string"`` and ``"bytes"`` for arrays of text), and an array of ``raw_dtype``, or of text.
+
+    Raises:
+        DataError: as ``as_stored``.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_torch(value)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DataError(
+            "is a masked array. A column stores no masks: fill it (.filled), or store the mask too"
+        )
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"cannot be made a NumPy array ({error}). Convert it first") from error
+    kind = array.dtype.kind
+    if kind in "UT":
+        return "string", array
+    if kind == "S":
+        return "bytes", array
+    if kind in "Mm":
+        raise DataError(
+            f"is of dtype {array.dtype}. Columns store no times: convert it with .astype('int64') and say in the "
+            "column's name which unit and time zone that is"
+        )
+    if kind == "O":
+        raise DataError(
+            "is of dtype object. Columns store numbers, text and bytes: convert it with .astype(...), or give a list "
+            "of arrays if their shapes differ"
+        )
+    name = _UNCOMMON.get(array.dtype.name) or _COMMON.get(array.dtype.name)
+    if name is None:
+        raise DataError(
+            f"is of dtype {array.dtype}. Convert it with .astype(...) to one of {', '.join(_COMMON)}"
+        )
+    return name, array.view(raw_dtype(name)) if is_uncommon(name) else array
+
+
+def _of_torch(value: Any) -> tuple[str, npt.NDArray[Any]]:
+    from hopyard.objects.torch import NAMES, is_dense, to_tensor
+
+    if not is_dense(value) or value.dtype not in NAMES:
+        raise DataError(
+            f"is a tensor of layout {value.layout}, dtype {value.dtype}. Make it dense: .to_dense(), .float()"
+        )
+    tensor = to_tensor(value)
+    return tensor.dtype, tensor.numpy()
+
+
+def _bytes(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
+    flat = np.ascontiguousarray(array, raw_dtype(dtype)).reshape(-1)
+    return flat.view(np.uint8)
+
+
+def settle(
+    values: Sequence[Stored | Weak], record: ColumnRecord | None, say: Callable[[int, str], DataError]
+) -> list[Stored]:
+    """The samples with the dtype of the column, or of one another where the column is new.
+
+    Args:
+        say: makes the error for the sample of this number.
+    """
+    if record is not None and record.kind == "tensor":
+        dtype = record.dtype
+    else:
+        strong = next((value.dtype for value in values if isinstance(value, Tensor)), None)
+        weak = [value.array.dtype for value in values if isinstance(value, Weak)]
+        dtype = strong or (_COMMON[np.result_type(*weak).name] if weak else "U8")
+    return [
+        _cast(value.array, dtype, partial(say, at)) if isinstance(value, Weak) else value
+        for at, value in enumerate(values)
+    ]
+
+
+def _cast(array: npt.NDArray[Any], dtype: str, say: Callable[[str], DataError]) -> Tensor:
+    """Numbers without a dtype of their own, as ``dtype`` if that is exact."""
+    own = _COMMON[array.dtype.name]
+    if own != dtype and not (is_uncommon(dtype) or (array.dtype == bool) != (dtype == "BOOL")):
+        with np.errstate(all="ignore"):
+            cast = array.astype(raw_dtype(dtype))
+            if array.dtype.kind == "c" and cast.dtype.kind != "c":
+                exact = False
+            else:
+                exact = bool(
+                    np.array_equal(cast.astype(array.dtype), array, equal_nan=array.dtype.kind in "fc")
+                )
+                exact = exact and bool(np.array_equal(cast, array, equal_nan=array.dtype.kind in "fc"))
+        if exact:
+            return Tensor.from_numpy(cast)
+    if own != dtype:
+        shown = repr(array.tolist())
+        raise say(
+            f"is {shown if len(shown) < 60 else dtype_name(own)}, which {dtype_name(dtype)}, the dtype of the others, "
+            "cannot hold exactly. Give an array of that dtype, or replace the whole column"
+        )
+    return Tensor.from_numpy(array)
+
+
+def record_for(values: Sequence[Stored], nested: bool) -> ColumnRecord:
+    """What samples have in common, as the record of an empty column."""
+    first = values[0]
+    if not isinstance(first, Tensor):
+        return empty_record("string" if isinstance(first, str) else "bytes", "U8", (), nested)
+    shapes = [
+        value.shape for value in values if isinstance(value, Tensor) and len(value.shape) == len(first.shape)
+    ]
+    common = tuple(
+        lengths[0] if all(length == lengths[0] for length in lengths) else None
+        for lengths in zip(*shapes, strict=True)
+    )
+    return empty_record("tensor", first.dtype, common, nested)
+
+
+def empty_record(kind: Any, dtype: str, shape: tuple[int | None, ...], nested: bool) -> ColumnRecord:
+    """The record of a column without samples."""
+    return ColumnRecord(kind, dtype, shape, nested, bits=0, pages=None, count=0, nbytes=0)
+
+
+def misfit(value: Stored, record: ColumnRecord) -> str | None:
+    """Why a sample does not fit a column; None if it does."""
+    if isinstance(value, Tensor):
+        dtype, shape = value.dtype, value.shape
+    else:
+        dtype, shape = ("string" if isinstance(value, str) else "bytes"), ()
+    return misfit_of(dtype, shape, record)
+
+
+def misfit_of(dtype: str, shape: tuple[int, ...], record: ColumnRecord) -> str | None:
+    """The same for a sample of this dtype (or ``"string"``, ``"bytes"``) and shape."""
+    if record.kind == "tensor":
+        fits = dtype == record.dtype and len(shape) == len(record.shape)
+        if fits and all(want in (None, have) for want, have in zip(record.shape, shape, strict=True)):
+            return None
+    elif dtype == record.kind:
+        return None
+    given = dtype if dtype in ("string", "bytes") else f"{dtype_name(dtype)} of shape {shape}"
+    return f"is {given}, but the column holds {describe(record)}"
+
+
+def describe(record: ColumnRecord) -> str:
+    """Kind, dtype and shape in words."""
+    if record.kind != "tensor":
+        return "strings" if record.kind == "string" else "bytes"
+    return f"{dtype_name(record.dtype)} of shape {record.shape}"
+
+
+def rows_of(values: Sequence[Stored], record: ColumnRecord) -> Rows:
+    """Samples that fit, in bulk."""
+    parts = [_content(value) for value in values]
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    width = row_width(record)
+    if width is not None:
+        return Rows(data.reshape(len(values), width))
+    shapes = [value.shape for value in values if isinstance(value, Tensor)]
+    offsets = offsets_of(np.fromiter(map(len, parts), np.int64, len(parts)))
+    table = np.array(shapes, np.int64).reshape(len(values), len(record.shape)) if shapes else None
+    return Rows(data, offsets, table)
+
+
+def _content(value: Stored) -> Any:
+    if isinstance(value, Tensor):
+        return value.data.data
+    return value.encode() if isinstance(value, str) else value
+
+
+def rows_of_array(array: npt.NDArray[Any], record: ColumnRecord) -> Rows:
+    """The rows of an array (n, ...) of ``raw_dtype`` that fit, in bulk."""
+    flat = _bytes(array, record.dtype)
+    width = row_width(record)
+    if width is not None:
+        return Rows(flat.reshape(len(array), width))
+    size = flat.size // max(len(array), 1)
+    shapes = np.tile(np.array(array.shape[1:], np.int64), (len(array), 1))
+    return Rows(flat, np.arange(len(array) + 1, dtype=np.int64) * size, shapes)
+
+
+# To users
+
+
+def stored_sample(rows: Rows, at: int, record: ColumnRecord) -> Stored:
+    """One sample of rows; a tensor shares their memory."""
+    data, shape = rows.sample(at)
+    if record.kind == "tensor":
+        lengths = record.shape if shape is None else shape
+        return Tensor(record.dtype, tuple(n for n in lengths if n is not None), np.ascontiguousarray(data))
+    return data.tobytes().decode() if record.kind == "string" else data.tobytes()
+
+
+def to_user(value: Stored) -> Any:
+    """A sample as users get it: an array or PyTorch tensor of its own, a string, or bytes."""
+    if not isinstance(value, Tensor):
+        return value
+    return array_to_user(value.numpy().copy(), value.dtype)
+
+
+def array_to_user(array: npt.NDArray[Any], dtype: str) -> Any:
+    """An array of ``raw_dtype``, or a PyTorch tensor of the same memory where NumPy lacks the dtype.
+
+    Raises:
+        MissingExtraError: that needs PyTorch.
+    """
+    if not is_uncommon(dtype):
+        return array
+    try:
+        from hopyard.objects.torch import from_bytes
+    except ImportError as error:
+        raise MissingExtraError(
+            f"NumPy has no {dtype_name(dtype)}, so samples of this dtype are given as PyTorch tensors, and PyTorch is "
+            "not installed. Install it with: pip install torch"
+        ) from error
+    return from_bytes(dtype, array.shape, array.reshape(-1).view(np.uint8))
+
+
+def samples_to_user(rows: Rows, record: ColumnRecord) -> list[Any]:
+    """All samples of rows, each its own."""
+    return [to_user(stored_sample(rows, at, record)) for at in range(len(rows))]

@@ -1,0 +1,44 @@
+"""Repositories for columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.stockroom.data import Column, ColumnDraft
+from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.storage import LocalStore, MemoryStore
+
+Written = Callable[[Any], Column]
+
+
+@pytest.fixture(params=["files", "memory"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    return Objects(LocalStore(tmp_path / "repository") if request.param == "files" else MemoryStore())
+
+
+@pytest.fixture
+def writer(objects: Objects) -> Iterator[PackWriter]:
+    with objects.writing() as writer:
+        yield writer
+
+
+@pytest.fixture
+def draft(objects: Objects, writer: PackWriter) -> ColumnDraft:
+    return ColumnDraft(objects, writer, "image")
+
+
+@pytest.fixture
+def published(objects: Objects, writer: PackWriter) -> Callable[[ColumnDraft], Column]:
+    """The column of a draft, published."""
+
+    def publish(draft: ColumnDraft) -> Column:
+        record = draft.flush()
+        assert record is not None
+        writer.publish()
+        return Column(objects, draft.name, record)
+
+    return publish

@@ -1,0 +1,91 @@
+"""The bytes of fragments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from hopyard.errors import CorruptError
+from hopyard.objects.digests import digest
+from hopyard.objects.tensors import Tensor
+from hopyard.stockroom.data.fragments import Fragment, encode_fragment
+from hopyard.stockroom.data.rows import Batch, Rows, encoded, keys_of
+from hopyard.stockroom.data.samples import Stored, empty_record, rows_of
+from hopyard.stockroom.maps import Key, encode
+from hopyard.stockroom.records import ColumnRecord
+
+IMAGES = empty_record("tensor", "F32", (2, 3), nested=False)
+VARYING = empty_record("tensor", "I16", (2, None), nested=False)
+TEXTS = empty_record("string", "U8", (), nested=False)
+
+CASES: dict[str, tuple[ColumnRecord, list[Key], list[Stored], str]] = {
+    "range": (
+        IMAGES, [7, 8], [Tensor.from_numpy(np.full((2, 3), value, np.float32)) for value in (1, 2)],
+        "ace86136fbf6da66f4a321e3711b38cf86fc919e5ee6a3feb2c811364bc76b64",
+    ),
+    "ints": (
+        VARYING, [-3, 8, 9], [Tensor.from_numpy(np.zeros((2, n), np.int16)) for n in (0, 3, 1)],
+        "6d84d41fd3383a98d35f0c42843bc9fee5a2bfab03a29f4ad8792625de75dadc",
+    ),
+    "bytes": (TEXTS, [1, "a", "b\0"], ["one", "", "zwei \N{SNOWMAN}"], "06eac7cc326556a4ee3f890ca2a265e4c6380ac1bf9b3ce323b2c6ecf2b947c6"),
+    "pairs": (TEXTS, [(1, "a"), (1, "b")], ["x", "y"], "51b4869bcd8d3e7235fcb23573691f43242133a04b69b8b0ca75ae08f25b251e"),
+}  # fmt: skip
+
+
+def fragment_of(name: str) -> tuple[bytes, int]:
+    record, keys, values, _ = CASES[name]
+    return encode_fragment(record, [Batch(keys_of([encode(key) for key in keys]), rows_of(values, record))])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_format_is_fixed(name: str) -> None:
+    assert digest(fragment_of(name)[0], "hopyard.fragment") == CASES[name][3]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read_is_what_was_written(name: str) -> None:
+    record, keys, values, _ = CASES[name]
+    data, body = fragment_of(name)
+    assert body % 64 == 0
+    fragment = Fragment(np.frombuffer(data, np.uint8))
+    assert encoded(fragment.keys) == [encode(key) for key in keys]
+    rows = rows_of(values, record)
+    assert_array_equal(fragment.rows.data, rows.data)
+    assert data[body:] == rows.data.tobytes()
+    for found, wanted in ((fragment.rows.offsets, rows.offsets), (fragment.rows.shapes, rows.shapes)):
+        assert (found is None) == (wanted is None)
+        if found is not None and wanted is not None:
+            assert_array_equal(found, wanted)
+
+
+def test_a_fragment_in_parts_is_the_same_as_at_once() -> None:
+    for name, (record, keys, values, _) in CASES.items():
+        batch = Batch(keys_of([encode(key) for key in keys]), rows_of(values, record))
+        parts = [batch.part(slice(0, 1)), batch.part(slice(1, None))]
+        assert encode_fragment(record, parts) == fragment_of(name)
+
+
+@pytest.mark.parametrize("change", ["empty", "magic", "cut", "longer", "header", "keys"])
+def test_what_is_no_fragment_says_so(change: str) -> None:
+    data = fragment_of("range")[0]
+    damaged = {
+        "empty": b"",
+        "magic": b"X" + data[1:],
+        "cut": data[:-1],
+        "longer": data + b"\0",
+        "header": data.replace(b'"F32"', b'"X32"'),
+        "keys": data.replace(b'{"range":7}', b'"sort of x"'),
+    }[change]
+    with pytest.raises(CorruptError, match="is not a fragment .*hopyard stock verify"):
+        Fragment(np.frombuffer(damaged, np.uint8))
+
+
+def test_rows_that_differ_are_found() -> None:
+    one, other = ([Tensor.from_numpy(np.zeros(shape, np.int16)) for shape in shapes] for shapes in (
+        [(2, 3), (2, 1), (2, 2)], [(2, 3), (2, 2), (2, 2)],
+    ))  # fmt: skip
+    other[2] = Tensor.from_numpy(np.ones((2, 2), np.int16))
+    assert rows_of(one, VARYING).differing(rows_of(other, VARYING)).tolist() == [False, True, True]
+    assert Rows(np.eye(2, dtype=np.uint8)).differing(Rows(np.ones((2, 2), np.uint8))).all()
+    assert rows_of(["", "a"], TEXTS).differing(rows_of(["", "b"], TEXTS)).tolist() == [False, True]
