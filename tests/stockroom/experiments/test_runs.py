@@ -87,10 +87,15 @@ def test_a_run_is_stored_when_it_ends(staged: Staged, shelf: ExperimentShelf, tm
         found.read("x")
 
 
+def log_and_divide(run: Run) -> None:
+    run.log(loss=1)
+    1 / 0  # noqa: B018
+
+
 def test_a_run_that_fails_is_stored_and_the_error_goes_on(staged: Staged, shelf: ExperimentShelf) -> None:
-    with pytest.raises(ZeroDivisionError), Run(staged) as run:
-        run.log(loss=1)
-        1 / 0  # noqa: B018
+    run = Run(staged)
+    with pytest.raises(ZeroDivisionError), run:
+        log_and_divide(run)
     (found,) = shelf.runs()
     assert found.status == run.status == "failed"
     assert found.error is not None

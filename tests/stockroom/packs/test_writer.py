@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,6 +124,7 @@ def test_a_full_disk_loses_nothing_that_is_pending() -> None:
 KILLED = """
 import pickle, sys
 from pathlib import Path
+from typing import Any
 from hopyard.stockroom.packs import Objects
 store, index, file = pickle.load(sys.stdin.buffer)
 objects = Objects(store, index)
@@ -236,3 +238,34 @@ def test_a_file_that_could_not_be_stored_stays_as_it_was(local: LocalStore, tmp_
     with pytest.raises(StorageFullError):
         adding.add_file(file)
     assert file.stat().st_mode == mode
+
+
+def test_many_tensors_are_packed_at_once_and_a_full_disk_loses_none(
+    store: Store, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PACK_BYTES", 1000)
+    put, failures = writer.put_pack, [StorageFullError("no space"), StorageFullError("no space")]
+
+    def fails_at_first(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return put(*given)
+
+    monkeypatch.setattr(writer, "put_pack", fails_at_first)
+    arrays = [np.full(40 + number % 3, number) for number in range(30)]
+    tensors = [Tensor.from_numpy(array) for array in arrays]
+    objects = Objects(store)
+    adding = objects.writing()
+    first = adding.add("fragment", b"before")
+    with pytest.raises(StorageFullError, match="no space"):
+        adding.add_tensors(tensors)
+    for array in arrays:  # whose memory is no longer looked at
+        array[:] = -1
+    adding.publish()
+    assert objects.missing([first, *(tensor.digest for tensor in tensors)]) == set()
+    for number, tensor in enumerate(tensors):
+        assert objects.tensor(tensor.digest).numpy().tolist() == [number] * (40 + number % 3)
+    before = len(packs(store))
+    again = [Tensor.from_numpy(np.full(200, number)) for number in (1, 2, 1)]
+    assert adding.add_tensors(again) == [tensor.digest for tensor in again]
+    assert len(packs(store)) == before + 2

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -15,7 +16,7 @@ from hopyard.errors import DataError, NotFoundError, UsageError
 from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom.packs.index import Index
-from hopyard.stockroom.packs.layout import DATA_KINDS, META_KINDS, Piece, put_pack
+from hopyard.stockroom.packs.layout import DATA_KINDS, META_KINDS, Pack, Piece, put_pack
 from hopyard.stockroom.packs.mapped import Bytes
 from hopyard.storage import Store
 from hopyard.storage.temporary import temporary_name
@@ -24,6 +25,7 @@ PACK_BYTES = 64 << 20
 PACK_OBJECTS = 100_000  # their header has about 12 MB; safetensors reads headers up to 100 MB
 
 _LOOKED_UP_AT_ONCE = 1 << 15  # bytes; smaller objects are looked up together, when they are packed
+_PACKS_AT_ONCE = 2
 _CHUNK = 4 << 20
 _GROUPS = dict.fromkeys(META_KINDS, "meta") | dict.fromkeys(DATA_KINDS, "data")
 _DOMAINS = {kind: f"hopyard.{kind}" for kind in _GROUPS}
@@ -52,6 +54,8 @@ class PackWriter:
         self._store, self._index, self._stored, self._before = store, index, stored, before
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: list[tuple[list[Piece], Future[Pack]]] = []
 
     @property
     def stored(self) -> Stored:
@@ -112,18 +116,44 @@ class PackWriter:
         return self.add_tensors([tensor])[0]
 
     def add_tensors(self, tensors: Iterable[Tensor]) -> list[str]:
-        """The digests of many, which may be changed afterwards; what fills packs on the way is not copied."""
-        names = []
+        """The digests of many, which may be changed afterwards.
+
+        What fills packs on the way is not copied, and a pack is stored while the next is filled.
+        """
+        names: list[str] = []
+        seen: set[str] = set()
         try:
-            for tensor in tensors:
-                names.append(tensor.digest)
-                self._keep(Piece(tensor.digest, "tensor", tensor.data.data, tensor.dtype, tensor.shape))
+            with ThreadPoolExecutor(_PACKS_AT_ONCE) as self._pool:
+                for tensor in tensors:
+                    names.append(tensor.digest)
+                    if tensor.digest not in seen:
+                        seen.add(tensor.digest)
+                        self._keep(
+                            Piece(tensor.digest, "tensor", tensor.data.data, tensor.dtype, tensor.shape)
+                        )
         finally:
+            self._pool = None
+            failed = self._settle()
             pending = self._pending["data"]
             for name, piece in pending.items():
                 if type(piece.data) is not bytes:
                     pending[name] = piece._replace(data=bytes(piece.data))
+        if failed is not None:
+            raise failed
         return names
+
+    def _settle(self) -> Exception | None:
+        """Note the packs that were stored meanwhile; what was to be in one that could not be is pending again."""
+        failed = None
+        for pieces, pack in self._under_way:
+            try:
+                self._index.add([pack.result()])
+            except Exception as error:
+                failed = error
+                self._pending["data"] |= {piece.digest: piece for piece in pieces}
+                self._bytes["data"] += sum(len(piece.data) for piece in pieces)
+        self._under_way.clear()
+        return failed
 
     def _keep(self, piece: Piece) -> None:
         if self._before is not None:
@@ -160,7 +190,11 @@ class PackWriter:
         for known in self._index.find(pending):
             self._bytes[group] -= len(pending.pop(known).data)
         if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
-            self._index.add([put_pack(self._store, group, list(pending.values()))])
+            pieces = list(pending.values())
+            if self._pool is None:
+                self._index.add([put_pack(self._store, group, pieces)])
+            else:
+                self._under_way.append((pieces, self._pool.submit(put_pack, self._store, group, pieces)))
             pending.clear()
             self._bytes[group] = 0
 
