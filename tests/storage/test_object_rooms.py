@@ -70,7 +70,7 @@ def same(left: list[Any], right: list[Any]) -> bool:
 
 
 def test_what_is_prepared_into_a_bucket_is_loaded_as_from_a_directory(s3_url: str, tmp_path: Path) -> None:
-    for store in (open_store(s3_url), LocalStore(tmp_path)):
+    for store in (s3_url, tmp_path):
         prepare(rows(), store=store, validation=0.25)
     assert same(batches(open_dataset(s3_url)), batches(open_dataset(tmp_path)))
     assert len(open_dataset(s3_url, "val")) == 16
@@ -118,7 +118,7 @@ class Stop(Callback):
 def test_a_search_in_a_bucket_gives_what_it_gives_in_a_directory(s3_url: str, tmp_path: Path) -> None:
     models = [search(store).fit(rows()) for store in (ObjectStore(s3_url), LocalStore(tmp_path))]
     assert models[0].get_all_model_history() == models[1].get_all_model_history()
-    run = open_run(open_store(s3_url), models[0].run.run_id)
+    run = open_run(s3_url, models[0].run.run_id)
     assert run.best.info == models[0].info
 
 

@@ -106,6 +106,10 @@ class Store(ABC):
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
 
+    def foreign(self) -> Store:
+        """This store for reading what others keep there, maybe under names that a store would not give."""
+        return self
+
     def at(self, prefix: str) -> Store:
         """The part of this store below ``prefix``, as a store."""
         return PrefixStore(self, prefix) if prefix else self

@@ -99,7 +99,7 @@ class ObjectStore(Store):
     # Reading
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        validate_name(name)
+        self._checked(name)
         if start == 0 and length is None:
             with self._errors(name):
                 return bytes(_obstore().get(self._client, name).bytes())
@@ -124,6 +124,13 @@ class ObjectStore(Store):
             )
         return data
 
+    def foreign(self) -> Store:
+        return _ForeignObjects(self._url, **self._options)
+
+    def _checked(self, name: str) -> str:
+        """The name, if it can be one of this store."""
+        return validate_name(name)
+
     def _existing_size(self, name: str) -> int:
         size = self._size(name)
         if size is None:
@@ -131,14 +138,14 @@ class ObjectStore(Store):
         return size
 
     def size(self, name: str) -> int | None:
-        return self._size(validate_name(name))
+        return self._size(self._checked(name))
 
     def _size(self, name: str) -> int | None:
         meta = self._head(name)
         return None if meta is None else int(meta["size"])
 
     def version(self, name: str) -> str | None:
-        meta = self._head(validate_name(name))
+        meta = self._head(self._checked(name))
         return None if meta is None else f"{meta['e_tag']} {meta['version'] or ''}".strip()
 
     def _head(self, name: str) -> Mapping[str, Any] | None:
@@ -153,7 +160,8 @@ class ObjectStore(Store):
         return meta
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        validate_prefix(prefix)
+        if prefix:
+            self._checked(prefix)
         with self._errors(prefix):
             pages = list(_obstore().list(self._client, prefix or None, chunk_size=1000))
         # Most buckets list in order of names, but not all.
@@ -259,7 +267,14 @@ class ObjectStore(Store):
         return f"ObjectStore({self._url!r})"
 
     def __reduce__(self) -> tuple[Callable[..., ObjectStore], tuple[str]]:
-        return partial(ObjectStore, **self._options), (self._url,)
+        return partial(type(self), **self._options), (self._url,)
+
+
+class _ForeignObjects(ObjectStore):
+    """The same objects, to be read; names may have any characters."""
+
+    def _checked(self, name: str) -> str:
+        return name
 
 
 def _obstore() -> Any:

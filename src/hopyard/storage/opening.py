@@ -13,7 +13,10 @@ from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
 from hopyard.storage.object import SCHEMES, ObjectStore
 
-_SCHEMES = ("file", "memory", *SCHEMES)
+STORE_SCHEMES = ("memory", *SCHEMES)
+"""What URLs of stores begin with, besides ``file``."""
+
+_SCHEMES = ("file", *STORE_SCHEMES)
 _ELSEWHERE = {"hdfs", "webhdfs"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from hopyard.hopper.history import broken_rules, committed_units, read_state
 from hopyard.hopper.journal import FOLDER, has_records, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.state import Record, RunState, TrialState
-from hopyard.storage import Store
+from hopyard.storage import Store, open_store
 from hopyard.storage.format import check_format
 from hopyard.tune.model import Model, ModelInfo, Weights
 
@@ -144,13 +145,14 @@ def check_header(header: Record, where: str) -> None:
     check_format(found, RUN_FORMAT, where=where)
 
 
-def open_run(store: Store, run_id: str) -> Run:
-    """The run ``run_id`` of ``store``, finished or not.
+def open_run(store: Store | str | os.PathLike[str], run_id: str) -> Run:
+    """The run ``run_id`` of ``store``, its path or URL; finished or not.
 
     Raises:
         NotFoundError: there is none; the message lists the runs there are.
         FormatError: a newer version of Hopyard wrote it.
     """
+    store = open_store(store)
     folder = store.runs.at(run_id)
     records = list(read_records(folder))
     if not records:

@@ -137,5 +137,5 @@ def test_damaged_files_are_named(copy):
     ):
         petastorm_source(copy, ["matrix"]).collect()
     file.write_bytes(data[:-100])
-    with pytest.raises(CorruptError, match="is not a whole Parquet file"):
+    with pytest.raises(CorruptError, match="is not a complete Parquet file"):
         petastorm_source(copy, ["id"])

@@ -1,7 +1,8 @@
-"""The data files that a path leads to."""
+"""The data files that a path or URL leads to."""
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import re
 from collections.abc import Sequence
@@ -11,62 +12,143 @@ from urllib.parse import unquote, urlparse
 
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.data.opening.hive import is_hidden
+from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import DataError, NotFoundError
+from hopyard.storage import open_store
+from hopyard.storage.base import Store
+from hopyard.storage.opening import STORE_SCHEMES
 
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/]*)/?(.*)", re.DOTALL)
+_WILD = re.compile(r"[*?[]")
+
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file, and its name relative to the directory that was named, with ``/``: partitions are in it."""
+    """A data file.
 
-    path: Path
+    Attributes:
+        name: its path, or what it is called in ``store``.
+        relative: its name relative to the directory that was named, with ``/``: partitions are in it.
+        store: holds it; None: this machine's file system does.
+    """
+
+    name: str
     relative: str
+    store: Store | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.store is None else f"{self.store.url}/{self.name}"
+
+    def open(self) -> StoredFile:
+        return StoredFile.open(self.store, self.name)
 
 
 def find_files(path: str | Path) -> list[Path]:
-    """The data files that a path, a directory, a pattern or a ``file://`` URL leads to, sorted."""
-    return [found.path for found in find_data(path)]
-
-
-def find_data(path: str | Path) -> list[FoundFile]:
-    """The same, with what they are called below the directory named, or below that where a pattern begins.
+    """The data files of this machine that a path, a directory, a pattern or a ``file://`` URL leads to, sorted.
 
     Raises:
         NotFoundError: there are none.
         DataError: it is a URL of another kind.
     """
+    if is_url(str(path)):
+        raise _not_local(str(path))
+    return [Path(found.name) for found in find_data(path)]
+
+
+def find_data(path: str | Path) -> list[FoundFile]:
+    """The data files that a path or URL (of a file, a directory, or a pattern of files) leads to, sorted.
+
+    Raises:
+        NotFoundError: there are none.
+        DataError: it is a URL of a kind that no store has.
+    """
     text = str(path)
-    parsed = urlparse(text)
-    if len(parsed.scheme) > 1 and parsed.scheme != "file":
-        raise DataError(
-            f"{text} is not a path of this machine. Open the data with its own library (pyarrow, pandas, polars) "
-            "and give the table, or download the files first."
-        )
-    place = Path(unquote(parsed.path)) if parsed.scheme == "file" else Path(text)
-    if place.is_dir():
-        files = _listed(place) or _below(place)
+    data = f"no {' or '.join((*PARQUET, *CSV))} file in"
+    if is_url(text):
+        files, missing = _in_store(text), f"no object {text}, and {data} it"
     else:
-        files = [FoundFile(place, place.name)] if place.is_file() else _matching(place)
+        place = Path(unquote(urlparse(text).path) if text.startswith("file://") else text).expanduser()
+        if place.is_dir():
+            files, missing = _listed(place) or _below(place), f"{data} {text}"
+        else:
+            files = [FoundFile(str(place), place.name)] if place.is_file() else _matching(place)
+            missing = f"no file or directory {text}"
     if not files:
-        what = f"no {' or '.join((*PARQUET, *CSV))} file in" if place.is_dir() else "no file or directory"
-        raise NotFoundError(f"There is {what} {text}. Check the path.")
+        raise NotFoundError(f"There is {missing}. Check the path.")
     return files
 
 
+def is_url(path: str) -> bool:
+    """Whether it is an URL of something else than a file of this machine."""
+    found = _URL.match(path)
+    return found is not None and found[1].lower() != "file"
+
+
+def is_wild(path: str) -> bool:
+    """Whether it is a pattern."""
+    return _WILD.search(path) is not None
+
+
+def _in_store(url: str) -> list[FoundFile]:
+    found = _URL.fullmatch(url)
+    if found is None or found[1].lower() not in STORE_SCHEMES:
+        raise _not_local(url)
+    store = open_store(f"{found[1]}://{found[2]}").foreign()
+    key = found[3].strip("/")
+    fixed = _WILD.split(key)[0].rpartition("/")[0] if is_wild(key) else key
+    if key and not is_wild(key) and store.exists(key):
+        return [FoundFile(key, key.rpartition("/")[2], store)]
+    directory = fixed and fixed + "/"
+    names = [entry.name for entry in store.list(fixed)]
+    if is_wild(key):
+        pattern = key.split("/")
+        names = [name for name in names if _matches(name.split("/"), pattern)]
+    elif directory + MANIFEST_NAME in names:
+        manifest = store.get(directory + MANIFEST_NAME)
+        entries = Manifest.from_bytes(manifest, f"{url}/{MANIFEST_NAME}").files
+        names = [directory + entry.name for entry in entries]
+    else:
+        names = [name for name in names if _is_data(name[len(directory) :])]
+    return [FoundFile(name, name[len(directory) :], store) for name in names]
+
+
+def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the segments of a name are those of a pattern: ``**`` is any number of directories."""
+    if not pattern:
+        return not name
+    if pattern[0] == "**":
+        return any(_matches(name[skipped:], pattern[1:]) for skipped in range(len(name)))
+    return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])
+
+
+def _not_local(url: str) -> DataError:
+    return DataError(
+        f"{url} is not a path of this machine. Open the data with its own library (pyarrow, pandas, polars) "
+        "and give the table, or download the files first."
+    )
+
+
 def _below(directory: Path) -> list[FoundFile]:
-    found = [FoundFile(file, file.relative_to(directory).as_posix()) for file in sorted(directory.rglob("*"))]
-    return [each for each in found if is_any(each.path, (*PARQUET, *CSV)) and not is_hidden(each.relative)]
+    found = [
+        FoundFile(str(file), file.relative_to(directory).as_posix()) for file in sorted(directory.rglob("*"))
+    ]
+    return [each for each in found if _is_data(each.relative)]
+
+
+def _is_data(relative: str) -> bool:
+    return is_any(relative, (*PARQUET, *CSV)) and not is_hidden(relative)
 
 
 def _matching(pattern: Path) -> list[FoundFile]:
-    fixed = next((number for number, part in enumerate(pattern.parts) if re.search(r"[*?[]", part)), None)
+    fixed = next((number for number, part in enumerate(pattern.parts) if is_wild(part)), None)
     if fixed is None:
         return []
     directory = Path(*pattern.parts[:fixed])
     files = sorted(map(Path, glob.glob(str(pattern), recursive=True)))  # noqa: PTH207, a pattern may be absolute
-    return [FoundFile(file, file.relative_to(directory).as_posix()) for file in files]
+    return [FoundFile(str(file), file.relative_to(directory).as_posix()) for file in files]
 
 
 def _listed(directory: Path) -> list[FoundFile]:
@@ -75,9 +157,9 @@ def _listed(directory: Path) -> list[FoundFile]:
     if not manifest.is_file():
         return []
     entries = Manifest.from_bytes(manifest.read_bytes(), str(manifest)).files
-    return [FoundFile(directory / entry.name, entry.name) for entry in entries]
+    return [FoundFile(str(directory / entry.name), entry.name) for entry in entries]
 
 
-def is_any(file: Path, endings: Sequence[str]) -> bool:
+def is_any(file: str | Path, endings: Sequence[str]) -> bool:
     """Whether the file's name ends in one of these."""
-    return file.name.lower().endswith(tuple(endings))
+    return str(file).lower().endswith(tuple(endings))

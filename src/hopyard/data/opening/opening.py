@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.data.opening.assemble import Cache, Options, as_cache, assemble
-from hopyard.data.opening.files import PARQUET, FoundFile, find_data
+from hopyard.data.opening.files import CSV, PARQUET, FoundFile, find_data, is_any, is_url, is_wild
 from hopyard.data.opening.foreign import Files, files_of, foreign_files
 from hopyard.data.opening.hive import is_hidden
-from hopyard.data.petastorm.schema import warn_of_encoded
+from hopyard.data.petastorm.schema import local_directory, warn_of_encoded
 from hopyard.data.recipe.recipe import Transform
-from hopyard.errors import DataError, NotFoundError, UsageError, nearest
+from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError, nearest
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 
@@ -44,7 +43,8 @@ def open_dataset(
 
     * a store, or its path or URL: the newest prepared dataset of the split in it;
     * a directory with a manifest: that dataset;
-    * a Parquet file, a list of them, a pattern, or a directory of them: their rows, without preparation.
+    * a Parquet file, a list of them, a pattern, or a directory of them, here or in a bucket: their rows, without
+      preparation.
       Directories ``key=value/`` below the one named are columns (Spark, Hive).
 
     Fields of structs are columns ``a.b``. What is asked for is done in the order of the arguments, but for the
@@ -88,9 +88,9 @@ def open_dataset(
     if not isinstance(data, (str, os.PathLike)):
         _check_paths(data)
         return _from_files([found for path in data for found in find_data(os.fspath(path))], options)
-    path = _local_path(data)
-    if path is None:
-        return _from_store(open_store(data), split, options)
+    if is_url(os.fspath(data)):
+        return _from_url(os.fspath(data), split, options)
+    path = local_directory(data)
     if path.is_dir():
         return _from_store(open_store(path), split, options)
     return _from_files(find_data(path), options)
@@ -104,15 +104,30 @@ def _check_paths(data: Any) -> None:
         )
 
 
+def _from_url(url: str, split: str, options: Options) -> Dataset:
+    """The dataset in a store, or Parquet files there, if the URL names them, or a directory as no store is called."""
+    if not is_wild(url) and not is_any(url, (*PARQUET, *CSV)):
+        with contextlib.suppress(InvalidNameError):
+            return _from_store(open_store(url), split, options)
+    return _from_files(find_data(url), options)
+
+
 def _from_files(found: Sequence[FoundFile], options: Options) -> Dataset:
-    other = [str(file.path) for file in found if not file.path.name.lower().endswith(PARQUET)]
+    other = [str(file) for file in found if not is_any(file.name, PARQUET)]
     if other:
         raise DataError(
             f"{other[0]} is not a Parquet file, which alone is read without preparation. Prepare it: "
             "prepare(path, store), or hopyard data prepare."
         )
-    names = [str(file.path.absolute()) for file in found]
-    files = foreign_files(None, names, [file.relative for file in found], options.skip, options.stored)
+    urls = {file.store and file.store.url for file in found}
+    if len(urls) > 1:
+        raise DataError(
+            f"The files are in several places: {', '.join(sorted(url or 'this machine' for url in urls))}. Those of "
+            "one dataset must be in one bucket, or all on this machine: copy them, or open a dataset of each place."
+        )
+    store = found[0].store if found else None
+    names = [file.name if store else os.path.abspath(file.name) for file in found]  # noqa: PTH100
+    files = foreign_files(store, names, [file.relative for file in found], options.skip, options.stored)
     return assemble(files, options)
 
 
@@ -130,14 +145,6 @@ def _reopened(dataset: Dataset, options: Options) -> Dataset:
             "the data itself, and ask for all at once."
         )
     return assemble(files_of(dataset, options.skip, options.stored), options)
-
-
-def _local_path(data: PathLike) -> Path | None:
-    """The path, if ``data`` is one or a ``file://`` URL."""
-    text = os.fspath(data)
-    if text.startswith("file://"):
-        return Path(unquote(urlsplit(text).path))
-    return None if "://" in text else Path(text).expanduser()
 
 
 def _from_store(store: Store, split: str, options: Options) -> Dataset:
@@ -188,7 +195,7 @@ def _foreign_in(place: Store, names: Sequence[str], options: Options) -> Files:
     """Files below a store, by their paths if they have some: others named them, maybe as no store would."""
     directory = place.path(MANIFEST_NAME)
     if directory is None:
-        return foreign_files(place, names, names, options.skip, options.stored)
+        return foreign_files(place.foreign(), names, names, options.skip, options.stored)
     paths = [str(directory.parent / name) for name in names]
     return foreign_files(None, paths, names, options.skip, options.stored)
 

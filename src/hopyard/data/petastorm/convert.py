@@ -35,10 +35,10 @@ from hopyard.data.petastorm.schema import Field, is_petastorm, local_directory, 
 from hopyard.data.preparing.policies import check_choice
 from hopyard.data.preparing.prepare import prepare
 from hopyard.data.preparing.prepared import Prepared
+from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import unknown_columns
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.columns import ColumnData, empty_data
-from hopyard.data.sources.files import open_parquet
 from hopyard.errors import CorruptError, DataError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
@@ -190,14 +190,14 @@ class PetastormSource(Source):
 
     def _checked(self, file: _File) -> pq.FileMetaData:
         """The footer of a file that has all fields."""
-        with open_parquet(file.path) as opened:
-            names = opened.schema_arrow.names
-            if missing := [name for name in self.fields if name not in names and name not in file.partition]:
-                raise DataError(
-                    f"{file.path} has no column {', '.join(map(repr, missing))}, which the Unischema lists. Write the "
-                    "file again, or name the other columns in columns=."
-                )
-            return opened.metadata
+        footer = StoredFile.open(None, str(file.path)).footer
+        names = footer.schema.to_arrow_schema().names
+        if missing := [name for name in self.fields if name not in names and name not in file.partition]:
+            raise DataError(
+                f"{file.path} has no column {', '.join(map(repr, missing))}, which the Unischema lists. Write the "
+                "file again, or name the other columns in columns=."
+            )
+        return footer
 
     def _refuse_unsupported(self) -> None:
         found = [reason for field in self._decoded().values() if (reason := unsupported(field))]
@@ -251,9 +251,7 @@ def _where(file: _File, group: int, field: Field) -> str:
 
 
 def _open(path: Path) -> pq.ParquetFile:
-    """The file; Spark's old timestamps of 96 bits with the microseconds that Spark has, as no other unit overflows."""
-    with open_parquet(path) as file:
-        return pq.ParquetFile(path, metadata=file.metadata, memory_map=True, coerce_int96_timestamp_unit="us")
+    return StoredFile.open(None, str(path)).parquet()
 
 
 def _read(file: _File, opened: pq.ParquetFile, group: int, field: Field) -> Any:

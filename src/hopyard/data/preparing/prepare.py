@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import numbers
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.sources import Source, as_source
 from hopyard.errors import DataError
 from hopyard.objects.digests import digest_json
+from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.full import wait_for_space
 
@@ -87,7 +89,7 @@ class _Request:
 
 def prepare(
     data: Any,
-    store: Store,
+    store: Store | str | os.PathLike[str],
     validation: Any = 0.25,
     feature_columns: str | Sequence[str] | None = None,
     label_columns: str | Sequence[str] | None = None,
@@ -106,6 +108,7 @@ def prepare(
 
     Args:
         data: see :func:`hopyard.data.as_source`.
+        store: or its path or URL.
         validation: a share of the rows in (0, 1), drawn by ``seed``; the name of a bool or int column (True
             or above 0: validation; the column itself is dropped); a second frame or the like; None: no set.
         feature_columns, label_columns: only these are kept, if either is given; else all columns are.
@@ -129,6 +132,7 @@ def prepare(
         StorageFullError: no space is left; what is written is found again by the next attempt.
     """
     request = _request(data, validation, feature_columns, label_columns, seed, nulls, ragged, val)
+    store = open_store(store)
     with request.watched(watch):
         fingerprint = request.fingerprint()
         if fingerprint is not None and (found := find_prepared(store, fingerprint, request.settings())):

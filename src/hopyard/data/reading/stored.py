@@ -58,7 +58,9 @@ class StoredFile:
                 raise NotFoundError(
                     f"{store.url} holds no {name}, a file of the dataset. Restore it, or prepare the data again."
                 )
-            return cls(f"{store.url}: {name}", size, (store.url, name, size, store.version(name)), None, store, name)
+            return cls(
+                f"{store.url}: {name}", size, (store.url, name, size, store.version(name)), None, store, name
+            )
         assert path is not None
         try:
             status = path.stat()
