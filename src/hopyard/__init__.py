@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 _ELSEWHERE = {
     "load_model": "hopyard.tune",
-    "make_torch_dataset": "hopyard.data.outputs.torch_output",
+    "make_torch_dataset": "hopyard.stockroom.data.torch_output",
     "open_run": "hopyard.tune",
 }
 

@@ -11,7 +11,6 @@ import torch
 from hopyard.data.base import BaseDataset
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.views import Batch
-from hopyard.errors import UsageError
 
 _OBJECTS = np.dtype(object)
 
@@ -71,17 +70,3 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
 def _rows(values: Any) -> Any:
     """Something whose items are the rows as tensors (or strings, or bytes)."""
     return [torch.from_numpy(row) for row in values] if isinstance(values, Ragged) else _as_tensor(values)
-
-
-def make_torch_dataset(dataset: BaseDataset) -> TorchDataset:
-    """``dataset`` as a map-style ``torch.utils.data.Dataset``; works in DataLoader workers.
-
-    Raises:
-        UsageError: it is no dataset of Hopyard.
-    """
-    if not isinstance(dataset, BaseDataset):
-        raise UsageError(
-            f"make_torch_dataset() was given a {type(dataset).__name__}. Give a dataset, as open_dataset() or "
-            "prepare() returns."
-        )
-    return TorchDataset(dataset)

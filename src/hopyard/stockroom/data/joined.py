@@ -1,0 +1,320 @@
+"""Samples: several columns joined by their keys, as a dataset for loaders, searches and frameworks.
+
+Row n is the n-th key in the order of the keys. A batch is one ``take`` per column, so a shuffled epoch is a true
+permutation of all samples, of any number of columns. Columns are immutable: so is what they make up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.base import BaseDataset, Stream
+from hopyard.data.order import Reach, Rows, permutation
+from hopyard.data.ragged import Ragged
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.views import Batch, Wanted, columns_of, join
+from hopyard.data.schema import TENSOR_DTYPES, Schema
+from hopyard.data.schema import Column as SchemaColumn
+from hopyard.errors import DataError, UnsupportedTypeError, UsageError, nearest
+from hopyard.objects.digests import derive_seed, digest, digest_json
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.rows import Keys, alike, keys_of
+from hopyard.stockroom.maps import Key, SortedMap, decode
+from hopyard.stockroom.maps.keys import encode_many
+from hopyard.stockroom.packs import Objects, PackWriter
+
+Missing: TypeAlias = Literal["error", "drop"]
+
+
+class Samples(BaseDataset):
+    """The samples whose keys all of some columns have, as rows of these columns. Picklable; threads may share it.
+
+    Everything that a dataset can do: ``samples[3]``, ``.loader(batch_size, shuffle=True, output="torch")``,
+    ``.tf_dataset(...)``, ``search.fit(samples)``. Samples of one column are ``samples[:]["image"]``.
+
+    Args:
+        columns: by the names that they shall have; or a list of columns, which keep theirs. Of columns that are being
+            written, what they are now.
+        keys: of the samples, in this order; None: all, in the order of the keys.
+        missing: what becomes of samples that not all columns have: an ``"error"`` that says how many, or ``"drop"``.
+
+    Raises:
+        UsageError: no columns, or two of one name; an unknown policy.
+        DataError: samples are missing somewhere; or nothing is left.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column | ColumnDraft] | Sequence[Column | ColumnDraft],
+        keys: Iterable[Key] | None = None,
+        missing: Missing = "error",
+    ) -> None:
+        if missing not in ("error", "drop"):
+            raise UsageError(
+                f"missing={missing!r}, but it must be 'error' or 'drop'{nearest(str(missing), ('error', 'drop'), '.')}"
+            )
+        self.columns: Mapping[str, Column] = _named(columns)
+        codes = None if keys is None else keys_of(encode_many(list(keys)))
+        self._positions = _joined(self.columns, codes, missing)
+        self._count = len(next(iter(self._positions.values())))
+
+    def __repr__(self) -> str:
+        return f"Samples({self._count} of {', '.join(map(repr, self.columns.values()))})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        for name, column in self.columns.items():
+            if not isinstance(column.objects, Objects):
+                raise UsageError(
+                    f"the column {name!r} has changes that are not committed, so other processes cannot read it. Call "
+                    "stock.commit(...) first, or read it in this process: num_workers=0."
+                )
+        return self.__dict__
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The columns, as those of any dataset.
+
+        Raises:
+            UnsupportedTypeError: batches have no place for one of them; says which and what to do.
+        """
+        return Schema(_described(name, column) for name, column in self.columns.items())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of what the rows are: of the columns' records and of which samples of them these are."""
+        described = {name: column.record.to_json() for name, column in self.columns.items()}
+        chosen = [digest(places.view(np.uint8), "hopyard.positions") for places in self._positions.values()]
+        return digest_json([described, chosen], "hopyard.samples")
+
+    @property
+    def split(self) -> str:
+        """``"train"``: what a sample is for is not known here."""
+        return "train"
+
+    def keys(self) -> list[Key]:
+        """The keys, in the order of the rows."""
+        name, column = next(iter(self.columns.items()))
+        codes = column.codes()[self._positions[name]]
+        return codes.tolist() if codes.dtype != object else [decode(code) for code in codes]
+
+    def part(self, rows: npt.ArrayLike) -> Samples:
+        """The samples of these rows (0 to ``len - 1``), in this order."""
+        other = object.__new__(type(self))
+        other.columns = self.columns
+        chosen = np.asarray(rows, np.int64)
+        other._positions = {name: places[chosen] for name, places in self._positions.items()}
+        other._count = len(chosen)
+        return other
+
+    def partitions(self, p: int) -> list[Samples]:
+        """``p`` disjoint datasets of neighbouring samples, of equally many but for one, that make up this one.
+
+        Raises:
+            UsageError: fewer samples than ``p``, or ``p`` below 1.
+        """
+        if not 1 <= p <= self._count:
+            raise UsageError(
+                f"{p} partitions were asked for, but there are {self._count} samples, and a partition has at least "
+                f"one. Ask for 1 to {self._count}."
+            )
+        return [self.part(rows) for rows in np.array_split(np.arange(self._count), p)]
+
+    def reach(self, window: int | None) -> Reach:
+        """None: permutations are of all rows, whatever the window."""
+        return None
+
+    def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> SampleStream:
+        """The rows of an epoch."""
+        return SampleStream(self, wanted, derive_seed("order", seed, epoch) if shuffle else None)
+
+    def take(self, rows: Rows, wanted: Wanted) -> Batch:
+        """Any rows, by number."""
+        return self.gather(rows, wanted, Buffers())
+
+    def gather(self, rows: Rows, wanted: Wanted, buffers: Buffers) -> Batch:
+        """Any rows, in memory of ``buffers``."""
+        arrays = {name: self._column(name, rows, buffers) for name in columns_of(wanted)}
+        return {
+            name: arrays[columns]
+            if isinstance(columns, str)
+            else np.stack([arrays[column] for column in columns], axis=1)
+            for name, columns in wanted.items()
+        }
+
+    def _column(self, name: str, rows: Rows, buffers: Buffers) -> Any:
+        column, described = self.columns[name], self.schema[name]
+        places = self._positions[name].take(rows)
+        if described.kind == "tensor":
+            out = buffers.empty(len(places), np.dtype(described.dtype), described.shape)
+            return column.take(places, out)
+        values = column.take(places)
+        if described.kind == "ragged":
+            return Ragged.from_rows(values, described.dtype)
+        batch = np.empty(len(values), object)
+        batch[:] = values
+        return batch
+
+    def samples(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Of each column, the samples of these rows as the column gives them: stacked, or a list."""
+        numbers = np.asarray(rows, np.int64)
+        wrong = numbers[(numbers < -self._count) | (numbers >= self._count)]
+        if len(wrong):
+            raise IndexError(f"row {wrong[0]} of {self._count} samples")
+        return {name: column.take(self._positions[name][numbers]) for name, column in self.columns.items()}
+
+    def check_not_written(self) -> None:
+        """Nothing to look at: packs are never written to, and each fragment was checked when it was first read."""
+
+
+class SampleStream(Stream):
+    """The rows of one epoch."""
+
+    def __init__(self, samples: Samples, wanted: Wanted, seed: int | None) -> None:
+        self._samples, self._wanted = samples, wanted
+        count = len(samples)
+        self._order: Rows = np.arange(count) if seed is None else permutation(count, seed)
+
+    def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
+        """Positions [first, last); behind the end comes the start."""
+        count = len(self._order)
+        parts = []
+        while first < last:
+            start = first % count
+            stop = min(start + last - first, count)
+            parts.append(self._samples.gather(self._order[start:stop], self._wanted, buffers))
+            first += stop - start
+        return join(parts, buffers)
+
+
+def _named(columns: Mapping[str, Any] | Sequence[Any]) -> dict[str, Column]:
+    if isinstance(columns, Column | ColumnDraft):
+        columns = [columns]
+    pairs = (
+        list(columns.items())
+        if isinstance(columns, Mapping)
+        else [(getattr(each, "name", ""), each) for each in columns]
+    )
+    other = [type(each).__name__ for _, each in pairs if not isinstance(each, Column | ColumnDraft)]
+    if other or not pairs:
+        raise UsageError(
+            f"Samples were asked of {'a ' + other[0] if other else 'no columns'}, but they are made of columns, at "
+            "least one, as stock.data['image'] is."
+        )
+    named = {name: _still(each) for name, each in pairs}
+    if len(named) < len(pairs):
+        raise UsageError(
+            f"Samples were asked of columns of equal names: {', '.join(name for name, _ in pairs)}. Name each: "
+            "Samples({'a': one, 'b': other})."
+        )
+    return named
+
+
+def _still(column: Column | ColumnDraft) -> Column:
+    """The column as it is now; mapped and picklable, if all that it needs is published."""
+    if isinstance(column, Column):
+        return column
+    seen = column.snapshot()
+    writer = seen.objects
+    if isinstance(writer, PackWriter) and isinstance(writer.stored, Objects):
+        needed = {entry[0] for _, entry in SortedMap(writer, seen.record.pages).items()}
+        if not writer.stored.missing(needed.union(SortedMap(writer, seen.record.pages).pages())):
+            return Column(writer.stored, seen.name, seen.record)
+    return seen
+
+
+def _described(name: str, column: Column) -> SchemaColumn:
+    """The column as one of a dataset."""
+    shape = column.shape
+    if column.kind == "string":
+        return SchemaColumn(name, "string")
+    if column.kind == "bytes":
+        return SchemaColumn(name, "bytes")
+    advice = (
+        f"Leave it out, store it otherwise, or read it by hopyard.make_torch_dataset([stock.data[{name!r}], ...]), "
+        "whose items are single samples."
+    )
+    if column.dtype not in TENSOR_DTYPES:
+        raise UnsupportedTypeError(f"column {name!r} holds {column.dtype}, which batches cannot. {advice}")
+    if None not in shape:
+        fixed = tuple(length for length in shape if length is not None)
+        if 0 in fixed:
+            raise UnsupportedTypeError(
+                f"column {name!r} holds tensors of shape {shape}, which are empty. {advice}"
+            )
+        return SchemaColumn(name, "tensor", column.dtype, fixed)
+    if len(shape) > 1:
+        raise UnsupportedTypeError(
+            f"column {name!r} holds tensors of shape {shape}, whose lengths vary from sample to sample, and a batch is "
+            f"one array. {advice}"
+        )
+    return SchemaColumn(name, "ragged", column.dtype)
+
+
+# Joining
+
+
+def _joined(columns: Mapping[str, Column], keys: Keys | None, missing: Missing) -> dict[str, Rows]:
+    """(n,) int64 for each column: the positions in it of the samples that all have."""
+    first, *others = columns.items()
+    codes = first[1].codes() if keys is None else keys
+    positions = {first[0]: np.arange(len(codes)) if keys is None else first[1].find(codes)}
+    for name, column in others:
+        positions[name] = _find(column, codes)
+    there = np.logical_and.reduce([places >= 0 for places in positions.values()])
+    count = int(there.sum())
+    complete = count == len(codes) and (
+        keys is not None or all(len(each) == count for each in columns.values())
+    )
+    if not complete:
+        if missing == "error":
+            raise _incomplete(columns, positions, codes, count, keys is not None)
+        positions = {name: places[there] for name, places in positions.items()}
+    if not count:
+        names = " and ".join(map(repr, columns))
+        raise DataError(f"no sample is in all of {names}: they have no key in common. See .keys() of each.")
+    return positions
+
+
+def _find(column: Column, codes: Keys) -> Rows:
+    """Positions of keys, found at once if the column has just these."""
+    if len(column) == len(codes):
+        mine, its = alike(column.codes(), codes)
+        if np.array_equal(mine, its):
+            return np.arange(len(codes))
+    return column.find(codes)
+
+
+def _incomplete(
+    columns: Mapping[str, Column], positions: Mapping[str, Rows], codes: Keys, common: int, chosen: bool
+) -> DataError:
+    lacking = {name: np.flatnonzero(places < 0) for name, places in positions.items()}
+    said = []
+    if chosen:
+        for name, rows in lacking.items():
+            if len(rows):
+                said.append(
+                    f"{len(rows)} of the {len(codes)} keys are not in {name!r} (the first: {_key(codes[rows[0]])!r})"
+                )
+    else:
+        said = [f"{name!r} has {len(column)}" for name, column in columns.items()]
+        for name, rows in lacking.items():
+            if len(rows):
+                first = next(iter(columns))
+                said.append(
+                    f"{len(rows)} of {first!r} are not in {name!r} (the first: {_key(codes[rows[0]])!r})"
+                )
+    text = f"not all samples are in all columns: {'; '.join(said)}; {common} are in all"
+    return DataError(f"{text}. Pass missing='drop' to leave out the others, or add what is missing.")
+
+
+def _key(code: Any) -> Key:
+    return decode(code) if isinstance(code, bytes) else int(code)

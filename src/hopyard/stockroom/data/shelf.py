@@ -1,0 +1,197 @@
+"""The data of a revision by name: columns, and prepared datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
+
+from hopyard.data import Dataset, Prepared
+from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.datasets import open_stored, store_dataset
+from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.joined import Missing, Samples
+from hopyard.stockroom.maps import Key
+from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.records import ColumnRecord, DatasetRecord, check_name
+from hopyard.stockroom.view import View, Writable
+
+Item: TypeAlias = Column | ColumnDraft | Dataset
+
+
+class _NoDataError(NotFoundError, KeyError):
+    """There is neither a column nor a dataset of that name."""
+
+    __str__ = Exception.__str__
+
+
+@runtime_checkable
+class Draft(Writable, Protocol):
+    """A view whose columns can be written to."""
+
+    def column(self, name: str) -> ColumnDraft:
+        """The column of this name, also if there is none yet."""
+
+
+class DataShelf(Mapping[str, Any]):
+    """Columns and datasets by name.
+
+    ``shelf["image"]`` is a column, or a dataset; ``shelf[["image", "label"]]`` are the samples of several columns, as
+    rows of a dataset. ``shelf["image"] = images`` has these samples instead of what was there: an array (n, ...) or a
+    list under the keys 0 to n - 1, a dict by key, or another column; or a prepared dataset, which is stored by
+    reference to its files.
+
+    Args:
+        view: a revision, or a draft.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __repr__(self) -> str:
+        return f"<data of {self._view.revision}: {', '.join(self._names()) or 'none'}>"
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    # Reading
+
+    @overload
+    def __getitem__(self, name: str) -> Any: ...
+
+    @overload
+    def __getitem__(self, name: Sequence[str]) -> Samples: ...
+
+    def __getitem__(self, name: str | Sequence[str]) -> Any:
+        """A column or dataset; of a list of names, their samples (see :meth:`samples`).
+
+        Raises:
+            NotFoundError: there is none of this name; it is a KeyError as well.
+        """
+        if not isinstance(name, str) and isinstance(name, list | tuple):
+            return self.samples(name)
+        checked = check_name(name, "The data shelf")
+        record = self._view.record("data", checked)
+        if isinstance(record, ColumnRecord):
+            if isinstance(self._view, Draft):
+                return self._view.column(checked)
+            return Column(self._view.objects, checked, record)
+        if isinstance(record, DatasetRecord):
+            objects = self._view.objects
+            assert isinstance(objects, Objects | PackWriter)
+            return open_stored(objects, record, f"dataset {checked!r} of {self._view.revision}")
+        raise self._not_found(checked)
+
+    def samples(
+        self, names: Sequence[str], keys: Iterable[Key] | None = None, missing: Missing = "error"
+    ) -> Samples:
+        """Several columns joined by their keys; see :class:`hopyard.stockroom.data.joined.Samples`."""
+        columns = {}
+        for name in names:
+            item = self[name]
+            if isinstance(item, Dataset):
+                raise UsageError(
+                    f"{name!r} is a dataset, whose columns stand side by side already, and cannot be joined with "
+                    f"columns by keys. Use it alone: stock.data[{name!r}]."
+                )
+            if name in columns:
+                raise UsageError(
+                    f"{name!r} was asked for twice in stock.data[{list(names)!r}]. Name it once."
+                )
+            columns[name] = item
+        return Samples(columns, keys, missing)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._view.record("data", name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    # Writing
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Have this under the name, instead of what is there. If it cannot be stored, the shelf stays as it was.
+
+        Raises:
+            DataError: samples that cannot be stored; a dataset that is not whole.
+            UsageError: the name cannot be one, or this is not open for writing.
+        """
+        check_name(name, "The data shelf")
+        draft = self._draft()
+        if isinstance(value, Prepared):
+            raise UsageError(
+                f"stock.data[{name!r}] was given the result of prepare(), which is two datasets. Store each: "
+                f"stock.data['train'] = prepared.train; stock.data['val'] = prepared.val."
+            )
+        if isinstance(value, Dataset):
+            draft.set("data", name, store_dataset(draft.writer, value))
+            return
+        if isinstance(value, ColumnDraft):
+            value = value.snapshot()  # it may be the one that is replaced
+        here: object = draft.writer.stored
+        if isinstance(value, Column) and value.objects is here:
+            draft.set("data", name, value.record)
+        elif isinstance(self._view.record("data", name), DatasetRecord):
+            column = ColumnDraft(draft.writer, draft.writer, name)
+            column.replace(value)
+            draft.set("data", name, column.flush())
+        else:
+            draft.column(name).replace(value)
+
+    def __delitem__(self, name: str) -> None:
+        check_name(name, "The data shelf")
+        draft = self._draft()
+        if self._view.record("data", name) is None:
+            raise self._not_found(name)
+        draft.set("data", name, None)
+
+    def create(
+        self,
+        name: str,
+        *,
+        dtype: Any = None,
+        shape: Iterable[int | None] = (),
+        kind: str = "tensor",
+        nested: bool = False,
+    ) -> ColumnDraft:
+        """A new column without samples; see :meth:`hopyard.stockroom.data.drafts.ColumnDraft.create`.
+
+        Raises:
+            UsageError: the name is taken, or the arguments are impossible.
+        """
+        check_name(name, "The data shelf")
+        draft = self._draft()
+        if name in self:
+            raise UsageError(
+                f"there is a {self._what(name)} {name!r} already. Delete it first (del stock.data[{name!r}]), or use "
+                "another name."
+            )
+        column = draft.column(name)
+        column.create(dtype=dtype, shape=shape, kind=kind, nested=nested)
+        return column
+
+    # How
+
+    def _names(self) -> list[str]:
+        return self._view.names("data")
+
+    def _what(self, name: str) -> str:
+        return "dataset" if isinstance(self._view.record("data", name), DatasetRecord) else "column"
+
+    def _not_found(self, name: str) -> _NoDataError:
+        names = self._names()
+        return _NoDataError(
+            f"there is no column or dataset {name!r} in {self._view.revision}{nearest(name, names, '.')} "
+            f"It has {', '.join(map(repr, names)) or 'none'}."
+        )
+
+    def _draft(self) -> Draft:
+        if not isinstance(self._view, Draft):
+            raise UsageError(
+                f"{self._view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
+                "StockRoom(path, enable_write=True)."
+            )
+        return self._view
