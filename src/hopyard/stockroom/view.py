@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.stockroom.packs import PackWriter
-from hopyard.stockroom.records import Record, Shelf
+from hopyard.stockroom.maps import SortedMap, decode, encode
+from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.records import Record, Shelf, parse
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -21,6 +23,7 @@ class Readable(Protocol):
     def read_many(self, digests: Iterable[str]) -> dict[str, _Bytes]: ...
     def read_private(self, digests: Iterable[str]) -> dict[str, _Bytes]: ...
     def json(self, digest: str) -> Any: ...
+    def file(self, digest: str) -> Path | None: ...
 
 
 class View(Protocol):
@@ -51,3 +54,49 @@ class Writable(View, Protocol):
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before."""
+
+
+class Snapshot:
+    """What can be read at a root map. Immutable and picklable; threads may share it.
+
+    Args:
+        objects: of the repository.
+        root: digest of the root map; None: nothing is in it.
+        revision: what messages call it, as a rule the commit's digest.
+    """
+
+    def __init__(self, objects: Objects, root: str | None, revision: str) -> None:
+        self.objects, self.root, self.revision = objects, root, revision
+        self._map = SortedMap(objects, root)
+
+    def __reduce__(self) -> tuple[type[Snapshot], tuple[Objects, str | None, str]]:
+        return Snapshot, (self.objects, self.root, self.revision)
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.revision!r}, root={self.root!r})"
+
+    def record(self, shelf: Shelf, name: str) -> Record | None:
+        """What the root map says of a thing; None if there is none of this name."""
+        return record_in(self._map, shelf, name)
+
+    def names(self, shelf: Shelf) -> list[str]:
+        """All names on a shelf, sorted."""
+        return names_in(self._map, shelf)
+
+
+def record_in(root: SortedMap, shelf: Shelf, name: str) -> Record | None:
+    """What a root map says of a thing."""
+    json = root.get(encode((shelf, name)))
+    return None if json is None else parse(json, f"{shelf}/{name}")
+
+
+def names_in(root: SortedMap, shelf: Shelf) -> list[str]:
+    """The names of a shelf in a root map, sorted."""
+    first = encode((shelf, ""))
+    return [place_of(key)[1] for key in root.keys(first, first[:-1] + bytes([first[-1] + 1]))]
+
+
+def place_of(key: bytes) -> tuple[Shelf, str]:
+    """Shelf and name of a key of a root map."""
+    shelf, name = cast("tuple[Shelf, str]", decode(key))
+    return shelf, name

@@ -1,0 +1,92 @@
+"""What two sides of a merge changed differently, and who decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from hopyard.errors import UsageError
+
+BOTH_ADDED = "both added"
+BOTH_CHANGED = "both changed"
+REMOVED_HERE = "removed here, changed there"
+REMOVED_THERE = "changed here, removed there"
+COLUMN_REMOVED_HERE = "column removed here, samples changed there"
+COLUMN_REMOVED_THERE = "samples changed here, column removed there"
+OTHER_SETTINGS = "dtype or shape differ"
+
+_LONGEST = 60
+
+Side: TypeAlias = Literal["ours", "theirs"]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """One thing, or one sample of a column, or one file of a dataset, that both sides changed differently.
+
+    Attributes:
+        path: shelf and name, as ``data/image``.
+        key: of the sample, number of the file; None: it is the whole.
+        kind: what happened on both sides, in words.
+        base, ours, theirs: the sample; of an experiment its value; of other things their record. None: there
+            is none there.
+    """
+
+    path: str
+    key: Any
+    kind: str
+    base: Any
+    ours: Any
+    theirs: Any
+
+    def __str__(self) -> str:
+        where = self.path if self.key is None else f"{self.path}[{self.key!r}]"
+        values = [f"{name} {_short(getattr(self, name))}" for name in ("base", "ours", "theirs")]
+        return f"{where}: {self.kind} ({', '.join(values)})"
+
+
+Resolve: TypeAlias = Side | Callable[[Conflict], Any] | None
+"""Who decides: a side, always; or a function that returns ``"ours"``, ``"theirs"``, or, for samples and values of
+experiments, what to have instead (None for a sample: it goes). None: nobody, conflicts are listed."""
+
+
+def chosen_side(resolve: Resolve, conflict: Conflict) -> Side:
+    """The side that is to be had of something for which there is no third way.
+
+    Raises:
+        UsageError: what the function returned is no side.
+    """
+    answer = resolve(conflict) if callable(resolve) else resolve
+    if answer in ("ours", "theirs"):
+        return "theirs" if answer == "theirs" else "ours"
+    raise UsageError(
+        f"the conflict {conflict} was resolved with {_short(answer)}, but it is resolved with 'ours' or 'theirs'. "
+        "Nothing was merged."
+    )
+
+
+def check_resolve(resolve: Any) -> None:
+    """Raise a UsageError unless it is a ``Resolve``."""
+    if resolve not in ("ours", "theirs", None) and not callable(resolve):
+        raise UsageError(
+            f"conflicts are to be resolved by {resolve!r}, but that is 'ours', 'theirs', or a function of a conflict."
+        )
+
+
+def listed(conflicts: list[Conflict], most: int = 10) -> str:
+    """Conflicts as lines; of many the first ones."""
+    lines = [f"    {conflict}" for conflict in conflicts[:most]]
+    if len(conflicts) > most:
+        lines.append(f"    and {len(conflicts) - most} more")
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "-"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and len(shape):
+        return f"{value.dtype} of shape {tuple(shape)}"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

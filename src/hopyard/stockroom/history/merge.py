@@ -1,0 +1,230 @@
+"""Three-way merge of root maps: thing by thing, in columns sample by sample, in datasets file by file.
+
+What only one side changed since their base is taken from it, and what both changed alike is so. Everything else is a
+conflict; none is ever decided silently.
+
+The base of two commits is the last one that both follow. After criss-cross merges there are several: then these are
+merged first, as git's "recursive" strategy does, and this is the base. What *they* have in conflict is in it
+as ``disputed``: different from whatever the sides have, so that they conflict too unless they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.conflicts import merge_columns
+from hopyard.stockroom.data.datasets import merge_datasets
+from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.samples import to_user
+from hopyard.stockroom.experiments import values
+from hopyard.stockroom.history.commits import is_ancestor, merge_bases, read_commit
+from hopyard.stockroom.history.conflicts import (
+    BOTH_ADDED,
+    BOTH_CHANGED,
+    COLUMN_REMOVED_HERE,
+    COLUMN_REMOVED_THERE,
+    OTHER_SETTINGS,
+    REMOVED_HERE,
+    REMOVED_THERE,
+    Conflict,
+    Resolve,
+    check_resolve,
+    chosen_side,
+)
+from hopyard.stockroom.maps import SortedMap, encode, merge
+from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Json, Record, ValueRecord, parse
+from hopyard.stockroom.view import place_of
+
+_DISPUTED = "disputed"
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """Attributes:
+    root: digest of the merged root map; where conflicts remain it has ours.
+    conflicts: what nothing resolved.
+    """
+
+    root: str | None
+    conflicts: list[Conflict]
+
+
+def merge_roots(
+    writer: PackWriter,
+    base: str | None,
+    ours: str | None,
+    theirs: str | None,
+    resolve: Resolve = None,
+) -> MergeResult:
+    """Ours with what theirs changed since base. Nothing is published: that is for the writer's owner to do.
+
+    Args:
+        base, ours, theirs: digests of root maps.
+        resolve: who decides conflicts.
+
+    Raises:
+        UsageError: a conflict was resolved with something that does not fit.
+    """
+    check_resolve(resolve)
+    work = _Merge(writer, resolve)
+    return MergeResult(work.roots(base, ours, theirs), work.conflicts)
+
+
+def merge_commits(writer: PackWriter, ours: str, theirs: str, resolve: Resolve = None) -> MergeResult:
+    """The merge of two commits' root maps, with the base that their history gives; see ``merge_roots``."""
+    bases = merge_bases(writer, ours, theirs)
+    mine, others = (read_commit(writer, digest).root for digest in (ours, theirs))
+    return merge_roots(writer, _common(writer, bases), mine, others, resolve)
+
+
+def _common(writer: PackWriter, bases: Sequence[str]) -> str | None:
+    """The root map of one commit; of several, of which none follows another, of their merge."""
+    root = None
+    for count, digest in enumerate(bases):
+        new = read_commit(writer, digest).root
+        if count:
+            below = {base for merged in bases[:count] for base in merge_bases(writer, merged, digest)}
+            root = _Merge(writer, None, is_base=True).roots(_common(writer, _last(writer, below)), root, new)
+        else:
+            root = new
+    return root
+
+
+def _last(writer: PackWriter, commits: set[str]) -> list[str]:
+    """Those that no other one follows, in an order that is always the same."""
+    return sorted(
+        one
+        for one in commits
+        if not any(one != other and is_ancestor(writer, one, other) for other in commits)
+    )
+
+
+class _Merge:
+    """One merge of three root maps.
+
+    Args:
+        is_base: it makes a base: conflicts go into it, and are not listed.
+    """
+
+    def __init__(self, writer: PackWriter, resolve: Resolve, is_base: bool = False) -> None:
+        self._writer, self._resolve, self._is_base = writer, resolve, is_base
+        self.conflicts: list[Conflict] = []
+
+    def roots(self, base: str | None, ours: str | None, theirs: str | None) -> str | None:
+        maps = [SortedMap(self._writer, root) for root in (base, ours, theirs)]
+        return maps[1].update(self._writer, merge(maps[0], maps[1], maps[2], self._merged)).root
+
+    def _merged(self, key: bytes, *entries: Json | None) -> Json | None:
+        """What to have of a thing that both sides changed differently."""
+        path = "/".join(place_of(key))
+        disputed: list[Any] | None = []  # keys of samples; None: the whole
+        if any(entry is not None and _DISPUTED in entry for entry in entries[1:]):
+            return _dispute(None, None)
+        base = entries[0]
+        if base is not None and _DISPUTED in base:
+            base, disputed = base[_DISPUTED]["record"], base[_DISPUTED]["keys"]
+        records = [None if entry is None else parse(entry, path) for entry in (base, *entries[1:])]
+        before, here, there = records
+        columns = isinstance(here, ColumnRecord) and isinstance(there, ColumnRecord)
+        if disputed is not None and columns and here.settings == there.settings:  # type: ignore[union-attr]
+            keys = [tuple(key) if isinstance(key, list) else key for key in disputed]
+            return self._column(path, keys, cast("list[ColumnRecord]", records))
+        if disputed is not None and isinstance(here, DatasetRecord) and isinstance(there, DatasetRecord):
+            base_set = before if isinstance(before, DatasetRecord) else None
+            merged = merge_datasets(self._writer, base_set, here, there)
+            if merged is not None:
+                return merged.to_json()
+        return self._whole(path, records, list(entries))
+
+    def _whole(self, path: str, records: list[Record | None], entries: list[Json | None]) -> Json | None:
+        if self._is_base:
+            return _dispute(None, None)
+        kind = _kind(*records)
+        conflict = Conflict(path, None, kind, *map(self._shown, records))
+        if self._resolve is None:
+            self.conflicts.append(conflict)
+            return entries[1]
+        if callable(self._resolve) and any(isinstance(record, ValueRecord) for record in records):
+            answer = self._resolve(conflict)
+            if not isinstance(answer, str) or answer not in ("ours", "theirs"):
+                return values.write(self._writer, values.plain(answer, path)).to_json()
+            return entries[1 if answer == "ours" else 2]
+        return entries[1 if chosen_side(self._resolve, conflict) == "ours" else 2]
+
+    def _shown(self, record: Record | None) -> Any:
+        return values.read(self._writer, record) if isinstance(record, ValueRecord) else record
+
+    def _column(self, path: str, disputed: list[Any], records: list[ColumnRecord]) -> Json:
+        """A column that both sides have, sample by sample."""
+        base = records[0] if isinstance(records[0], ColumnRecord) else None
+        found: dict[Any, None] = {}
+
+        def decided(key: Any, kind: str, *samples: Any) -> Any:
+            found[key] = None
+            return samples[1] if self._is_base else self._sample(Conflict(path, key, kind, *samples))
+
+        merged, _ = merge_columns(self._writer, self._writer, base, records[1], records[2], decided)
+        if disputed:
+            merged = self._disputed(
+                path, [key for key in disputed if key not in found], merged, records, found
+            )
+        if found and self._is_base:
+            return _dispute(merged.to_json(), list(found))
+        return merged.to_json()
+
+    def _disputed(
+        self, path: str, keys: list[Any], merged: ColumnRecord, records: list[ColumnRecord], found: dict[Any, None]
+    ) -> ColumnRecord:  # fmt: skip
+        """Samples about which the bases do not agree: whatever one base has, it says nothing of who changed them."""
+        name = path.partition("/")[2]
+        draft = ColumnDraft(self._writer, self._writer, name, merged)
+        sides = [Column(self._writer, name, record) for record in records[1:]]
+        for key in keys:
+            stored = [side.stored(encode(key)) for side in sides]
+            if stored[0] == stored[1]:
+                continue
+            found[key] = None
+            if self._is_base:
+                continue
+            here, there = (None if sample is None else to_user(sample) for sample in stored)
+            kind = REMOVED_HERE if here is None else REMOVED_THERE if there is None else BOTH_CHANGED
+            chosen = self._sample(Conflict(path, key, kind, None, here, there))
+            if chosen is not None:
+                draft[key] = chosen
+            elif key in draft:
+                del draft[key]
+        return cast(ColumnRecord, draft.flush())
+
+    def _sample(self, conflict: Conflict) -> Any:
+        """The sample to have."""
+        if self._resolve is None:
+            self.conflicts.append(conflict)
+            return conflict.ours
+        answer = self._resolve(conflict) if callable(self._resolve) else self._resolve
+        if isinstance(answer, str) and answer in ("ours", "theirs"):
+            return conflict.ours if answer == "ours" else conflict.theirs
+        return answer
+
+
+def _dispute(record: Json | None, keys: list[Any] | None) -> Json:
+    """What stands in a base for a thing about which several bases do not agree.
+
+    Args:
+        record: of a column that has all that they agree about.
+        keys: of the samples about which they do not; None: they disagree about the whole.
+    """
+    return {_DISPUTED: {"record": record, "keys": keys}}
+
+
+def _kind(before: Any, here: Any, there: Any) -> str:
+    if here is None:
+        return COLUMN_REMOVED_HERE if isinstance(there, ColumnRecord) else REMOVED_HERE
+    if there is None:
+        return COLUMN_REMOVED_THERE if isinstance(here, ColumnRecord) else REMOVED_THERE
+    if isinstance(here, ColumnRecord) and isinstance(there, ColumnRecord) and here.settings != there.settings:
+        return OTHER_SETTINGS
+    return BOTH_ADDED if before is None else BOTH_CHANGED

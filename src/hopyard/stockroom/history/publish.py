@@ -1,0 +1,76 @@
+"""Committing a draft: everything that it needs is durable, then the commit, then the branch moves; nothing is locked
+against others who commit.
+
+If another was faster, the draft's changes are carried onto their commit, as if they had been made after it, and that
+is tried again; so commits made at once come one after the other. If they conflict, nothing has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hopyard.errors import ConflictError
+from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.history.commits import Commit, read_commit, write_commit
+from hopyard.stockroom.history.conflicts import listed
+from hopyard.stockroom.history.merge import merge_roots
+from hopyard.stockroom.history.references import References
+
+Facts = Callable[[], tuple[str, dict[str, Any] | None]]
+"""Gives the author, and what a commit records of git. Called in another thread, since git is slow."""
+
+
+def commit_draft(
+    draft: Draft,
+    references: References,
+    reference: str,
+    parents: Sequence[str],
+    message: str,
+    facts: Facts,
+) -> Commit | None:
+    """Commit what a draft has, and let it stand on the commit; None: it has nothing new.
+
+    Args:
+        reference: what is to move: ``heads/<branch>``; or, of a working tree that is at no branch, ``worktrees/<id>``,
+            which only this working tree moves.
+        parents: the commits that it follows: the one that the draft was begun from first, then merged ones.
+
+    Raises:
+        ConflictError: another has committed something else of what the draft changed. The draft is as it was.
+        StorageFullError, NotWritableError, StorageError: the draft is as it was.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(facts)
+        root = draft.write()
+        author, git = asked.result()
+    if root == draft.base and len(parents) < 2:
+        return None
+    detached = not reference.startswith("heads/")
+    while True:
+        tip = references.tip(reference)
+        follows, merged = list(parents), root
+        if not detached and tip.commit is not None and tip.commit not in parents:
+            merged = _onto(draft, reference, tip.commit, root)
+            follows[:1] = [tip.commit]
+        commit = write_commit(draft.writer, merged, list(dict.fromkeys(follows)), message, author, git)
+        draft.publish()
+        if references.move(reference, tip, commit.digest, author) is not None:
+            draft.rebase(merged)
+            draft.release()
+            return commit
+
+
+def _onto(draft: Draft, reference: str, commit: str, root: str | None) -> str | None:
+    """The root map of ``commit`` with the draft's changes."""
+    result = merge_roots(draft.writer, draft.base, read_commit(draft.writer, commit).root, root)
+    if result.conflicts:
+        name = reference.partition("/")[2]
+        raise ConflictError(
+            f"{name!r} has moved to {commit[:12]} since this was begun, and {len(result.conflicts)} of the changes "
+            f"conflict with it (ours is there, theirs is yours):\n{listed(result.conflicts)}\nNothing was committed, "
+            "and the changes are kept: commit them to a branch of their own, and merge that.",
+            result.conflicts,
+        )
+    return result.root

@@ -1,0 +1,309 @@
+"""Three-way merges: nothing is lost, nothing is decided silently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from hopyard.errors import UsageError
+from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.history.conflicts import Conflict, listed
+from hopyard.stockroom.history.merge import merge_roots
+from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.records import ModelRecord, RunRecord
+from hopyard.storage import MemoryStore
+
+from .repository import Repository, change, contents
+
+
+@pytest.fixture
+def repository() -> Repository:
+    return Repository(MemoryStore())
+
+
+def shown(conflicts: list[Conflict]) -> list[tuple[Any, ...]]:
+    return [(conflict.path, conflict.key, conflict.kind) for conflict in conflicts]
+
+
+def test_what_one_side_changed_is_taken_and_what_both_changed_alike_is_so(repository: Repository) -> None:
+    base = repository.commit(
+        values={"a": 1, "b": 1, "c": 1, "d": 1}, columns={"x": {1: "1", 2: "2", 3: "3"}, "y": {1: 1}}
+    )
+    ours = repository.commit(
+        base, values={"a": 2, "d": None, "new": 5}, columns={"x": {1: "one", 4: "4"}, "y": None}
+    )
+    theirs = repository.commit(
+        base, values={"b": 2, "d": None, "new": 5}, columns={"x": {2: None, 4: "4"}, "z": {0: 0.5}}
+    )
+    expected = {"a": 2, "b": 2, "c": 1, "new": 5, "x": {1: "one", 3: "3", 4: "4"}, "z": {0: 0.5}}
+    assert repository.merge(ours, theirs) == (expected, [])
+    assert repository.merge(theirs, ours) == (expected, [])
+    assert repository.merge(ours, base) == (repository.contents(ours), [])
+    assert repository.merge(base, theirs) == (repository.contents(theirs), [])
+
+
+def test_a_sample_added_to_a_column_that_was_removed_there_is_a_conflict(repository: Repository) -> None:
+    base = repository.commit(columns={"x": {1: "1"}})
+    removed = repository.commit(base, columns={"x": None})
+    added = repository.commit(base, columns={"x": {2: "2"}})
+    merged, conflicts = repository.merge(removed, added)
+    assert shown(conflicts) == [("data/x", None, "column removed here, samples changed there")]
+    assert merged == {}
+    assert shown(repository.merge(added, removed)[1]) == [
+        ("data/x", None, "samples changed here, column removed there")
+    ]
+    assert repository.merge(removed, added, "ours") == ({}, [])
+    assert repository.merge(removed, added, "theirs") == ({"x": {1: "1", 2: "2"}}, [])
+
+
+VALUES: list[tuple[Any, Any, Any, str]] = [
+    (None, 1, 2, "both added"), (0, 1, 2, "both changed"), (0, None, 2, "removed here, changed there"),
+    (0, 1, None, "changed here, removed there"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "ours", "theirs", "kind"), VALUES)
+def test_every_kind_of_conflict_of_values_and_samples(
+    repository: Repository, base: Any, ours: Any, theirs: Any, kind: str
+) -> None:
+    def made(*parents: str, to: Any) -> str:
+        there = bool(parents) and base is not None
+        return repository.commit(
+            *parents,
+            values={} if to is None and not there else {"v": to},
+            columns={"x": {"other": 9} if to is None and not there else {"other": 9, "k": to}},
+        )
+
+    first = made(to=base)
+    sides = made(first, to=ours), made(first, to=theirs)
+    merged, conflicts = repository.merge(*sides)
+    assert merged == repository.contents(sides[0])
+    by_place = {(conflict.path, conflict.key): conflict for conflict in conflicts}
+    assert list(by_place) == [("data/x", "k"), ("experiment/v", None)]
+    for conflict in conflicts:
+        assert conflict.kind == kind
+        assert [conflict.base, conflict.ours, conflict.theirs] == [base, ours, theirs]
+    assert str(conflicts[1]).startswith(f"experiment/v: {kind} (base {'-' if base is None else base}, ours ")
+    assert str(conflicts[0]).startswith(f"data/x['k']: {kind} (base ")
+    assert repository.merge(*sides, "ours") == (repository.contents(sides[0]), [])
+    assert repository.merge(*sides, "theirs") == (repository.contents(sides[1]), [])
+    answers = {"data/x": "theirs", "experiment/v": "ours"}
+    mixed, _ = repository.merge(*sides, lambda conflict: answers[conflict.path])
+    assert mixed.get("v") == ours
+    assert mixed["x"].get("k") == theirs
+    third, _ = repository.merge(*sides, lambda conflict: 7)
+    assert (third["v"], third["x"]["k"]) == (7, 7)
+
+
+def test_columns_that_hold_something_else_conflict_as_a_whole(repository: Repository) -> None:
+    base = repository.commit()
+    ours = repository.commit(base, columns={"x": {1: np.array([1], np.float32)}})
+    theirs = repository.commit(base, columns={"x": {2: np.array([1, 2], np.float32)}})
+    merged, conflicts = repository.merge(ours, theirs)
+    assert shown(conflicts) == [("data/x", None, "dtype or shape differ")]
+    assert merged == {"x": {1: [1.0]}}
+    with pytest.raises(UsageError, match=r"was resolved with 5, but it is resolved with 'ours' or 'theirs'"):
+        repository.merge(ours, theirs, lambda conflict: 5)
+
+
+def test_models_are_merged_whole_and_runs_stand_beside_each_other(repository: Repository) -> None:
+    def made(model: str, run: str) -> str | None:
+        draft = Draft(repository.objects, None)
+        draft.set("model", "net", ModelRecord(model * 64, 1))
+        draft.set("run", run, RunRecord(run * 64, "finished", "2026"))
+        return draft.flush()
+
+    with repository.objects.writing() as writer:
+        result = merge_roots(writer, made("a", "1"), made("b", "2"), made("c", "3"))
+        assert shown(result.conflicts) == [("model/net", None, "both changed")]
+        assert str(result.conflicts[0]).startswith("model/net: both changed (base ModelRecord(")
+        same = merge_roots(writer, None, made("b", "2"), made("b", "3"))
+    assert same.conflicts == []
+    assert Draft(repository.objects, same.root).names("run") == ["2", "3"]
+
+
+def test_who_decides_is_checked(repository: Repository) -> None:
+    base = repository.commit()
+    with pytest.raises(
+        UsageError, match="are to be resolved by 'mine', but that is 'ours', 'theirs', or a function"
+    ):
+        repository.merge(base, base, "mine")
+
+
+def test_many_conflicts_are_listed_in_few_lines() -> None:
+    text = listed([Conflict("data/x", key, "both added", None, "a" * 100, "b") for key in range(25)])
+    assert len(text.splitlines()) == 11
+    assert text.splitlines()[0] == f"    data/x[0]: both added (base -, ours '{'a' * 56}..., theirs 'b')"
+    assert text.endswith("and 15 more")
+
+
+# Criss-cross: the two sides have merged each other's beginnings, so they have two bases.
+
+
+def crossed(repository: Repository, *, first: Any, one: Any, two: Any, ours: Any, theirs: Any) -> Any:
+    """The merge of two commits that both follow ``one`` and ``two``; each argument is what value and sample are."""
+
+    def made(*parents: str, to: Any) -> str:
+        draft = repository.draft(parents[0] if parents else None)
+        change(draft, {"v": to}, {"x": {"other": 9}})
+        if to is not None or "k" in draft.column("x"):
+            change(draft, {}, {"x": {"k": to}})
+        return repository.write(draft, *parents)
+
+    base = made(to=first)
+    left, right = made(base, to=one), made(base, to=two)
+    return repository.merge(made(left, right, to=ours), made(right, left, to=theirs))
+
+
+@pytest.mark.parametrize(
+    ("first", "one", "two", "ours", "theirs", "expected"),
+    [
+        (0, 1, 2, 1, 2, "conflict"), (0, 1, 2, 2, 1, "conflict"), (0, 1, 2, 3, 3, 3), (0, 1, 2, 1, 1, 1),
+        (0, 1, 2, 1, 4, "conflict"), (0, 1, 2, None, 1, "conflict"), (0, 1, None, 1, None, "conflict"),
+        (0, 1, None, None, 1, "conflict"), (0, 1, None, None, None, None), (None, 1, 2, 1, None, "conflict"),
+        (0, 0, 1, 1, 1, 1), (0, 0, 1, 0, 1, 0), (0, 0, 1, 1, 5, 5), (0, 1, 1, 1, 2, 2), (0, 0, 1, 3, 4, "conflict"),
+    ],
+)  # fmt: skip
+def test_after_a_criss_cross_nothing_is_decided_by_one_of_the_bases(
+    repository: Repository, first: Any, one: Any, two: Any, ours: Any, theirs: Any, expected: Any
+) -> None:
+    merged, conflicts = crossed(repository, first=first, one=one, two=two, ours=ours, theirs=theirs)
+    if expected == "conflict":
+        assert [(conflict.path, conflict.key) for conflict in conflicts] == [
+            ("data/x", "k"),
+            ("experiment/v", None),
+        ]
+        expected = ours
+    else:
+        assert conflicts == []
+    assert (merged.get("v"), merged["x"].get("k")) == (expected, expected)
+    assert merged["x"]["other"] == 9
+
+
+def test_whole_columns_about_which_the_bases_disagree_conflict(repository: Repository) -> None:
+    base = repository.commit(columns={"x": {1: "a"}})
+    left = repository.commit(base, columns={"x": None})
+    right = repository.commit(base, columns={"x": {2: "b"}})
+    ours = repository.commit(left, right, columns={"x": {1: "a"}})
+    theirs = repository.commit(right, left, columns={"x": {3: "c"}})
+    assert shown(repository.merge(ours, theirs)[1]) == [("data/x", None, "both added")]
+    assert repository.merge(ours, theirs, "theirs")[0] == {"x": {1: "a", 2: "b", 3: "c"}}
+
+
+KEYS = st.sampled_from("abcd")
+SIDES = st.dictionaries(KEYS, st.integers(0, 2))
+
+
+@settings(max_examples=60)
+@given(SIDES, SIDES, SIDES)
+def test_merges_agree_with_those_of_dicts(base: Any, ours: Any, theirs: Any) -> None:
+    """Values and samples, against the definition of a three-way merge."""
+    repository = Repository(MemoryStore())
+
+    def made(content: dict[str, int], *parents: str) -> str:
+        gone = dict.fromkeys(base if parents else {}) | content
+        return repository.commit(*parents, values=gone, columns={"x": {"other": 9} | gone})
+
+    first = made(base)
+    merged, conflicts = repository.merge(made(ours, first), made(theirs, first))
+    expected, differing = three_way(base, ours, theirs)
+    assert {key: value for key, value in merged.items() if key != "x"} == expected
+    assert merged["x"] == {"other": 9} | expected
+    assert {conflict.key for conflict in conflicts if conflict.path == "data/x"} == differing
+    assert {conflict.path.partition("/")[2] for conflict in conflicts if conflict.key is None} == differing
+
+
+def three_way(base: Any, ours: Any, theirs: Any) -> tuple[dict[str, Any], set[str]]:
+    """The merge of dicts, ours where they conflict; and where they do."""
+    merged, conflicts = {}, set()
+    for key in {*base, *ours, *theirs}:
+        before, here, there = base.get(key), ours.get(key), theirs.get(key)
+        if before not in (here, there) and here != there:
+            conflicts.add(key)
+        chosen = there if here == before else here
+        if chosen is not None:
+            merged[key] = chosen
+    return merged, conflicts
+
+
+class History(RuleBasedStateMachine):
+    """Branches, commits, stages and merges of values, against plain dicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repository = Repository(MemoryStore())
+        self.model: dict[str, dict[str, int]] = {"main": {}}
+
+    def tip(self, branch: str) -> str | None:
+        return self.repository.references.tip(f"heads/{branch}").commit
+
+    def parents(self, *branches: str) -> list[str]:
+        return list(dict.fromkeys(tip for tip in map(self.tip, branches) if tip is not None))
+
+    def check(self, branch: str) -> None:
+        assert self.repository.contents(self.tip(branch)) == self.model[branch]
+
+    @rule(
+        branch=st.sampled_from(["main", "dev", "x"]),
+        changes=st.dictionaries(KEYS, st.none() | st.integers(0, 3)),
+    )
+    def commit(self, branch: str, changes: dict[str, Any]) -> None:
+        if branch not in self.model:
+            return
+        draft = self.repository.draft(self.tip(branch))
+        stage = Stage(self.repository.store, "main", self.tip(branch))
+        draft._told = lambda operation: stage.append(operation.encode())
+        change(draft, changes, {})
+        again = self.repository.draft(self.tip(branch))
+        again.apply(stage.operations())
+        expected = {k: v for k, v in (self.model[branch] | changes).items() if v is not None}
+        assert contents(again) == contents(draft) == expected
+        made = self.repository.publish(again, *self.parents(branch), branch=branch)
+        stage.clear()
+        assert (made is None) == (expected == self.model[branch])
+        self.model[branch] = expected
+        self.check(branch)
+
+    @rule(branch=st.sampled_from(["dev", "x"]), start=st.sampled_from(["main", "dev", "x"]))
+    def branch(self, branch: str, start: str) -> None:
+        if start in self.model and branch not in self.model and self.tip(start) is not None:
+            self.repository.references.set(f"heads/{branch}", self.tip(start), "Ada")
+            self.model[branch] = self.model[start]
+            self.check(branch)
+
+    @rule(branch=st.sampled_from(["dev", "x"]))
+    def delete(self, branch: str) -> None:
+        if branch in self.model:
+            self.repository.references.set(f"heads/{branch}", None, "Ada")
+            del self.model[branch]
+        assert set(self.repository.references.names("heads")) == {
+            name for name in self.model if self.tip(name)
+        }
+
+    @rule(ours=st.sampled_from(["main", "dev", "x"]), theirs=st.sampled_from(["main", "dev", "x"]))
+    def merge(self, ours: str, theirs: str) -> None:
+        if ours not in self.model or theirs not in self.model or len(self.parents(ours, theirs)) < 2:
+            return
+        parents = self.parents(ours, theirs)
+        merged, conflicts = self.repository.merge(parents[0], parents[1])
+        here, there = self.model[ours], self.model[theirs]
+        disputed = {conflict.path.partition("/")[2] for conflict in conflicts}
+        for key in {*here, *there}:
+            if here.get(key) == there.get(key):
+                assert merged.get(key) == here.get(key)
+            assert merged.get(key) in (here.get(key), there.get(key))
+        assert all(here.get(key) != there.get(key) for key in disputed)
+        draft = self.repository.draft(parents[0])
+        change(draft, dict.fromkeys(here) | merged, {})
+        assert self.repository.publish(draft, *parents, branch=ours) is not None
+        self.model[ours] = merged
+        self.check(ours)
+
+
+TestHistory = History.TestCase
+TestHistory.settings = settings(max_examples=30, stateful_step_count=15)
