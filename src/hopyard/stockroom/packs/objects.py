@@ -168,6 +168,19 @@ class Objects:
         self.refresh()
         return self._index.beginning(prefix, kind)
 
+    def packed(self, digests: Iterable[str]) -> dict[str, Location]:
+        """Where these objects are now, of those that are in packs: one listing, and the headers of new packs."""
+        self.refresh()
+        return self._index.find(digests)
+
+    def known(self) -> set[str]:
+        """The packs that were seen so far. Nothing is looked up."""
+        return set(self._index.packs())
+
+    def learn(self, packs: Sequence[Pack]) -> None:
+        """Remember packs that were put just now, whose headers then need not be read."""
+        self._index.add(packs)
+
     def refresh(self) -> None:
         """Look which packs there are: read the headers of new ones, forget those that are gone."""
         # What is known is asked first: packs that are put and indexed meanwhile are not taken to be gone.

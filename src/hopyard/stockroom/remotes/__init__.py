@@ -1,0 +1,36 @@
+"""Remotes: push, fetch, pull and clone between repositories. A remote is a store with the same layout, and no server.
+
+Rules:
+
+* **A commit that is seen is whole.** What a commit needs arrives before the reference that leads to it: tombstones,
+  then data, then metadata, then references. So a commit that a remote shows has all that it and those before it
+  need, and a transfer looks at none of them again.
+* **A reference moves by its next number**, which one of several writers gets. The others are told, pull, and push
+  again. Nothing is ever moved back: a branch only goes on to commits that follow it, a tag does not move.
+* **A clone has all metadata**, data as they are asked for. From what is here it is always known what exists, how
+  large it is, and what needs it.
+* **Whatever is interrupted can be done again.** What had arrived is found by the headers of packs, and not sent
+  again. What had not arrived is not seen.
+* **All bytes are checked** against their digests on the way: damage does not spread.
+* **What is asked of a store is counted**: many objects come in one pack or range; a push or fetch without news asks
+  for references only.
+
+``closure.needs`` is the one definition of what a commit needs; verify and gc use it too.
+"""
+
+from hopyard.stockroom.remotes.bring import Brought, Left, Never, OnDemand, bring
+from hopyard.stockroom.remotes.clone import clone
+from hopyard.stockroom.remotes.closure import Need, needs, needs_of_root
+from hopyard.stockroom.remotes.fetch import Fetched, fetch
+from hopyard.stockroom.remotes.known import Known, forget, names, open_remote, recall, remember
+from hopyard.stockroom.remotes.pull import Pulled, pull
+from hopyard.stockroom.remotes.push import Pushed, delete, push
+from hopyard.stockroom.remotes.repository import KIND, Repository, check_format
+from hopyard.stockroom.remotes.select import ALL, Wanted, select
+from hopyard.stockroom.remotes.transfer import Progress
+
+__all__ = [
+    "ALL", "KIND", "Brought", "Fetched", "Known", "Left", "Need", "Never", "OnDemand", "Progress", "Pulled", "Pushed",
+    "Repository", "Wanted", "bring", "check_format", "clone", "delete", "fetch", "forget", "names", "needs",
+    "needs_of_root", "open_remote", "pull", "push", "recall", "remember", "select",
+]  # fmt: skip

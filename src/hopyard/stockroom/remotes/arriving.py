@@ -1,0 +1,152 @@
+"""Metadata on its way from a remote: whole packs where most of one is wanted, else single objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import CorruptError, NotFoundError
+from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
+from hopyard.stockroom.remotes.repository import Repository
+from hopyard.storage import MemoryStore, Store
+
+_SMALL = 4 << 20  # bytes of a pack that is copied whole, whatever is wanted of it
+_AT_ONCE = 8  # packs under way
+_REQUIRED_AT_ONCE = 1000
+
+_Bytes = npt.NDArray[np.uint8]
+
+
+class Arriving:
+    """Reads objects here; those that are not here are brought from the remote first.
+
+    Args:
+        writer: takes single objects. They are here for others once it has published.
+
+    Attributes:
+        nbytes: what came from the remote.
+    """
+
+    def __init__(self, local: Repository, remote: Repository, writer: PackWriter) -> None:
+        self._local, self._remote, self._writer = local, remote, writer
+        self._added: set[str] = set()
+        self._sizes: dict[str, int] | None = None
+        self.nbytes = 0
+
+    def copy_new_packs(self) -> None:
+        """Bring all packs of metadata at once that the remote has got since they were last looked at."""
+        seen = self._remote.objects.known() | {entry.name for entry in self._local.store.list("packs")}
+        sizes = self._listed()
+        new = [name for name in sizes if name.startswith("packs/meta-") and name not in seen]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            packs = list(pool.map(self._copy_if_new, new))
+        self._learn([pack for pack in packs if pack is not None])
+
+    # Reading
+
+    def read(self, digest: str) -> _Bytes:
+        return self.read_many((digest,))[digest]
+
+    def read_many(self, digests: Iterable[str]) -> dict[str, _Bytes]:
+        wanted = list(digests)
+        self._ensure(wanted)
+        return self._writer.read_many(wanted)
+
+    def read_private(self, digests: Iterable[str]) -> dict[str, _Bytes]:
+        return {name: data.copy() for name, data in self.read_many(digests).items()}
+
+    def json(self, digest: str) -> Any:
+        return json.loads(self.read(digest).tobytes())
+
+    def file(self, digest: str) -> Path | None:
+        return self._local.objects.file(digest)
+
+    def require(self, digests: Iterable[str]) -> None:
+        """Bring what is not here, many at a time; for what is needed without being looked at."""
+        waiting = iter(digests)
+        while some := list(islice(waiting, _REQUIRED_AT_ONCE)):
+            self._ensure(some)
+
+    # Bringing
+
+    def _ensure(self, digests: Sequence[str]) -> None:
+        if missing := self._local.objects.missing(d for d in digests if d not in self._added):
+            self._bring(sorted(missing))
+
+    def _bring(self, missing: list[str]) -> None:
+        places = self._remote.objects.packed(missing)
+        packs: dict[str, dict[str, Location]] = {}
+        for digest in missing:
+            if digest not in places:
+                raise NotFoundError(
+                    f"{self._remote.store.url} lacks the object {digest}, which a commit that it shows needs. Run "
+                    "`hopyard stock verify` there; then push that commit again from where it is. Nothing changed "
+                    "here."
+                )
+            packs.setdefault(places[digest].pack, {})[digest] = places[digest]
+        whole = [name for name in packs if self._listed().get(name, _SMALL + 1) <= _SMALL]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            copied = [pack for pack in pool.map(self._copy, whole) if pack is not None]
+        self._learn(copied)
+        for pack in copied:
+            del packs[pack.name]
+        rest = {digest: place for places in packs.values() for digest, place in places.items()}
+        for digest, data in self._remote.objects.read_many(rest).items():
+            self._writer.add(rest[digest].kind, data)
+            self._added.add(digest)
+            self.nbytes += data.size
+
+    def _listed(self) -> dict[str, int]:
+        if self._sizes is None:
+            self._sizes = {e.name: e.size for e in self._remote.store.list("packs") if is_pack(e.name)}
+        return self._sizes
+
+    def _learn(self, packs: Sequence[Pack]) -> None:
+        for objects in (self._local.objects, self._remote.objects):
+            objects.learn(packs)
+        self.nbytes += sum(pack.size for pack in packs)
+
+    def _copy_if_new(self, name: str) -> Pack | None:
+        """Copy the pack, unless it is large, and half of it is here."""
+        size = self._listed()[name]
+        if size > _SMALL:
+            try:
+                held = read_pack(self._remote.store, name, size).objects
+            except (CorruptError, NotFoundError):  # whoever needs something of it is told
+                return None
+            if 2 * len(self._local.objects.missing(held)) < len(held):
+                return None
+        return self._copy(name)
+
+    def _copy(self, name: str) -> Pack | None:
+        """Copy the pack; None if it is gone, or damaged in whatever part."""
+        try:
+            data = self._remote.store.get(name)
+            pack = _checked(self._remote.store, name, data)
+        except (CorruptError, NotFoundError):
+            return None
+        self._local.store.put(name, data)
+        return pack
+
+
+def _checked(store: Store, name: str, data: bytes) -> Pack:
+    """The pack whose bytes these are.
+
+    Raises:
+        CorruptError: it, or an object in it, is not what was written.
+    """
+    alone = MemoryStore()
+    alone.put(name, data)
+    pack = read_pack(alone, name, len(data))
+    if pack.whole > len(data):
+        raise damaged(store, name, f"it has {len(data)} bytes, but its header says {pack.whole}")
+    Objects(alone).read_many(pack.objects)
+    return pack

@@ -1,0 +1,189 @@
+"""Data from remotes: all that was asked for, or what is read and is not here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hopyard.errors import NotFoundError, UsageError
+from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.packs.layout import Location, read_pack
+from hopyard.stockroom.remotes.closure import Need
+from hopyard.stockroom.remotes.closure import needs as needs_of
+from hopyard.stockroom.remotes.repository import Repository, buried
+from hopyard.stockroom.remotes.select import call_for
+from hopyard.stockroom.remotes.transfer import Found, Report, copy
+
+_MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
+
+
+class Left(NamedTuple):
+    """What of a thing did not fit into the bytes that were allowed."""
+
+    objects: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What came.
+
+    Attributes:
+        objects: how many, and ``nbytes`` of them; what was here already does not count.
+        left: by thing, what did not fit into ``max_bytes``.
+    """
+
+    objects: int = 0
+    nbytes: int = 0
+    left: dict[str, Left] = field(default_factory=dict)
+
+
+def bring(
+    local: Repository,
+    remotes: Sequence[Repository],
+    needs: Iterable[Need],
+    max_bytes: int | None = None,
+    report: Report | None = None,
+) -> Brought:
+    """Bring objects here, in the order given, from the first remote that has each. What came before a failure stays.
+
+    Args:
+        needs: as ``select`` gives them.
+        max_bytes: at most so many; the first object that does not fit, and all that follow, are left.
+
+    Raises:
+        NotFoundError: no remote has some of them; nothing came. UsageError: ``max_bytes`` is negative.
+        StorageFullError, CorruptError and others: as the stores.
+    """
+    if max_bytes is not None and max_bytes < 0:
+        raise UsageError(f"max_bytes is {max_bytes}, but must be at least 0. Leave it out to bring all.")
+    wanted = list(needs)
+    with writing(local.store):
+        present = local.find(wanted)
+        gone = buried(local)
+        rest = [need for need in wanted if need.digest not in present and need.digest not in gone]
+        found = _located(remotes, rest, local)
+        room = sum(one.size for one in found.values()) if max_bytes is None else max_bytes
+        left: dict[str, Left] = {}
+        fitting: dict[str, Found] = {}
+        for need in rest:
+            one = found[need.digest]
+            if left or one.size > room:
+                before = left.get(need.thing, Left(0, 0))
+                left[need.thing] = Left(before.objects + 1, before.nbytes + one.size)
+            elif need.digest not in fitting:
+                fitting[need.digest] = one
+                room -= one.size
+        nbytes = copy(fitting, local, report) if fitting else 0
+    return Brought(len(fitting), nbytes, left)
+
+
+def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository) -> dict[str, Found]:
+    found: dict[str, Found] = {}
+    rest = needs
+    for remote in remotes:
+        if not rest:
+            break
+        found |= {digest: Found(remote, place) for digest, place in remote.find(rest).items()}
+        rest = [need for need in rest if need.digest not in found]
+    if rest:
+        things = ", ".join(sorted({need.thing for need in rest})[:10])
+        asked = " or ".join(remote.store.url for remote in remotes) or "no remote, since none is known"
+        raise NotFoundError(
+            f"{len(rest)} objects of {things} are neither in {local.store.url} nor at {asked}. Nothing was fetched. "
+            "Fetch "
+            "from a remote that has them: stock.fetch(remote='NAME', ...); or push them from where they are."
+        )
+    return found
+
+
+class OnDemand:
+    """``absent`` of ``Objects``: brings what is read and is not here, and what follows it in the remote's packs,
+    more the longer reading goes on in that order. Picklable; a copy works in another process.
+
+    Args:
+        local: the repository whose objects are read.
+        remotes: where they are looked for, in this order.
+    """
+
+    def __init__(self, local: Repository, remotes: Sequence[Repository]) -> None:
+        self._local, self._remotes = local, list(remotes)
+        self._lock = threading.Lock()
+        self._ends: dict[str, int] = {}  # by pack, where the last bytes that came end
+        self._ahead: dict[str, int] = {}  # bytes to be read ahead there
+        self._orders: dict[str, list[tuple[str, Location]]] = {}
+
+    def __reduce__(self) -> tuple[type[OnDemand], tuple[Repository, list[Repository]]]:
+        return OnDemand, (self._local, self._remotes)
+
+    def __call__(self, digests: Sequence[str]) -> None:
+        """Bring these objects. What no remote has is left: whoever wanted it says so.
+
+        Raises:
+            StorageError and its kinds: a remote cannot be reached, or the disk here is full.
+        """
+        # One after the other: what another thread has just brought need not come again.
+        with self._lock, writing(self._local.store):
+            rest = sorted(self._local.objects.missing(digests))
+            for remote in self._remotes:
+                missing = remote.objects.missing(rest)  # asks the remote only for what it did not have before
+                found = {digest: remote.objects.locate(digest) for digest in rest if digest not in missing}
+                rest = sorted(missing)
+                if found:
+                    wanted = {digest: Found(remote, place) for digest, place in found.items()}
+                    copy(wanted | self._following(remote, found), self._local)
+
+    def _following(self, remote: Repository, found: dict[str, Location]) -> dict[str, Found]:
+        """What is probably read next, and is not here."""
+        more: dict[str, Found] = {}
+        last: dict[str, Location] = {}
+        for place in found.values():
+            if place.kind == "fragment" and place.stop > last.get(place.pack, place).start:
+                last[place.pack] = place
+        for pack, place in last.items():
+            first = min(one.start for one in found.values() if one.pack == pack)
+            size = place.stop - first
+            goes_on = first - size < self._ends.get(pack, -1) <= first
+            ahead = min(_MOST_AHEAD, 2 * self._ahead.get(pack, 0) or size) if goes_on else 0
+            stop = place.stop
+            for digest, one in self._order(remote, pack) if ahead else ():
+                if one.start >= place.stop and one.stop <= place.stop + ahead and one.kind == "fragment":
+                    more[digest] = Found(remote, one)
+                    stop = max(stop, one.stop)
+            self._ends[pack], self._ahead[pack] = stop, ahead
+        here = more.keys() - self._local.objects.missing(more) if more else ()
+        return {digest: one for digest, one in more.items() if digest not in here}
+
+    def _order(self, remote: Repository, pack: str) -> list[tuple[str, Location]]:
+        if pack not in self._orders:
+            objects = read_pack(remote.store, pack, remote.store.size(pack) or 0).objects
+            self._orders[pack] = sorted(objects.items(), key=lambda item: item[1].start)
+        return self._orders[pack]
+
+
+class Never:
+    """``absent`` of ``Objects`` where nothing is to be fetched: says which call would bring it. Picklable.
+
+    Args:
+        local: the repository whose objects are read.
+        remotes: addresses.
+    """
+
+    def __init__(self, local: Repository, remotes: Sequence[str]) -> None:
+        self._local, self._remotes = local, list(remotes)
+
+    def __call__(self, digests: Sequence[str]) -> None:
+        """Raises NotFoundError."""
+        wanted = set(digests)
+        references = self._local.references
+        commits = {tip for kind in ("heads", "tags", "remotes") for tip in references.names(kind).values()}
+        things = {need.thing for need in needs_of(self._local.objects, commits) if need.digest in wanted}
+        where = " or ".join(self._remotes) or "a remote (none is known: hopyard stock fetch URL)"
+        raise NotFoundError(
+            f"{len(wanted)} objects of {', '.join(sorted(things)) or 'no commit'} are read, but are not here, and "
+            f"fetch='never' was given. Bring them from {where}: {call_for(sorted(things))}; or open the repository "
+            "without "
+            "fetch='never'."
+        )

@@ -1,0 +1,119 @@
+"""Fetch: the history of a remote and all metadata of it. Data come by name, or when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hopyard.errors import NotFoundError, nearest
+from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.remotes.arriving import Arriving
+from hopyard.stockroom.remotes.closure import needs
+from hopyard.stockroom.remotes.repository import Repository, carry_tombstones, check_format
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a fetch found.
+
+    Attributes:
+        heads: all chosen branches at the remote, and their commits.
+        branches: of these the ones that moved: the commits as they were known here (None: not at all) and are now.
+        tags: those that are new here, with their commits.
+        differing: tags that are at another commit here, with the remote's. They stay as they are here.
+        gone: branches that were known here, and that the remote has no more.
+        nbytes: of metadata that came.
+    """
+
+    heads: dict[str, str] = field(default_factory=dict)
+    branches: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    differing: dict[str, str] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    nbytes: int = 0
+
+
+def fetch(
+    local: Repository,
+    remote: Repository,
+    branches: Iterable[str] | None = None,
+    prune: bool = False,
+    by: str = "",
+) -> Fetched:
+    """Bring branches (None: all, and all tags) with their history and metadata, then say so in
+    ``refs/remotes/<name>/``.
+
+    No branch of this repository moves. What came before a failure stays, and is found when it is begun again.
+
+    Args:
+        prune: forget here what the remote has no more.
+
+    Raises:
+        NotFoundError: there is no stockroom, or no such branch; or the remote lacks something.
+        FormatError, CorruptError, StorageError: as the stores. References are as they were.
+    """
+    check_format(remote.store)
+    heads = remote.references.names("heads")
+    known = _of_remote(local, remote.name)
+    tags: dict[str, str] = {}
+    gone: list[str] = []
+    if branches is None:
+        tags = remote.references.names("tags")
+        gone = [name for name in known if name not in heads]
+    else:
+        heads = _chosen(heads, branches, remote)
+    own = local.references.names("tags")
+    new_tags = {name: commit for name, commit in tags.items() if name not in own}
+    differing = {name: commit for name, commit in tags.items() if own.get(name, commit) != commit}
+    moved = {name: (known.get(name), commit) for name, commit in heads.items() if known.get(name) != commit}
+    with writing(local.store):
+        carry_tombstones(remote, local)
+        commits = {commit for _, commit in moved.values()} | set(new_tags.values())
+        nbytes = bring_metadata(local, remote, commits, is_all=branches is None)
+        for name, (_, commit) in moved.items():
+            local.references.set(f"remotes/{remote.name}/{name}", commit, by)
+        for name, commit in new_tags.items():
+            local.references.move(f"tags/{name}", local.references.tip(f"tags/{name}"), commit, by)
+        for name in gone if prune else ():
+            local.references.set(f"remotes/{remote.name}/{name}", None, by)
+    return Fetched(heads, moved, new_tags, differing, gone, nbytes)
+
+
+def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_all: bool) -> int:
+    """Bring all that these commits need but data. Returns bytes.
+
+    Args:
+        is_all: they are all that the remote has, so that its packs are wanted whole.
+    """
+    # What references here name is whole here; other commits may have come with half of what they need.
+    here = {
+        commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
+    }
+    if commits <= here:
+        return 0
+    with local.objects.writing() as writer:
+        arriving = Arriving(local, remote, writer)
+        if is_all:
+            arriving.copy_new_packs()
+        arriving.require(need.digest for need in needs(arriving, commits, here) if need.is_metadata)
+    return arriving.nbytes
+
+
+def _of_remote(local: Repository, remote: str) -> dict[str, str]:
+    found = local.references.names("remotes")
+    return {
+        name.removeprefix(f"{remote}/"): commit
+        for name, commit in found.items()
+        if name.startswith(f"{remote}/")
+    }
+
+
+def _chosen(heads: dict[str, str], branches: Iterable[str], remote: Repository) -> dict[str, str]:
+    for name in (names := list(branches)):
+        if name not in heads:
+            raise NotFoundError(
+                f"{remote.store.url} has no branch {name!r}{nearest(name, heads, '.')} Nothing was fetched. Push it "
+                "there "
+                "first, or name one that is there."
+            )
+    return {name: heads[name] for name in names}

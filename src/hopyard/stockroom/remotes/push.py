@@ -1,0 +1,241 @@
+"""Push: all that commits need to a remote, then the references, so that a commit that is seen there is whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hopyard.errors import BehindError, NotFoundError, UsageError, nearest
+from hopyard.stockroom.history.commits import is_ancestor
+from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.history.references import Tip
+from hopyard.stockroom.remotes.closure import Need, needs
+from hopyard.stockroom.remotes.repository import Repository, carry_tombstones, claim
+from hopyard.stockroom.remotes.select import call_for
+from hopyard.stockroom.remotes.transfer import Found, Report, copy
+
+_ROUNDS = 3  # of sending what the remote lost while it was sent
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did.
+
+    Attributes:
+        branches: names at the remote to the commits before (None: there was none) and now; unchanged ones are not
+        named. tags: new ones, with their commits.
+        objects: how many were sent, and ``nbytes`` of them.
+    """
+
+    branches: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    objects: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Move:
+    name: str  # of the reference at the remote
+    tip: Tip  # there
+    commit: str
+
+
+def push(
+    local: Repository,
+    remote: Repository,
+    branches: Mapping[str, str] | Iterable[str] = (),
+    tags: Iterable[str] = (),
+    by: str = "",
+    others: Sequence[Repository] = (),
+    report: Report | None = None,
+) -> Pushed:
+    """Send branches and tags, and all that they need. Whatever fails, each commit that the remote shows is whole
+    there; what has arrived stays and is not sent again.
+
+    Args:
+        branches: their names here; or these with their names there.
+        by: who pushes, for the remote's log.
+        others: where objects are taken from that are not here (in a partial clone).
+
+    Raises:
+        NotFoundError: a branch or tag is not here, or an object that the remote lacks is nowhere: nothing was sent.
+        BehindError: the remote's branch has commits that this one does not follow, or another push was faster.
+        UsageError: the remote has the tag at another commit, or the place holds other things.
+        StorageError and its kinds: as the stores.
+    """
+    targets = dict(branches) if isinstance(branches, Mapping) else {name: name for name in branches}
+    chosen = [(f"heads/{here}", f"heads/{there}") for here, there in targets.items()]
+    chosen += [(f"tags/{name}", f"tags/{name}") for name in tags]
+    commits = {there: _here(local, here) for here, there in chosen}
+    claim(remote.store)
+    moves = [
+        _Move(name, tip, commit)
+        for name, commit in commits.items()
+        if (tip := remote.references.tip(name)).commit != commit
+    ]
+    for move in moves:
+        _check(local, remote, move)
+    if not moves:
+        return Pushed()
+    with writing(remote.store):
+        gone = carry_tombstones(local, remote)
+        sent = _send(local, remote, moves, gone, others, report)
+        done = Pushed({}, {}, len(sent), sum(sent.values()))
+        for move in moves:
+            _move(remote, move, by, done)
+    for name, (_, commit) in done.branches.items():
+        if remote.name:
+            local.references.set(f"remotes/{remote.name}/{name}", commit, by)
+    return done
+
+
+def delete(remote: Repository, branches: Iterable[str] = (), tags: Iterable[str] = (), by: str = "") -> None:
+    """Remove branches and tags at a remote. Their commits stay there until it collects its garbage.
+
+    Raises:
+        NotFoundError: there is none of this name; BehindError: somebody moved it meanwhile. Those before are removed.
+    """
+    for name in [*(f"heads/{name}" for name in branches), *(f"tags/{name}" for name in tags)]:
+        tip = remote.references.tip(name)
+        if tip.commit is None:
+            known = remote.references.names(name.partition("/")[0])
+            raise NotFoundError(
+                f"{remote.store.url} has no {_called(name)}{nearest(name.partition('/')[2], known, '.')} Nothing was "
+                "removed under that name."
+            )
+        if remote.references.move(name, tip, None, by) is None:
+            raise BehindError(
+                f"the {_called(name)} at {remote.store.url} was moved by somebody just now, and was not removed. "
+                "Look at "
+                "what it has, and remove it again if it still is to go."
+            )
+
+
+def _here(local: Repository, name: str) -> str:
+    commit = local.references.tip(name).commit
+    if commit is None:
+        kind, _, rest = name.partition("/")
+        known = local.references.names(kind)
+        raise NotFoundError(
+            f"there is no {_called(name)} here{nearest(rest, known, '.')} Nothing was sent. A branch needs a commit "
+            "before it can be pushed."
+        )
+    return commit
+
+
+def _check(local: Repository, remote: Repository, move: _Move) -> None:
+    """Refuse what would take commits away from the remote's branch, or move its tag."""
+    there = move.tip.commit
+    if there is None:
+        return
+    if move.name.startswith("tags/"):
+        raise UsageError(
+            f"{remote.store.url} has the {_called(move.name)} at {there[:12]}, and here it is at {move.commit[:12]}. "
+            "Tags "
+            "do not move: push it under another name, or remove it there first. Nothing was sent."
+        )
+    if local.objects.missing([there]) or not is_ancestor(local.objects, there, move.commit):
+        raise behind(remote, move.name.removeprefix("heads/"), "has commits that are not in yours")
+
+
+def behind(remote: Repository, branch: str, what: str) -> BehindError:
+    """The error for a branch that is elsewhere at the remote."""
+    return BehindError(
+        f"the branch {branch!r} at {remote.store.url} {what}. Pull first, which merges them (hopyard stock pull), "
+        "then push "
+        f"again; or push as another branch: push(branches={{{branch!r}: 'NEW-NAME'}}). The remote's branch is as it "
+        "was."
+    )
+
+
+def _called(name: str) -> str:
+    kind, _, rest = name.partition("/")
+    return f"{'tag' if kind == 'tags' else 'branch'} {rest!r}"
+
+
+def _send(
+    local: Repository,
+    remote: Repository,
+    moves: list[_Move],
+    gone: set[str],
+    others: Sequence[Repository],
+    report: Report | None,
+) -> dict[str, int]:
+    """Send what the remote lacks, but what is buried; sizes of what was sent by digest. At the end it has all."""
+    wanted = [
+        need
+        for need in needs(local.objects, {move.commit for move in moves}, _whole_there(local, remote, moves))
+        if need.digest not in gone
+    ]
+    sent: dict[str, int] = {}
+    for _ in range(_ROUNDS):
+        # Asked again after the last has arrived: what was there at first may have been deleted meanwhile.
+        present = remote.find(wanted)
+        lacking = [need for need in wanted if need.digest not in present]
+        if not lacking:
+            break
+        found = _found(local, others, lacking, remote)
+        copy(found, remote, report)
+        sent |= {digest: one.size for digest, one in found.items()}
+    else:
+        raise BehindError(
+            f"{remote.store.url} loses objects while they are sent: {len(lacking)} that arrived are not there. "
+            "Something "
+            "deletes them; push again when it has ended. The remote's references are as they were."
+        )
+    return sent
+
+
+def _whole_there(local: Repository, remote: Repository, moves: list[_Move]) -> set[str]:
+    """Commits that the remote shows, so has all that they need, and whose history is here."""
+    followed = {move.tip.commit for move in moves if move.tip.commit is not None}
+    if all(move.tip.commit is not None for move in moves):
+        return followed
+    # Whatever a reference here names has its history here; others may have come with half of it.
+    here = {
+        commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
+    }
+    shown = {commit for kind in ("heads", "tags") for commit in remote.references.names(kind).values()}
+    return followed | (here & shown)
+
+
+def _found(
+    local: Repository, others: Sequence[Repository], lacking: list[Need], remote: Repository
+) -> dict[str, Found]:
+    """Where each object is taken from.
+
+    Raises:
+        NotFoundError: some are nowhere.
+    """
+    found: dict[str, Found] = {}
+    rest = lacking
+    for source in (local, *others):
+        found |= {digest: Found(source, place) for digest, place in source.find(rest).items()}
+        rest = [need for need in rest if need.digest not in found]
+        if not rest:
+            return {need.digest: found[need.digest] for need in lacking}
+    things = Counter(need.thing or "history" for need in rest)
+    listed = ", ".join(f"{thing} ({count} objects)" for thing, count in sorted(things.items())[:10])
+    asked = " or ".join([remote.store.url, *(other.store.url for other in others)])
+    raise NotFoundError(
+        f"{len(rest)} objects that are to be pushed are neither here nor at {asked}: {listed}. Nothing was sent. "
+        "Bring "
+        f"them from a remote that has them, then push again: {call_for(sorted(things), history=True)}"
+    )
+
+
+def _move(remote: Repository, move: _Move, by: str, done: Pushed) -> None:
+    kind, _, name = move.name.partition("/")
+    if remote.references.move(move.name, move.tip, move.commit, by) is None:
+        moved = (
+            f" Moved before that: {', '.join([*done.branches, *done.tags])}."
+            if done.branches or done.tags
+            else ""
+        )
+        error = behind(remote, name, "was moved by another push just now")
+        raise BehindError(f"{error}{moved}")
+    if kind == "heads":
+        done.branches[name] = (move.tip.commit, move.commit)
+    else:
+        done.tags[name] = move.commit

@@ -1,0 +1,107 @@
+"""A repository as transfers see it: here, or at a remote. Both have the same layout, and neither has a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.errors import NotFoundError, UsageError
+from hopyard.stockroom.history.references import References
+from hopyard.stockroom.packs import Location, Objects
+from hopyard.stockroom.packs.objects import Absent
+from hopyard.stockroom.remotes.closure import Need
+from hopyard.storage import Store
+from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
+
+KIND = "stockroom"
+"""What the object FORMAT says that a repository is."""
+
+_LISTED = 8  # files that are looked for one by one; for more of them all are listed
+_TOMBSTONES = "tombstones"
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where objects and references are.
+
+    Attributes:
+        store: the root.
+        name: of a remote, as ``refs/remotes/<name>/`` has it; ``""`` of the one here.
+    """
+
+    store: Store
+    objects: Objects
+    references: References
+    name: str = ""
+
+    @classmethod
+    def at(
+        cls, store: Store, index: Path | None = None, absent: Absent | None = None, name: str = ""
+    ) -> Repository:
+        """The repository in a store. ``index`` and ``absent`` are as ``Objects`` takes them."""
+        return cls(store, Objects(store, index, absent), References(store), name)
+
+    def find(self, needs: Iterable[Need]) -> dict[str, Location]:
+        """Where the needed objects are now, of those that are here: a few requests, however many they are."""
+        wanted = list(needs)
+        found = self.objects.packed(need.digest for need in wanted if need.kind != "file")
+        files = {need.digest for need in wanted if need.kind == "file"}
+        if len(files) > _LISTED:
+            sizes = {entry.name.removeprefix("files/"): entry.size for entry in self.store.list("files")}
+        else:
+            asked = {digest: self.store.size(f"files/{digest}") for digest in files}
+            sizes = {digest: size for digest, size in asked.items() if size is not None}
+        for digest in files & sizes.keys():
+            size = sizes[digest]
+            found[digest] = Location(f"files/{digest}", 0, size, "file", "U8", (size,))
+        return found
+
+
+def check_format(store: Store) -> None:
+    """See that a repository is there that this version reads.
+
+    Raises:
+        NotFoundError: none is; FormatError: something else, or of a newer format; CorruptError: it cannot be read.
+    """
+    try:
+        read_format(store, KIND)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"there is no stockroom at {store.url}: {error} Check the address; the first push to an empty place "
+            "makes one."
+        ) from None
+
+
+def claim(store: Store) -> None:
+    """The same, and make one in an empty place.
+
+    Raises:
+        UsageError: other things are there.
+    """
+    try:
+        read_format(store, KIND)
+    except NotFoundError:
+        other = next(store.list(), None)
+        if other is not None and not store.exists(FORMAT_NAME):  # nobody was faster
+            raise UsageError(
+                f"{store.url} is no stockroom, but not empty either: it holds {other.name!r}. Give an empty place, "
+                "for "
+                "instance a new folder in it."
+            ) from None
+        claim_format(store, KIND)
+
+
+def buried(repository: Repository) -> set[str]:
+    """Digests of objects that were purged: nobody has them, and nobody shall send them."""
+    return {entry.name.rpartition("/")[2] for entry in repository.store.list(_TOMBSTONES)}
+
+
+def carry_tombstones(source: Repository, target: Repository) -> set[str]:
+    """Copy the tombstones that ``target`` lacks, before anything else is transferred. Returns what both have
+    buried."""
+    present, wanted = buried(target), buried(source)
+    for digest in sorted(wanted - present):
+        name = f"{_TOMBSTONES}/{digest}"
+        target.store.put_new(name, source.store.get(name))
+    return present | wanted

@@ -1,0 +1,188 @@
+"""Data by name: which objects hold what somebody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.history.commits import read_commit
+from hopyard.stockroom.maps import SortedMap, check_key, encode
+from hopyard.stockroom.records import ColumnRecord, parse
+from hopyard.stockroom.remotes.closure import Need, needs, needs_of_thing
+from hopyard.stockroom.view import Readable, place_of
+
+Names = Sequence[str] | Literal[True]
+"""Names of things of one shelf; True: all that there are."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be brought.
+
+    Attributes:
+        data: columns and datasets.
+        keys: only samples under these keys: a range of ints, or a sequence; of a nested column a sample's key means
+        all
+            its parts. None: all. Whole fragments come, about half a megabyte each.
+        models, runs: likewise by name.
+        history: of all commits that lead to the given ones too.
+    """
+
+    data: Names = ()
+    keys: range | Sequence[Any] | None = None
+    models: Names = ()
+    runs: Names = ()
+    history: bool = False
+
+    def __post_init__(self) -> None:
+        for given in (self.data, self.models, self.runs):
+            if isinstance(given, str):
+                raise UsageError(f"names are a list: give [{given!r}], or True for all that there are.")
+        if self.keys is not None and not self.data:
+            raise UsageError(
+                "keys= was given without data=. Name the columns: data=['image'], keys=range(100)."
+            )
+
+
+ALL = Wanted(data=True, models=True, runs=True)
+
+
+def select(objects: Readable, commits: Iterable[str], wanted: Wanted) -> Iterator[Need]:
+    """The data that these commits have of what is wanted, each object once: thing by thing as they are named, in the
+    order of keys. Reads metadata only.
+
+    Raises:
+        NotFoundError: no commit has something of that name, or a sample of that key.
+        UsageError: what is no key.
+    """
+    commits = list(commits)
+    chosen = _Chosen(wanted)
+    found: Iterator[Need]
+    if wanted.history and wanted.keys is None:
+        found = filter(lambda need: chosen.has(need.thing), needs(objects, commits))
+    elif wanted.history:
+        past = [need.digest for need in needs(objects, commits) if need.kind == "commit"]
+        found = _of_commits(objects, past, wanted, chosen)
+    else:
+        found = _of_commits(objects, commits, wanted, chosen)
+    seen = set()
+    for need in found:
+        if not need.is_metadata and need.digest not in seen:
+            seen.add(need.digest)
+            yield need
+    chosen.check(objects, commits)
+
+
+class _Chosen:
+    """Which things are wanted, and which of them were met."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._names: dict[str, Names] = {"data": wanted.data, "model": wanted.models, "run": wanted.runs}
+        self._met: set[str] = set()
+
+    def has(self, thing: str) -> bool:
+        self._met.add(thing)
+        shelf, _, name = thing.partition("/")
+        names = self._names.get(shelf, ())
+        return names is True or name in names
+
+    def things(self, root: SortedMap) -> Iterator[tuple[str, Any]]:
+        """Each thing of one revision with its record's JSON, as they were named."""
+        for shelf, names in self._names.items():
+            if names is True:
+                first = encode((shelf, ""))
+                entries = root.items(first, first[:-1] + b"\xff")
+            else:
+                keys = (encode((shelf, name)) for name in names)
+                entries = ((key, value) for key in keys if (value := root.get(key)) is not None)
+            for key, value in entries:
+                thing = "/".join(place_of(key))
+                self._met.add(thing)
+                yield thing, value
+
+    def check(self, objects: Readable, commits: Sequence[str]) -> None:
+        for shelf, names in self._names.items():
+            for name in () if names is True else names:
+                if f"{shelf}/{name}" not in self._met:
+                    known = _names(objects, commits, shelf)
+                    called = {"data": "column or dataset", "model": "model", "run": "run"}[shelf]
+                    shown = ", ".join(commit[:12] for commit in commits[:3])
+                    raise NotFoundError(
+                        f"there is no {called} {name!r} in {shown or 'a repository without commits'}"
+                        f"{nearest(name, known, '.')} It has {', '.join(map(repr, known[:10])) or 'none'}."
+                    )
+
+
+def _names(objects: Readable, commits: Sequence[str], shelf: str) -> list[str]:
+    found = set()
+    for commit in commits:
+        for key in SortedMap(objects, read_commit(objects, commit).root).keys():  # noqa: SIM118 - no dict
+            place = place_of(key)
+            found.update([place[1]] if place[0] == shelf else [])
+    return sorted(found)
+
+
+def _of_commits(objects: Readable, commits: Sequence[str], wanted: Wanted, chosen: _Chosen) -> Iterator[Need]:
+    looked_at = set()
+    for commit in commits:
+        for thing, value in chosen.things(SortedMap(objects, read_commit(objects, commit).root)):
+            record = parse(value, thing)
+            if (thing, record) in looked_at:
+                continue
+            looked_at.add((thing, record))
+            if wanted.keys is not None and isinstance(record, ColumnRecord):
+                for digest in _fragments(objects, thing, record, wanted.keys):
+                    yield Need(digest, "fragment", thing)
+            else:
+                yield from needs_of_thing(objects, thing, record)
+
+
+def _fragments(
+    objects: Readable, thing: str, record: ColumnRecord, keys: range | Sequence[Any]
+) -> Iterator[str]:
+    column = SortedMap(objects, record.pages)
+    if isinstance(keys, range) and keys.step == 1:
+        if keys:
+            bounds = _bounds(record, keys[0])[0], _bounds(record, keys[-1])[1]
+            yield from _between(column, *bounds)
+        return
+    for key in keys:
+        found = list(_between(column, *_bounds(record, key)))
+        if not found:
+            raise NotFoundError(
+                f"{thing} has no sample near the key {key!r}, so none under it. Nothing was fetched. Name "
+                "other keys, or a range, of which come those that there are."
+            )
+        yield from found
+
+
+def _bounds(record: ColumnRecord, key: Any) -> tuple[bytes, bytes]:
+    """Bytes between which the encoded keys are: not before the first, and before the second."""
+    key = check_key(key)
+    if record.nested and not isinstance(key, tuple):
+        prefix = encode((key, 0))[:-9]  # without the part
+        return prefix, prefix + b"\xff"
+    code = encode(key)
+    return code, code + b"\0"
+
+
+def _between(column: SortedMap, start: bytes, stop: bytes) -> Iterator[str]:
+    """The fragments that keys from ``start`` to before ``stop`` may be in."""
+    before = column.floor(start)
+    if before is not None and before[0] < start and Entry.of(*before).last >= start:
+        yield Entry.of(*before).digest
+    for first, value in column.items(start, stop):
+        yield Entry.of(first, value).digest
+
+
+def call_for(things: Sequence[str], history: bool = False) -> str:
+    """The call that brings these things, for messages."""
+    given = []
+    for shelf, argument in (("data", "data"), ("model", "models"), ("run", "runs")):
+        names = [thing.partition("/")[2] for thing in things if thing.startswith(f"{shelf}/")]
+        if names:
+            given.append(f"{argument}={names}")
+    return f"stock.fetch({', '.join([*given, *(['history=True'] if history else [])])})"

@@ -1,0 +1,208 @@
+"""Copies objects from repositories to another one: many in one pack, several packs at once."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import CorruptError
+from hopyard.objects.digests import Hasher
+from hopyard.stockroom.data.fragments import Fragment
+from hopyard.stockroom.packs.layout import META_KINDS, Location, Pack, Piece, put_pack
+from hopyard.stockroom.packs.writer import PACK_BYTES, PACK_OBJECTS
+from hopyard.stockroom.remotes.repository import Repository
+from hopyard.storage import LocalStore, Store
+from hopyard.storage.oserrors import write_errors
+from hopyard.storage.temporary import temporary_name
+
+PACKS_AT_ONCE = 4
+"""Packs and files that are under way at a time; each is held in memory where stores have no files."""
+_READS_AT_ONCE = 4  # for each of them
+_READ = 8 << 20  # bytes that one of these reads asks for
+_CHUNK = 16 << 20  # bytes of a file
+_IN_MEMORY = 4 * PACK_BYTES  # larger packs are put together in a file, wherever they go
+
+
+class Found(NamedTuple):
+    """An object to be copied: from where, and where it is there."""
+
+    source: Repository
+    place: Location
+
+    @property
+    def size(self) -> int:
+        return self.place.stop - self.place.start
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a transfer is.
+
+    Attributes:
+        nbytes: arrived durably; ``total``: bytes of all.
+        seconds: since it began.
+    """
+
+    nbytes: int
+    total: int
+    seconds: float
+
+    @property
+    def speed(self) -> float:
+        """Bytes a second."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+
+Report = Callable[[Progress], None]
+
+
+def copy(found: Mapping[str, Found], target: Repository, report: Report | None = None) -> int:
+    """Copy objects: data and files first, then metadata, in the order given. Returns their bytes.
+
+    Each pack and file is durable once it has arrived. If the copying fails or is killed, these stay and are found
+    when it is begun again. All bytes are checked against their digests on the way.
+
+    Raises:
+        CorruptError: an object is damaged at its source; StorageFullError and others as the stores.
+    """
+    groups: dict[str, list[str]] = {"data": [], "meta": [], "files": []}
+    for digest, (_, place) in found.items():
+        kind = place.kind
+        groups["files" if kind == "file" else "meta" if kind in META_KINDS else "data"].append(digest)
+    total = sum(one.size for one in found.values())
+    meter = _Meter(total, report)
+    with ThreadPoolExecutor(PACKS_AT_ONCE) as pool:
+        files = [partial(_copy_file, found[name], name, target) for name in groups["files"]]
+        _all(pool, [*_jobs("data", groups["data"], found, target), *files], meter)
+        _all(pool, list(_jobs("meta", groups["meta"], found, target)), meter)
+    return total
+
+
+class _Meter:
+    def __init__(self, total: int, report: Report | None) -> None:
+        self._total, self._report = total, report
+        self._done, self._began = 0, time.monotonic()
+
+    def add(self, nbytes: int) -> None:
+        self._done += nbytes
+        if self._report is not None:
+            self._report(Progress(self._done, self._total, time.monotonic() - self._began))
+
+
+_Job = Callable[[], int]
+
+
+def _all(pool: ThreadPoolExecutor, jobs: Sequence[_Job], meter: _Meter) -> None:
+    """Do all; of failures the first is raised, and what has not begun is left."""
+    waiting = {pool.submit(job) for job in jobs}
+    try:
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                meter.add(future.result())
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _jobs(group: str, names: Sequence[str], found: Mapping[str, Found], target: Repository) -> Iterator[_Job]:
+    """A job for each pack."""
+    batch: list[str] = []
+    size = 0
+    for name in names:
+        batch.append(name)
+        size += found[name].size
+        if size >= PACK_BYTES or len(batch) >= PACK_OBJECTS:
+            yield _PackJob(group, {each: found[each] for each in batch}, target)
+            batch, size = [], 0
+    if batch:
+        yield _PackJob(group, {each: found[each] for each in batch}, target)
+
+
+@dataclass(frozen=True)
+class _PackJob:
+    group: str
+    found: Mapping[str, Found]
+    target: Repository
+
+    def __call__(self) -> int:
+        data = read(self.found)
+        pieces = [_piece(name, one.place, data[name]) for name, one in self.found.items()]
+        size = sum(len(piece.data) for piece in pieces)
+        self.target.objects.learn([_put(self.target.store, self.group, pieces, size)])
+        return size
+
+
+def read(found: Mapping[str, Found]) -> dict[str, npt.NDArray[np.uint8]]:
+    """The bytes of objects, checked; several ranges at once where they come through a network."""
+    parts: list[tuple[Repository, list[str]]] = []
+    size = 0
+    for name, one in sorted(found.items(), key=lambda item: (item[1].place.pack, item[1].place.start)):
+        if not parts or parts[-1][0] is not one.source or size >= _READ:
+            parts.append((one.source, []))
+            size = 0
+        parts[-1][1].append(name)
+        size += one.size
+    if len(parts) == 1:
+        return parts[0][0].objects.read_many(parts[0][1])
+    data: dict[str, npt.NDArray[np.uint8]] = {}
+    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+        for part in pool.map(lambda part: part[0].objects.read_many(part[1]), parts):
+            data.update(part)
+    return data
+
+
+def _piece(name: str, place: Location, data: npt.NDArray[np.uint8]) -> Piece:
+    width = body = 0
+    if place.kind == "fragment":
+        with suppress(CorruptError):  # of a format that is not known here: it is carried, not understood
+            rows = Fragment(data).rows
+            width = 0 if rows.offsets is not None else rows.data.shape[1]
+            body = data.size - rows.data.nbytes
+    return Piece(name, place.kind, data.data, place.dtype, place.shape, width, body)
+
+
+def _put(store: Store, group: str, pieces: Sequence[Piece], size: int) -> Pack:
+    if size <= _IN_MEMORY or store.staging() is not None:
+        return put_pack(store, group, pieces)
+    with tempfile.TemporaryDirectory() as directory:
+        local = LocalStore(directory)
+        pack = put_pack(local, group, pieces)
+        path = local.path(pack.name)
+        assert path is not None
+        store.put_file(pack.name, path)
+        return pack
+
+
+def _copy_file(one: Found, name: str, target: Repository) -> int:
+    """Copy an object that is a file, by way of a temporary one where it is to be."""
+    staging = target.store.staging()
+    with tempfile.TemporaryDirectory() as directory:
+        temporary = (staging or Path(directory)) / temporary_name()
+        hasher = Hasher("hopyard.file")
+        try:
+            with write_errors(temporary), temporary.open("wb") as file:
+                for start in range(0, one.size, _CHUNK):
+                    chunk = one.source.store.get(one.place.pack, start, min(_CHUNK, one.size - start))
+                    hasher.update(chunk)
+                    file.write(chunk)
+            if hasher.hexdigest() != name:
+                raise CorruptError(
+                    f"{one.place.pack} in {one.source.store.url} is not what was written: it has another digest than "
+                    "its "
+                    "name says. Restore it from a copy, or fetch it from another remote that has it."
+                )
+            target.store.put_file(f"files/{name}", temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return one.size
