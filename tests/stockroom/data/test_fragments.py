@@ -28,8 +28,10 @@ CASES: dict[str, tuple[ColumnRecord, list[Key], list[Stored], str]] = {
         VARYING, [-3, 8, 9], [Tensor.from_numpy(np.zeros((2, n), np.int16)) for n in (0, 3, 1)],
         "6d84d41fd3383a98d35f0c42843bc9fee5a2bfab03a29f4ad8792625de75dadc",
     ),
-    "bytes": (TEXTS, [1, "a", "b\0"], ["one", "", "zwei \N{SNOWMAN}"], "06eac7cc326556a4ee3f890ca2a265e4c6380ac1bf9b3ce323b2c6ecf2b947c6"),
-    "pairs": (TEXTS, [(1, "a"), (1, "b")], ["x", "y"], "51b4869bcd8d3e7235fcb23573691f43242133a04b69b8b0ca75ae08f25b251e"),
+    "bytes": (TEXTS, [1, "a", "b\0"], ["one", "", "zwei \N{SNOWMAN}"],
+        "06eac7cc326556a4ee3f890ca2a265e4c6380ac1bf9b3ce323b2c6ecf2b947c6"),
+    "pairs": (TEXTS, [(1, "a"), (1, "b")], ["x", "y"],
+        "51b4869bcd8d3e7235fcb23573691f43242133a04b69b8b0ca75ae08f25b251e"),
 }  # fmt: skip
 
 
@@ -77,7 +79,7 @@ def test_what_is_no_fragment_says_so(change: str) -> None:
         "header": data.replace(b'"F32"', b'"X32"'),
         "keys": data.replace(b'{"range":7}', b'"sort of x"'),
     }[change]
-    with pytest.raises(CorruptError, match="is not a fragment .*hopyard stock verify"):
+    with pytest.raises(CorruptError, match=r"is not a fragment .*hopyard stock verify"):
         Fragment(np.frombuffer(damaged, np.uint8))
 
 

@@ -211,23 +211,16 @@ class Column(Mapping[Any, Any]):
         text = f"column {self.name!r} has no sample {key!r}"
         if not len(self):
             return _NoSampleError(f"{text}; it is empty. Add samples with .extend(...) or .update(...).")
-        first, last = (
-            decode(self._pages.at(n)[0] if not n else self._entry(n).last) for n in (0, len(self._pages) - 1)
-        )
+        first = decode(self._pages.at(0)[0])
+        last = decode(Entry.of(*self._pages.at(len(self._pages) - 1)).last)
         item = self._pages.floor(encode(key)) or self._pages.at(0)
         near = self._fragment(item[1][0]).keys
         names = [decode(code) for code in near] if near.dtype == object else []
-        hint = (
-            nearest(key, [name for name in names if isinstance(name, str)], ".")
-            if isinstance(key, str)
-            else "."
-        )
+        texts = [name for name in names if isinstance(name, str)]
+        hint = nearest(key, texts, ".") if isinstance(key, str) else "."
         return _NoSampleError(
-            f"{text}{hint.rstrip('.')}. It has {len(self)} samples, from {first!r} to {last!r}: see .keys()."
+            f"{text}{hint} It has {len(self)} samples, from {first!r} to {last!r}: see .keys()."
         )
-
-    def _entry(self, number: int) -> Entry:
-        return Entry.of(*self._pages.at(number))
 
     # In order
 

@@ -11,10 +11,10 @@ from hopyard.errors import DataError
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.gathering import Readable
-from hopyard.stockroom.data.given import Item, Settings
-from hopyard.stockroom.data.rows import Batch, Rows, count_before, encoded, find, keys_of, plain
+from hopyard.stockroom.data.given import Item, Settings, batches_of
+from hopyard.stockroom.data.rows import Batch, Rows, count_before, encoded, find, plain
 from hopyard.stockroom.data.rows import alike as unified
-from hopyard.stockroom.data.samples import Stored, rows_of, stored_sample, to_user
+from hopyard.stockroom.data.samples import Stored, stored_sample, to_user
 from hopyard.stockroom.maps import Key, SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
@@ -73,7 +73,7 @@ def merge_columns(
     if base is not None and base.settings != ours.settings:
         base = None
     changed_here = _samples(objects, base, ours)
-    if not changed_here and (base is None or base.count):
+    if not changed_here:
         return theirs, []
     conflicts: list[tuple[Key, str]] = []
     new: dict[bytes, Stored] = {}
@@ -93,7 +93,7 @@ def merge_columns(
             gone.append(code)
         elif after is not None and after != present:
             new[code] = after
-    batches = [Batch(keys_of(list(new)), rows_of(list(new.values()), ours))] if new else []
+    batches = batches_of(list(new), list(new.values()), ours)
     return rewrite(writer, ours, batches, gone), conflicts
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -17,12 +18,11 @@ from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.gathering import Positions, Readable
 from hopyard.stockroom.data.given import Settings
-from hopyard.stockroom.data.rows import Batch, encoded, keys_of
+from hopyard.stockroom.data.rows import Batch, encoded
 from hopyard.stockroom.data.samples import (
     Stored,
     empty_record,
     is_array,
-    rows_of,
     stored_dtype,
     to_user,
 )
@@ -219,7 +219,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             items = given.numbered(values, first, settings)
             batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
         count = self._write(batches, settings, [])
-        self._next = first + count
+        self._next = None if self._column.record.nested else first + count
 
     def replace(self, values: Any) -> None:
         """Have these samples instead of all there are: an array or iterable as for ``extend``, or a mapping.
@@ -375,13 +375,10 @@ class ColumnDraft(MutableMapping[Any, Any]):
             self.flush()
 
     def _rewritten(self, writer: Writer, record: ColumnRecord) -> ColumnRecord:
-        new = sorted((code, value) for code, value in self._pending.items() if value is not None)
-        gone = sorted(code for code, value in self._pending.items() if value is None)
-        batches = []
-        if new:
-            batches = [
-                Batch(keys_of([code for code, _ in new]), rows_of([value for _, value in new], record))
-            ]
+        changes = sorted(self._pending.items(), key=itemgetter(0))
+        new = [(code, value) for code, value in changes if value is not None]
+        gone = [code for code, value in changes if value is None]
+        batches = given.batches_of([code for code, _ in new], [value for _, value in new], record)
         return rewrite(writer, record, batches, gone)
 
     def _group(self, first: int | str) -> list[bytes]:

@@ -136,10 +136,15 @@ def batches_of_items(items: Iterator[Item], settings: Settings, at_once: bool = 
     while some := list(items if at_once else islice(items, _some(settings))):
         keys, stored = settings.take(some)
         assert settings.record is not None
-        encoded = keys_of([encode(key) for key in keys])
-        ends = _ends(stored)
-        for start, stop in zip([0, *ends], ends, strict=False):
-            yield Batch(encoded[start:stop], rows_of(stored[start:stop], settings.record))
+        yield from batches_of([encode(key) for key in keys], stored, settings.record)
+
+
+def batches_of(codes: Sequence[bytes], stored: Sequence[Stored], record: ColumnRecord) -> Iterator[Batch]:
+    """Samples that fit under encoded keys that ascend, in chunks."""
+    start = 0
+    for stop in _ends(stored):
+        yield Batch(keys_of(codes[start:stop]), rows_of(stored[start:stop], record))
+        start = stop
 
 
 def _some(settings: Settings) -> int:
@@ -155,7 +160,7 @@ def _ends(stored: Sequence[Stored]) -> list[int]:
         if size >= _CHUNK:
             ends.append(at + 1)
             size = 0
-    return ends if ends and ends[-1] == len(stored) else [*ends, len(stored)]
+    return ends if not stored or ends[-1:] == [len(stored)] else [*ends, len(stored)]
 
 
 def plain_numbers(values: Any, settings: Settings) -> npt.NDArray[Any] | None:

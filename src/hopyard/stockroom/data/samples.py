@@ -219,25 +219,28 @@ def settle(
 def _cast(array: npt.NDArray[Any], dtype: str, say: Callable[[str], DataError]) -> Tensor:
     """Numbers without a dtype of their own, as ``dtype`` if that is exact."""
     own = _COMMON[array.dtype.name]
-    if own != dtype and not (is_uncommon(dtype) or (array.dtype == bool) != (dtype == "BOOL")):
-        with np.errstate(all="ignore"):
-            cast = array.astype(raw_dtype(dtype))
-            if array.dtype.kind == "c" and cast.dtype.kind != "c":
-                exact = False
-            else:
-                exact = bool(
-                    np.array_equal(cast.astype(array.dtype), array, equal_nan=array.dtype.kind in "fc")
-                )
-                exact = exact and bool(np.array_equal(cast, array, equal_nan=array.dtype.kind in "fc"))
-        if exact:
+    if own == dtype:
+        return Tensor.from_numpy(array)
+    if not is_uncommon(dtype):
+        cast = _cast_exactly(array, raw_dtype(dtype))
+        if cast is not None:
             return Tensor.from_numpy(cast)
-    if own != dtype:
-        shown = repr(array.tolist())
-        raise say(
-            f"is {shown if len(shown) < 60 else dtype_name(own)}, which {dtype_name(dtype)}, the dtype of the others, "
-            "cannot hold exactly. Give an array of that dtype, or replace the whole column"
-        )
-    return Tensor.from_numpy(array)
+    shown = repr(array.tolist())
+    raise say(
+        f"is {shown if len(shown) < 60 else dtype_name(own)}, which {dtype_name(dtype)}, the dtype of the others, "
+        "cannot hold exactly. Give an array of that dtype, or replace the whole column"
+    )
+
+
+def _cast_exactly(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    if (array.dtype.kind == "b") != (dtype.kind == "b") or (array.dtype.kind == "c" and dtype.kind != "c"):
+        return None
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        has_nan = array.dtype.kind in "fc"
+        exact = np.array_equal(cast, array, equal_nan=has_nan)
+        exact = exact and np.array_equal(cast.astype(array.dtype), array, equal_nan=has_nan)
+    return cast if exact else None
 
 
 def record_for(values: Sequence[Stored], nested: bool) -> ColumnRecord:
