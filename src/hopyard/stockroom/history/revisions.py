@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterator
@@ -80,9 +81,7 @@ def _start(objects: Objects, references: References, name: str, head: str | None
                 "HEAD means no commit: nothing is committed yet. Commit first: hopyard stock commit."
             )
         return head
-    names = {kind: references.names(kind) for kind in _KINDS}
-    given = {f"{kind}/{called}": commit for kind in _KINDS for called, commit in names[kind].items()}
-    called = {full: given[full] for full in (name, *(f"{kind}/{name}" for kind in _KINDS)) if full in given}
+    called = _called(references, name)
     if len(set(called.values())) > 1:
         raise _ambiguous(objects, name, called)
     if called:
@@ -95,8 +94,21 @@ def _start(objects: Objects, references: References, name: str, head: str | None
     if len(commits) > 1:
         raise _ambiguous(objects, name, {digest: digest for digest in commits})
     if not commits:
-        raise _unknown(name, [*(called for kind in _KINDS for called in names[kind]), "HEAD"])
+        raise _unknown(
+            name, [*dict.fromkeys(each for kind in _KINDS for each in references.names(kind)), "HEAD"]
+        )
     return read_commit(objects, commits[0]).digest
+
+
+def _called(references: References, name: str) -> dict[str, str]:
+    """The references that may be called so, by full name, and their commits."""
+    found = {}
+    for full in (name, *(f"{kind}/{name}" for kind in _KINDS)):
+        with contextlib.suppress(UsageError):  # none can have this name
+            commit = references.tip(full).commit
+            if commit is not None:
+                found[full] = commit
+    return found
 
 
 def _ambiguous(objects: Objects, name: str, candidates: dict[str, str]) -> NotFoundError:
