@@ -14,7 +14,7 @@ import pytest
 
 from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom.history.references import References, Tip, check_name
-from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -190,3 +190,7 @@ def run_race(store: Store, racers: int, rounds: int) -> None:
 
 def test_of_processes_that_race_exactly_one_wins_each_time(tmp_path: Path) -> None:
     run_race(LocalStore(tmp_path), racers=4, rounds=25)
+
+
+def test_of_processes_that_race_in_a_bucket_exactly_one_wins_each_time(s3_url: str) -> None:
+    run_race(open_store(s3_url), racers=3, rounds=4)
