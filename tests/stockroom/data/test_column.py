@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.stockroom.data import Column, ColumnDraft
 from hopyard.stockroom.packs import Objects
-from hopyard.storage import LocalStore
+from hopyard.storage import LocalStore, MemoryStore
 
 Publish = Callable[[ColumnDraft], Column]
 IMAGES = np.random.default_rng(0).integers(0, 255, (5000, 10, 40), np.uint8)
@@ -167,6 +167,32 @@ def test_packs_that_were_replaced_are_looked_up_again(tmp_path: Path) -> None:
     (new,) = (tmp_path / "other" / "packs").glob("data-*")
     new.rename(pack.with_name(new.name))
     assert_array_equal(Column(objects, "image", record).take([4]), IMAGES[[4]])
+
+
+def test_what_is_not_here_is_fetched_only_as_far_as_it_is_read(tmp_path: Path) -> None:
+    remote, here = Objects(MemoryStore()), LocalStore(tmp_path / "clone")
+    with remote.writing() as writer:
+        draft = ColumnDraft(remote, writer, "image")
+        draft.extend(IMAGES)
+        record = draft.flush()
+    assert record is not None
+    asked: list[str] = []
+
+    def fetch(digests: Sequence[str]) -> None:
+        asked.extend(digests)
+        with Objects(here).writing() as writer:
+            for digest in digests:
+                kind = remote.locate(digest).kind
+                writer.add(kind, remote.read(digest).tobytes())
+
+    column = Column(Objects(here, absent=fetch), "image", record)
+    assert_array_equal(column[4999], IMAGES[4999])
+    assert len(asked) == 2  # the page and the fragment
+    assert_array_equal(column.take([4999, 4998]), IMAGES[[4999, 4998]])
+    assert len(asked) == 2
+    for _ in range(3):  # from fragments, and from a table when all are here
+        assert_array_equal(column.take(np.arange(5000)), IMAGES)
+    assert len(asked) == len(set(asked)) > 3
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])

@@ -53,6 +53,8 @@ class Column(Mapping[Any, Any]):
         self._objects, self.name, self.record = objects, name, record
         self._pages = SortedMap(objects, record.pages)
         self._last: tuple[str, Fragment] | None = None
+        self._table: Table | None = None
+        self._asked = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._objects, self.name, self.record)
@@ -263,7 +265,7 @@ class Column(Mapping[Any, Any]):
             )
         places = places.astype(np.int64, copy=False)
         try:
-            if row_width(self.record) is None:
+            if self._row[0] is None:
                 return self._take_varying(places, out)
             return self._take_fixed(places, out)
         except IndexError:
@@ -275,14 +277,15 @@ class Column(Mapping[Any, Any]):
             ) from None
 
     def _take_fixed(self, places: Positions, out: npt.NDArray[Any] | None) -> Any:
-        dtype, shape = raw_dtype(self.record.dtype), tuple(length or 0 for length in self.record.shape)
-        given = self._checked_out(out, (len(places), *shape), dtype)
-        if self._table is not None and len(places):
-            result = self._table.take(places, given)
+        width, dtype, shape = self._row
+        given = out if out is None else self._checked_out(out, (len(places), *shape), dtype)
+        table = self._find_table()
+        if table is not None and len(places):
+            result = table.take(places, given)
         else:
             places = checked(places, len(self))
             result = np.empty((len(places), *shape), dtype) if given is None else given
-            if row_width(self.record) and len(places):
+            if width and len(places):
                 flat = result.reshape(len(places), -1).view(np.uint8)
                 for where, rows in self._fragments.take(places):
                     flat[where] = rows.data
@@ -301,10 +304,8 @@ class Column(Mapping[Any, Any]):
         return result
 
     def _checked_out(
-        self, out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> npt.NDArray[Any] | None:
-        if out is None:
-            return None
+        self, out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> npt.NDArray[Any]:
         if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous or not out.flags.writeable:
             raise UsageError(
                 f"out= is {out.dtype} of shape {out.shape}, but {shape[0]} samples of column {self.name!r} need a "
@@ -334,12 +335,19 @@ class Column(Mapping[Any, Any]):
         return Fragments(self._objects, [Entry.of(*item) for item in self._pages.items()])
 
     @cached_property
-    def _table(self) -> Table | None:
-        width = row_width(self.record)
+    def _row(self) -> tuple[int | None, np.dtype[Any], tuple[int, ...]]:
+        """Bytes, dtype and shape of each sample; the bytes None if they differ."""
         shape = tuple(length or 0 for length in self.record.shape)
-        if not width:
-            return None
-        return table_of(self._objects, self._fragments, raw_dtype(self.record.dtype), shape, width)
+        return row_width(self.record), raw_dtype(self.record.dtype), shape
+
+    def _find_table(self) -> Table | None:
+        """All samples as a table, if all fragments are here in files. That is looked at rarely, while they are not."""
+        width, dtype, shape = self._row
+        if self._table is None and width:
+            self._asked += 1
+            if self._asked & (self._asked - 1) == 0:
+                self._table = table_of(self._objects, self._fragments, dtype, shape, width)
+        return self._table
 
 
 class _Items(ItemsView[Any, Any]):

@@ -29,7 +29,9 @@ Positions = npt.NDArray[np.int64]
 _AT_ONCE = 16  # fragments that are asked for together
 _KEPT = 16  # fragments that a column keeps at hand
 _ROUNDS = 3  # of locating fragments whose pack was gone when it was to be mapped
-_LOOKED_UP = 1 << 22  # samples of which it is kept where they are: a search for each costs more than 64 bytes of it
+_LOOKED_UP = (
+    1 << 22
+)  # samples of which it is kept where they are: a search for each costs more than 64 bytes of it
 _NEARLY_ALL = 0.2  # of the fragments are left to be checked
 
 
@@ -262,10 +264,12 @@ class Table:
 def table_of(
     objects: Readable, fragments: Fragments, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
 ) -> Table | None:
-    """The table of a column's samples; None where they cannot be mapped."""
+    """The table of a column's samples; None where they cannot be mapped, or are not all here."""
     if not isinstance(objects, Objects) or not width or not fragments.entries:
         return None
     digests = [entry.digest for entry in fragments.entries]
+    if objects.missing(digests):
+        return None
     for _ in range(_ROUNDS):
         places = objects.locate_many(digests)
         if objects.path(places[digests[0]].pack) is None:
