@@ -68,6 +68,7 @@ def test_windows_that_are_over_keep_no_files_that_the_cache_gave_up(tmp_path):
     assert sum(len(batch["row"]) for batch in loader) == 400
     assert list(tmp_path.glob("cache/*.flat"))
     gc.collect()
+    durability.join()
     assert str(tmp_path / "cache") not in Path("/proc/self/maps").read_text()
 
 
@@ -139,6 +140,7 @@ def memory_files():
 def test_a_dataset_that_nobody_has_holds_neither_memory_nor_descriptors(tmp_path):
     path = write(tmp_path / "a.parquet")
     gc.collect()
+    durability.join()  # opens and closes descriptors
     gc.disable()
     try:
         dataset = open_dataset(path, cache=False)

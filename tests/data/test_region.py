@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopyard.data.cache.durability import durability
 from hopyard.data.reading.region import region_of
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, NotFoundError
@@ -58,6 +59,7 @@ def test_a_file_that_lost_bytes_or_is_gone_is_named_instead_of_mapped(tmp_path):
 
 def test_many_small_files_are_read_so_that_mappings_suffice(tmp_path):
     files = make_files(tmp_path, [1 + number for number in range(1100)])
+    durability.join()  # its thread maps and unmaps meanwhile
     before = len(Path("/proc/self/maps").read_text().splitlines())
     region = region_of(files, [60])
     assert len(Path("/proc/self/maps").read_text().splitlines()) < before + 100

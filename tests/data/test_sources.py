@@ -1,8 +1,11 @@
 """Whatever holds rows gives the same columns and the same fingerprint."""
 
 import datetime
+import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -363,6 +366,77 @@ def test_changed_parquet_names_row_group_and_column(tmp_path, table):
     path.write_bytes(content)
     with pytest.raises(CorruptError, match=r"t.parquet, row group 3, column 'score': cannot be decoded"):
         as_source(path).collect()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("twice.csv", b"a,a\n1,2\n", "must be unique, but these occur more than once: a"),
+        (
+            "plain.csv.gz",
+            b"a,b\n1,2\n",
+            r"plain\.csv\.gz cannot be read as CSV: .*header check. Correct the file",
+        ),
+        (
+            "latin.csv",
+            "a,b\nK\xf6ln,2\n".encode("latin1"),
+            "column 'a': its text is not UTF-8. Save the file as UTF-8",
+        ),
+        ("empty.csv", b"", r"empty\.csv cannot be read as CSV: Empty CSV file"),
+    ],
+)
+def test_what_is_wrong_with_a_csv_file_is_said(tmp_path, name, content, text):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=text):
+        as_source(tmp_path / name)
+
+
+def test_patterns_lead_to_directories_too(tmp_path, table):
+    for day in range(3):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(table.select(["label"]), tmp_path / f"day={day}" / "part.parquet")
+    for pattern in ("day=[12]", "day=[12]/*.parquet", "day=[12]/**"):
+        days = as_source(tmp_path / pattern).collect().columns["day"].values
+        assert days.tolist() == [1] * len(table) + [2] * len(table)
+
+
+@pytest.fixture
+def shared():
+    """A directory that every user may look into, unlike ``tmp_path``."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_files_that_may_not_be_read_are_said(shared, table):
+    pq.write_table(table, shared / "a.parquet")
+    (shared / "b.csv").write_text("a\n1\n")
+    (shared / "closed").mkdir()
+    names = ["a.parquet", "b.csv", "closed", "closed/c.parquet"]
+    code = (
+        "import os, sys\nfrom hopyard.data import as_source, open_dataset\nfrom hopyard.errors import StorageError\n"
+        "if os.geteuid() == 0: os.seteuid(65534)\n"
+        "for path in sys.argv[1:]:\n"
+        "    for use in (as_source, open_dataset):\n"
+        "        try: use(path)\n"
+        "        except StorageError as error: print(error)\n"
+        "        except Exception as error: print(repr(error))\n"
+    )
+    for name in names[:3]:
+        (shared / name).chmod(0)
+    try:
+        paths = [str(shared / name) for name in names]
+        said = subprocess.run(
+            [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
+        )
+    finally:
+        for name in names[:3]:
+            (shared / name).chmod(0o755)
+    lines = said.stdout.splitlines()
+    assert len(lines) == 8
+    assert "b.csv is not a Parquet file" in lines.pop(3)
+    for line in lines:
+        assert re.search(r" cannot be read: Permission denied\. Give this user the right to read it\.", line)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 9], [1, 2, 5], [0, 6, 5], [0, 2, 4]])

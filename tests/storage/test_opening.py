@@ -35,6 +35,12 @@ def test_memory_stores_are_found_by_name_and_apart_without() -> None:
         MemoryStore("shared-one").get("runs/b")
 
 
+@pytest.mark.parametrize("url", [None, 5, ["a"]])
+def test_what_is_no_place_is_refused(url: object) -> None:
+    with pytest.raises(UsageError, match=rf"but {type(url).__name__} was given\. Give for example"):
+        open_store(url)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("url", ["hdfs://host/x", "webhdfs://host/x"])
 def test_stores_of_later_versions_say_so(url: str) -> None:
     with pytest.raises(UsageError, match=f"{url.split(':')[0]}://.* does not open.*later version of hopyard"):

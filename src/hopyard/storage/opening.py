@@ -25,10 +25,15 @@ def open_store(url: str | os.PathLike[str] | Store) -> Store:
 
     Raises:
         MissingExtraError: the extra for stores of that kind is not installed.
-        UsageError: the URL's scheme is unknown, or is one that this version does not open.
+        UsageError: it is none of these; the URL's scheme is unknown, or is one that this version does not open.
     """
     if isinstance(url, Store):
         return url
+    if not isinstance(url, (str, os.PathLike)):
+        raise UsageError(
+            f"A store is a path, a URL or a Store, but {type(url).__qualname__} was given. Give for example "
+            "'experiments' or 's3://bucket/prefix'."
+        )
     text = os.fspath(url)
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
     if scheme is None or scheme[1].lower() == "file":

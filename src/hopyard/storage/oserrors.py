@@ -58,7 +58,8 @@ def write_error(file: str, error: OSError) -> StorageError | InvalidNameError:
 def read_error(file: str, error: OSError) -> StorageError:
     """The error for a failed read of ``file``, which is there."""
     if error.errno in _FORBIDDEN:
-        return StorageError(f"{file} cannot be read: {error.strerror}. Give this user the right to read it.")
+        reason = os.strerror(error.errno or 0)  # Arrow's own text names the file once more
+        return StorageError(f"{file} cannot be read: {reason}. Give this user the right to read it.")
     return StorageError(f"reading {file} failed: {error}. Look at the disk or its mount.")
 
 

@@ -1,10 +1,13 @@
 """Damaged entries are made again; files and directories of others are left alone."""
 
+from pathlib import Path
+
 import pytest
 
 from hopyard.data.cache.durability import durability
 from hopyard.data.cache.node import NodeCache
-from hopyard.errors import UsageError
+from hopyard.errors import NotWritableError, UsageError
+from hopyard.storage import files
 
 from .entries import content_of, key, put, sized
 
@@ -93,6 +96,38 @@ def test_a_directory_whose_maker_was_killed_is_taken_over(cache, length):
     tag.write_bytes(whole[:length])
     put(NodeCache(cache.path), 1)
     assert tag.read_bytes() == whole
+
+
+def test_what_came_while_the_directory_was_removed_is_kept(cache):
+    """``rm -rf`` deletes the mark, then fails since the directory has a new entry."""
+    put(cache, 1, b"kept")
+    (cache.path / "CACHEDIR.TAG").unlink()
+    again = NodeCache(cache.path)
+    put(again, 2)
+    assert (cache.path / "CACHEDIR.TAG").exists()
+    assert content_of(again.find(key(1))) == b"kept"
+    (cache.path / "CACHEDIR.TAG").unlink()
+    (cache.path / "photo.jpg").write_bytes(b"")
+    with pytest.raises(UsageError, match="a directory with other files in it"):
+        NodeCache(cache.path).prepare()
+
+
+@pytest.mark.parametrize("removals", [1, 2, 3])
+def test_a_directory_that_is_removed_while_it_is_made_is_made_again(cache, monkeypatch, removals):
+    make, left = files.make_directory, iter(range(removals))
+
+    def make_and_remove(folder):
+        make(folder)
+        if next(left, None) is not None:
+            Path(folder).rmdir()
+
+    monkeypatch.setattr(files, "make_directory", make_and_remove)
+    if removals < 3:
+        cache.prepare()
+        assert (cache.path / "CACHEDIR.TAG").exists()
+    else:
+        with pytest.raises(NotWritableError, match="cannot be written: No such file or directory"):
+            cache.prepare()
 
 
 def test_a_directory_that_is_removed_is_made_again(cache):

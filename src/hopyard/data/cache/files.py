@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hopyard.data.cache.format import boot_id
+from hopyard.data.cache.format import boot_id, read
 from hopyard.errors import NotWritableError, UsageError
 from hopyard.storage import files
 
@@ -34,6 +34,7 @@ _TOTAL = struct.Struct("<16sQ")
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _DIGITS = frozenset("0123456789abcdef")
 _LENGTHS = range(16, 129)
+_ATTEMPTS = 3  # to make a directory that someone removes meanwhile
 
 _claimed: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 _locked: set[int] = set()
@@ -96,25 +97,51 @@ def prepare(folder: str) -> None:
         OSError: no space.
     """
     with write_errors(folder):
-        files.make_directory(folder)
-        check_own(folder)
-        if is_own(folder):
-            return
-        fd = os.open(f"{folder}/{TAG}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            files.write_all(fd, _TAG)
-        finally:
-            os.close(fd)
-        files.sync(folder)
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(FileNotFoundError):  # someone removes it
+                _prepare(folder)
+                return
+        _prepare(folder)
+
+
+def _prepare(folder: str) -> None:
+    files.make_directory(folder)
+    check_own(folder)
+    if is_own(folder):
+        return
+    fd = os.open(f"{folder}/{TAG}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        files.write_all(fd, _TAG)
+    finally:
+        os.close(fd)
+    files.sync(folder)
 
 
 def _is_fresh(folder: str) -> bool:
-    """Whether nothing is in it but, at most, the beginning of a mark that another process makes or died at."""
+    """Whether nothing is in it but, at most, the beginning of a mark that another process makes or died at, and whole
+    entries that came while someone removed the directory, and with it the mark."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208
+        names = [name for name in os.listdir(folder) if not _is_left(f"{folder}/{name}")]  # noqa: PTH208
+        return not names or (names == [TAG] and _TAG.startswith(Path(folder, TAG).read_bytes()))
     except FileNotFoundError:
         return True
-    return not names or (names == [TAG] and _TAG.startswith(Path(folder, TAG).read_bytes()))
+
+
+def _is_left(path: str) -> bool:
+    """Whether it is an entry of a cache, or the number of the bytes of all."""
+    name = os.path.basename(path)  # noqa: PTH119
+    if name != BOOK and not (name.endswith(FLAT) and is_key(name.removesuffix(FLAT))):
+        return False
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.fstat(fd).st_size in (0, _TOTAL.size) if name == BOOK else read(fd) is not None
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 # Who may make an entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from hopyard.errors import DataError, NotFoundError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.opening import STORE_SCHEMES
+from hopyard.storage.oserrors import read_error
 
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -63,6 +65,7 @@ def find_data(path: str | Path) -> list[FoundFile]:
 
     Raises:
         NotFoundError: there are none.
+        StorageError: a directory may not be read.
         DataError: it is a URL of a kind that no store has.
     """
     text = str(path)
@@ -71,11 +74,11 @@ def find_data(path: str | Path) -> list[FoundFile]:
         files, missing = _in_store(text), f"no object {text}, and {data} it"
     else:
         place = Path(unquote(urlparse(text).path) if text.startswith("file://") else text).expanduser()
-        if place.is_dir():
-            files, missing = _listed(place) or _below(place), f"{data} {text}"
-        else:
-            files = [FoundFile(str(place), place.name)] if place.is_file() else _matching(place)
-            missing = f"no file or directory {text}"
+        missing = f"{data} {text}" if os.path.isdir(place) else f"no file or directory {text}"  # noqa: PTH112
+        try:
+            files = _on_this_machine(place)
+        except OSError as error:
+            raise read_error(text, error) from error
     if not files:
         raise NotFoundError(f"There is {missing}. Check the path.")
     return files
@@ -104,8 +107,9 @@ def _in_store(url: str) -> list[FoundFile]:
     directory = fixed and fixed + "/"
     names = [entry.name for entry in store.list(fixed)]
     if is_wild(key):
-        pattern = key.split("/")
-        names = [name for name in names if _matches(name.split("/"), pattern)]
+        names = [
+            name for name in names if _is_matched(name, key.split("/"), _is_data(name[len(directory) :]))
+        ]
     elif directory + MANIFEST_NAME in names:
         manifest = store.get(directory + MANIFEST_NAME)
         entries = Manifest.from_bytes(manifest, f"{url}/{MANIFEST_NAME}").files
@@ -113,6 +117,13 @@ def _in_store(url: str) -> list[FoundFile]:
     else:
         names = [name for name in names if _is_data(name[len(directory) :])]
     return [FoundFile(name, name[len(directory) :], store) for name in names]
+
+
+def _is_matched(name: str, pattern: Sequence[str], or_directory: bool) -> bool:
+    """Whether the pattern is of the name, or of a directory that it is in."""
+    parts = name.split("/")
+    ends = range(1, len(parts) + 1) if or_directory else [len(parts)]
+    return any(_matches(parts[:end], pattern) for end in ends)
 
 
 def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -131,9 +142,15 @@ def _not_local(url: str) -> DataError:
     )
 
 
-def _below(directory: Path) -> list[FoundFile]:
+def _on_this_machine(place: Path) -> list[FoundFile]:
+    if place.is_dir():
+        return _listed(place) or _below(place, place)
+    return [FoundFile(str(place), place.name)] if place.is_file() else _matching(place)
+
+
+def _below(directory: Path, named: Path) -> list[FoundFile]:
     found = [
-        FoundFile(str(file), file.relative_to(directory).as_posix()) for file in sorted(directory.rglob("*"))
+        FoundFile(str(file), file.relative_to(named).as_posix()) for file in sorted(directory.rglob("*"))
     ]
     return [each for each in found if _is_data(each.relative)]
 
@@ -147,8 +164,13 @@ def _matching(pattern: Path) -> list[FoundFile]:
     if fixed is None:
         return []
     directory = Path(*pattern.parts[:fixed])
-    files = sorted(map(Path, glob.glob(str(pattern), recursive=True)))  # noqa: PTH207, a pattern may be absolute
-    return [FoundFile(str(file), file.relative_to(directory).as_posix()) for file in files]
+    found: dict[FoundFile, None] = {}
+    for place in sorted(map(Path, glob.glob(str(pattern), recursive=True))):  # noqa: PTH207, may be absolute
+        if place.is_dir():
+            found |= dict.fromkeys(_below(place, directory))
+        else:
+            found[FoundFile(str(place), place.relative_to(directory).as_posix())] = None
+    return list(found)
 
 
 def _listed(directory: Path) -> list[FoundFile]:

@@ -91,7 +91,7 @@ def open_dataset(
     if is_url(os.fspath(data)):
         return _from_url(os.fspath(data), split, options)
     path = local_directory(data)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - False where it may not be looked at
         return _from_store(open_store(path), split, options)
     return _from_files(find_data(path), options)
 

@@ -260,8 +260,11 @@ def are_all(levels: bytes, level: int, count: int) -> bool:
     width = level.bit_length()
     try:
         for _, number, common, bits in _runs(levels, width, count):
-            expected = level * _every(width, number * width) & _ones(number * width)
-            if common != level if common is not None else bits != expected:
+            if common is None:
+                regular = bits == level * _every(width, number * width) & _ones(number * width)
+            else:
+                regular = common == level
+            if not regular:
                 return False
     except ValueError:
         return False

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.objects.digests import digest
 from hopyard.storage.base import Store
+from hopyard.storage.oserrors import read_error
 
 READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
 """Of ``pyarrow.parquet.ParquetFile``: checksums are looked at where pages have them, and old timestamps (INT96)
@@ -142,6 +143,7 @@ class StoredFile:
 
         Raises:
             CorruptError: it is no Parquet file, or only a part of one.
+            StorageError: it may not be read.
         """
         known = _footers.get(self.identity)
         if known is None:
@@ -153,6 +155,8 @@ class StoredFile:
     def _read_footer(self) -> pq.FileMetaData:
         try:
             return pq.read_metadata(self._source())
+        except PermissionError as error:
+            raise read_error(self.name, error) from error
         except (pa.ArrowInvalid, OSError) as error:
             raise CorruptError(
                 f"{self.name} ({self.size} bytes) is not a complete Parquet file: {str(error).rstrip('. ')}. Restore "

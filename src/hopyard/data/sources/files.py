@@ -25,6 +25,7 @@ from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.data.sources.memory import MemorySource, from_table
 from hopyard.data.sources.restore import restore
 from hopyard.errors import DataError
+from hopyard.storage.oserrors import read_error
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -61,8 +62,16 @@ def _from_csv(files: Sequence[FoundFile]) -> MemorySource:
         try:
             with pa.input_stream(source, compression="gzip" if ending.endswith(".gz") else None) as stream:
                 tables.append(csv.read_csv(stream, parse_options=csv.ParseOptions(delimiter=delimiter)))
-        except pa.ArrowInvalid as error:
+        except PermissionError as error:
+            raise read_error(str(file), error) from error
+        except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"{file} cannot be read as CSV: {error}. Correct the file.") from error
+        check_names(tables[-1].schema.names)
+        if other := [field.name for field in tables[-1].schema if pa.types.is_binary(field.type)]:
+            raise DataError(
+                f"{file}, column {other[0]!r}: its text is not UTF-8. Save the file as UTF-8, or read it with pandas "
+                "(encoding=...) and give the frame."
+            )
     _check_same_columns(files, [table.schema.names for table in tables])
     return from_table(pa.concat_tables(tables, promote_options="permissive"))
 
