@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from hopyard.data import Dataset, prepare
 from hopyard.errors import UsageError
+from hopyard.stockroom.data.datasets import read_manifest, store_dataset
 from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
-from hopyard.stockroom.history.merge import merge_roots
+from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.records import ModelRecord, RunRecord
-from hopyard.storage import MemoryStore
+from hopyard.stockroom.records import DatasetRecord, ModelRecord, RunRecord
+from hopyard.storage import LocalStore, MemoryStore
 
 from .repository import Repository, change, contents
 
@@ -45,6 +50,19 @@ def test_what_one_side_changed_is_taken_and_what_both_changed_alike_is_so(reposi
     assert repository.merge(theirs, ours) == (expected, [])
     assert repository.merge(ours, base) == (repository.contents(ours), [])
     assert repository.merge(base, theirs) == (repository.contents(theirs), [])
+
+
+def test_where_one_side_follows_the_other_nothing_is_merged(repository: Repository) -> None:
+    base = repository.commit(values={"a": 1})
+    later = repository.commit(base, values={"a": 2})
+    side = repository.commit(base, values={"b": 2})
+    writer = repository.objects.writing()
+    root, last = (read_commit(repository.objects, commit).root for commit in (base, later))
+    assert merge_commits(writer, later, base) == MergeResult(last, [], "up to date")
+    assert merge_commits(writer, base, base) == MergeResult(root, [], "up to date")
+    assert merge_commits(writer, base, later) == MergeResult(last, [], "fast-forward")
+    assert merge_commits(writer, later, side).how == "merged"
+    assert merge_commits(writer, later, repository.commit(values={"c": 3})).how == "merged"
 
 
 def test_a_sample_added_to_a_column_that_was_removed_there_is_a_conflict(repository: Repository) -> None:
@@ -125,6 +143,36 @@ def test_models_are_merged_whole_and_runs_stand_beside_each_other(repository: Re
         same = merge_roots(writer, None, made("b", "2"), made("b", "3"))
     assert same.conflicts == []
     assert Draft(repository.objects, same.root).names("run") == ["2", "3"]
+
+
+def test_datasets_are_merged_by_their_files(repository: Repository, tmp_path: Path) -> None:
+    def made(*seeds: int) -> str | None:
+        """The root map with a dataset of one file for each seed."""
+        store, files = LocalStore(tmp_path / "files"), []
+        for seed in seeds:
+            folder = LocalStore(tmp_path / f"{seed}")
+            part = prepare({"id": np.arange(20)}, folder, validation=None, seed=seed).train
+            assert part.store is not None
+            (entry,) = part.manifest.files
+            store.put(f"{entry.digest}.parquet", part.store.get(entry.name))
+            files.append(replace(entry, name=f"{entry.digest}.parquet"))
+        manifest = replace(part.manifest, files=tuple(files), fingerprint=str(seeds))
+        draft = Draft(repository.objects, None)
+        draft.set("data", "train", store_dataset(draft.writer, Dataset(store, manifest)))
+        return draft.flush()
+
+    def files_of(root: str | None) -> set[str]:
+        record = Draft(repository.objects, root).record("data", "train")
+        assert isinstance(record, DatasetRecord)
+        return {entry.digest for entry in read_manifest(repository.objects, record, "it").files}
+
+    with repository.objects.writing() as writer:
+        added = merge_roots(writer, made(1, 2), made(1, 2, 3), made(1, 4))
+        replaced = merge_roots(writer, made(1), made(2), made(3))
+    assert added.conflicts == []
+    assert files_of(added.root) == files_of(made(1, 3, 4))
+    assert shown(replaced.conflicts) == [("data/train", None, "both changed")]
+    assert replaced.root == made(2)
 
 
 def test_who_decides_is_checked(repository: Repository) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.conflicts import merge_columns
@@ -44,13 +44,18 @@ _DISPUTED = "disputed"
 
 @dataclass(frozen=True)
 class MergeResult:
-    """Attributes:
-    root: digest of the merged root map; where conflicts remain it has ours.
-    conflicts: what nothing resolved.
+    """What a merge made.
+
+    Attributes:
+        root: digest of the merged root map; where conflicts remain it has ours.
+        conflicts: what nothing resolved.
+        how: ``"up to date"``: ours follows theirs already. ``"fast-forward"``: theirs follows ours, so the branch need
+            only move. Otherwise ``"merged"``.
     """
 
     root: str | None
     conflicts: list[Conflict]
+    how: Literal["up to date", "fast-forward", "merged"] = "merged"
 
 
 def merge_roots(
@@ -76,8 +81,13 @@ def merge_roots(
 
 def merge_commits(writer: PackWriter, ours: str, theirs: str, resolve: Resolve = None) -> MergeResult:
     """The merge of two commits' root maps, with the base that their history gives; see ``merge_roots``."""
+    check_resolve(resolve)
     bases = merge_bases(writer, ours, theirs)
     mine, others = (read_commit(writer, digest).root for digest in (ours, theirs))
+    if bases == [theirs]:
+        return MergeResult(mine, [], "up to date")
+    if bases == [ours]:
+        return MergeResult(others, [], "fast-forward")
     return merge_roots(writer, _common(writer, bases), mine, others, resolve)
 
 
