@@ -163,7 +163,7 @@ def obj(*values: Any) -> Any:
     ("value", "text"),
     [
         (np.datetime64("2020-01-01"), r"times: convert it with \.astype\('int64'\) and say"),
-        (obj(1, "a"), "dtype object.*list of arrays if their shapes differ"),
+        (obj(1, "a"), "dtype object.*tolist.* of text, or arrays if their shapes differ"),
         ([[1], [1, 2]], "list whose parts differ in length"),
         (["a", "b"], "list of text.*nested column"),
         (None, "type builtins.NoneType. Samples are arrays, numbers, strings or bytes"),
@@ -246,6 +246,32 @@ def test_keys_continue_after_the_largest_int(draft: ColumnDraft) -> None:
     assert draft[42] == 9.0
     with pytest.raises(UsageError, match=r"keys are ints"):
         draft[True] = 1.0
+
+
+def test_keys_end_at_64_bits(draft: ColumnDraft) -> None:
+    draft.update({2**63 - 1: 1})
+    for values in ([2], np.zeros(3, np.int64), [np.int64(4)], iter([5])):
+        with pytest.raises(UsageError, match=r"92233720368547758\d\d does not fit into 64 bits"):
+            draft.extend(values)
+    assert len(draft) == 1
+
+
+def test_a_missing_key_of_a_draft_is_told_by_what_the_draft_has(draft: ColumnDraft) -> None:
+    draft.update({"cat": 1, "dog": 2})
+    with pytest.raises(KeyError, match=r"no sample 'cow'.* It has 2 samples, from 'cat' to 'dog'"):
+        draft["cow"]
+    del draft["cat"]
+    with pytest.raises(KeyError, match=r"no sample 'cat'.* It has 1 samples"):
+        del draft["cat"]
+    assert draft.get("cat") is None
+
+
+def test_a_column_may_be_made_of_another(draft: ColumnDraft, writer: PackWriter) -> None:
+    draft.update({"cat": 1, "dog": 2})
+    other = ColumnDraft(writer, writer, "other")
+    other.replace(draft)
+    assert dict(other.items()) == {"cat": 1, "dog": 2}
+    assert other.flush() == draft.flush()
 
 
 def test_nested_samples_continue_and_are_replaced_as_a_whole(draft: ColumnDraft) -> None:

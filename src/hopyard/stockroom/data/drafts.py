@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from itertools import chain
@@ -26,6 +25,7 @@ from hopyard.stockroom.data.samples import (
     stored_dtype,
     to_user,
 )
+from hopyard.stockroom.data.scratch import Scratch
 from hopyard.stockroom.maps import Key, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
@@ -105,7 +105,14 @@ class ColumnDraft(MutableMapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         column, code = self._where(key)
         found = None if code is None else self._pending[code]
-        return column[key] if found is None else to_user(found)
+        if found is not None:
+            return to_user(found)
+        try:
+            return column[key]
+        except KeyError:
+            if column is self._view():
+                raise
+            raise self._view().missing(check_key(key)) from None
 
     def _where(self, key: Any) -> tuple[Column, bytes | None]:
         """Where to look for a key: in a column, unless its encoding is among the changes."""
@@ -137,7 +144,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if not self._pending or self._record is None:
             return self._column
         if self._seen is None:
-            scratch = _Scratch(self._writer)
+            scratch = Scratch(self._writer)
             self._seen = Column(scratch, self.name, self._rewritten(scratch, self._record))
         return self._seen
 
@@ -202,7 +209,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             is_array(values) or isinstance(values, Iterable)
         ):
             raise DataError(
-                f"column {self.name!r} is extended with a {type(values).__name__}. Give an array (n, ...) or a list of "
+                f"column {self.name!r} is extended with {type(values).__name__}. Give an array (n, ...) or a list of "
                 "samples; update() takes a dict of keys and samples."
             )
         first = self._following_key()
@@ -211,8 +218,8 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if is_array(array):
             if not getattr(array, "shape", (0,)):
                 raise DataError(
-                    f"column {self.name!r} is extended with one number, but with an array of shape (n, ...) of n "
-                    "samples it can be: give a list with it."
+                    f"column {self.name!r} is extended with one value, of shape (). Give an array (n, ...) of n "
+                    "samples, or a list with it."
                 )
             batches = given.batches_of_array(array, first, settings)
         else:
@@ -427,28 +434,3 @@ def _size(value: Stored | None) -> int:
     if value is None:
         return 0
     return len(value) if isinstance(value, str | bytes) else value.nbytes
-
-
-class _Scratch:
-    """A writer that keeps what is written in memory and names it by number."""
-
-    def __init__(self, below: Writer) -> None:
-        self._below = below
-        self._own: dict[str, bytes] = {}
-
-    def add(self, kind: str, data: bytes, width: int = 0, body: int = 0) -> str:
-        name = f"{kind} {len(self._own)}"
-        self._own[name] = data
-        return name
-
-    def add_json(self, value: Any, /, kind: str) -> str:
-        return self.add(kind, json.dumps(value).encode())
-
-    def read(self, digest: str, /) -> npt.NDArray[np.uint8]:
-        return self.read_many((digest,))[digest]
-
-    def read_many(self, digests: Iterable[str], /) -> dict[str, npt.NDArray[np.uint8]]:
-        names = list(digests)
-        below = [name for name in names if name not in self._own]
-        own = {name: np.frombuffer(self._own[name], np.uint8) for name in names if name in self._own}
-        return own | (self._below.read_many(below) if below else {})

@@ -73,7 +73,7 @@ class Settings:
                 values.append(as_stored(value))
             except DataError as error:
                 raise self.error(key, str(error)) from None
-        settled = settle(values, self.record, lambda at, text: self.misfit(keys[at], text))
+        settled = settle(values, self.record, lambda at, text: self.error(keys[at], text))
         if self.record is None:
             self.record = record_for(settled, isinstance(keys[0], tuple))
         for key, stored in zip(keys, settled, strict=True):
@@ -109,6 +109,8 @@ class Settings:
 def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Batch]:
     """The rows of an array or tensor (n, ...) under the keys from ``first`` on, in chunks."""
     count = len(values)
+    if count:
+        check_key(first + count - 1)
     if not count and settings.record is None:
         dtype, array = raw_array(values)
         if dtype not in ("string", "bytes"):

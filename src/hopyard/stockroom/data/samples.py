@@ -169,8 +169,8 @@ def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
         )
     if kind == "O":
         raise DataError(
-            "is of dtype object. Columns store numbers, text and bytes: convert it with .astype(...), or give a list "
-            "of arrays if their shapes differ"
+            "is of dtype object. Columns store numbers, text and bytes: convert it with .astype(...), or give a list: "
+            ".tolist() of text, or arrays if their shapes differ"
         )
     name = _UNCOMMON.get(array.dtype.name) or _COMMON.get(array.dtype.name)
     if name is None:
@@ -185,7 +185,8 @@ def _of_torch(value: Any) -> tuple[str, npt.NDArray[Any]]:
 
     if not is_dense(value) or value.dtype not in NAMES:
         raise DataError(
-            f"is a tensor of layout {value.layout}, dtype {value.dtype}. Make it dense: .to_dense(), .float()"
+            f"is a tensor of layout {value.layout}, dtype {value.dtype}, on {value.device}. Make it dense, with "
+            "elements: .to_dense(), .dequantize()"
         )
     tensor = to_tensor(value)
     return tensor.dtype, tensor.numpy()
