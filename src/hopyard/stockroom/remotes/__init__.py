@@ -18,15 +18,15 @@ Rules:
 ``closure.needs`` is the one definition of what a commit needs; verify and gc use it too.
 """
 
-from hopyard.stockroom.remotes.bring import Brought, Left, Never, OnDemand, bring
-from hopyard.stockroom.remotes.clone import clone
+from hopyard.stockroom.remotes.bringing import Brought, Left, Never, OnDemand, bring
+from hopyard.stockroom.remotes.cloning import clone
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_root
-from hopyard.stockroom.remotes.fetch import Fetched, fetch
+from hopyard.stockroom.remotes.fetching import Fetched, fetch
 from hopyard.stockroom.remotes.known import Known, forget, names, open_remote, recall, remember
-from hopyard.stockroom.remotes.pull import Pulled, pull
-from hopyard.stockroom.remotes.push import Pushed, delete, push
+from hopyard.stockroom.remotes.pulling import Pulled, pull
+from hopyard.stockroom.remotes.pushing import Pushed, delete, push
 from hopyard.stockroom.remotes.repository import KIND, Repository, check_format
-from hopyard.stockroom.remotes.select import ALL, Wanted, select
+from hopyard.stockroom.remotes.selecting import ALL, Wanted, select
 from hopyard.stockroom.remotes.transfer import Progress
 
 __all__ = [

@@ -11,7 +11,7 @@ from hopyard.stockroom.history.conflicts import Conflict, Resolve
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.merge import merge_commits
 from hopyard.stockroom.history.references import Tip
-from hopyard.stockroom.remotes.fetch import Fetched, fetch
+from hopyard.stockroom.remotes.fetching import Fetched, fetch
 from hopyard.stockroom.remotes.repository import Repository
 
 

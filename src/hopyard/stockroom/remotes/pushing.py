@@ -12,7 +12,7 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.remotes.closure import Need, needs
 from hopyard.stockroom.remotes.repository import Repository, carry_tombstones, claim
-from hopyard.stockroom.remotes.select import call_for
+from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 
 _ROUNDS = 3  # of sending what the remote lost while it was sent

@@ -7,7 +7,7 @@ from pathlib import Path
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.git import Head, Place, at, prepare, read, write
 from hopyard.stockroom.history.locks import writing
-from hopyard.stockroom.remotes.fetch import Fetched, bring_metadata, fetch
+from hopyard.stockroom.remotes.fetching import Fetched, bring_metadata, fetch
 from hopyard.stockroom.remotes.known import Known, names, open_remote, recall, remember
 from hopyard.stockroom.remotes.repository import KIND, Repository, check_format
 from hopyard.storage import LocalStore, Store
@@ -41,8 +41,8 @@ def clone(store: Store, path: Path, name: str = "origin", by: str = "") -> tuple
     local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
     _check_new(place, local, Known(name, store.url))
     prepare(place)
-    claim_format(local.store, KIND)
     remember(local.store, Known(name, store.url))
+    claim_format(local.store, KIND)
     remote = open_remote(local.store, Known(name, store.url), store)
     fetched = fetch(local, remote, by=by)
     default = _default(fetched)
@@ -65,8 +65,7 @@ def _check_new(place: Place, local: Repository, known: Known) -> None:
     if not is_begun or (place.head.exists() and local.references.names("heads")):
         raise UsageError(
             f"{place.root} is a stockroom already; its objects are in {place.objects}. To bring what {known.url} "
-            "has: "
-            f"hopyard stock fetch {known.url}. To clone it, give another folder."
+            f"has: hopyard stock fetch {known.url}. To clone it, give another folder."
         )
 
 

@@ -13,7 +13,7 @@ from hopyard.stockroom.packs.layout import Location, read_pack
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.repository import Repository, buried
-from hopyard.stockroom.remotes.select import call_for
+from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 
 _MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
@@ -145,7 +145,7 @@ class OnDemand:
         for pack, place in last.items():
             first = min(one.start for one in found.values() if one.pack == pack)
             size = place.stop - first
-            goes_on = first - size < self._ends.get(pack, -1) <= first
+            goes_on = pack in self._ends and first - size < self._ends[pack] <= first
             ahead = min(_MOST_AHEAD, 2 * self._ahead.get(pack, 0) or size) if goes_on else 0
             stop = place.stop
             for digest, one in self._order(remote, pack) if ahead else ():

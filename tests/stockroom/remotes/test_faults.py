@@ -1,0 +1,181 @@
+"""Whatever is killed, full or broken, at whichever write: the remote never shows a commit that lacks anything."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
+
+from hopyard.errors import StorageError
+from hopyard.stockroom.remotes import Repository, Wanted, bring, fetch, push, select
+from hopyard.storage import LocalStore, MemoryStore, Store, open_store
+from hopyard.storage.faults import Fault, FaultyStore
+
+
+@pytest.fixture
+def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a push has many writes."""
+    monkeypatch.setattr("hopyard.stockroom.remotes.transfer.PACK_BYTES", 20_000)
+
+
+@pytest.fixture
+def source(local: Repository) -> Repository:
+    commit(local, image=samples(6, size=600_000), values={"lr": 1})
+    commit(local, image=samples(2, size=600_000, seed=3), label={0: "cat"})
+    local.references.set("tags/v1", tip(local), "Ada")
+    return local
+
+
+@pytest.mark.usefixtures("small_packs")
+@pytest.mark.parametrize("action", ["full", "error"])
+@pytest.mark.parametrize("where", ["files", "memory", "s3"])
+def test_a_push_that_fails_at_any_write_is_done_again(
+    where: str, action: str, source: Repository, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("s3_url") if where == "s3" else ""
+    number, sent = 0, 0
+    memory = MemoryStore()
+    while True:
+        number += 1
+        inner = (
+            LocalStore(tmp_path / "r")
+            if where == "files"
+            else memory
+            if where == "memory"
+            else open_store(url)
+        )
+        store = FaultyStore(inner, Fault(action, at=number))  # type: ignore[arg-type]
+        try:
+            sent = push(source, at(store, "origin", index=False), ["main"], ["v1"]).objects
+            break
+        except StorageError as error:
+            assert "injected" in str(error)
+        assert whole(inner) <= {tip(source)}
+    assert number > 4
+    assert sent < 10  # the rest had arrived before
+    assert whole(inner) == {tip(source)}
+    assert inner.list("refs")
+
+
+_PUSH = """
+import pickle, sys
+from hopyard.stockroom.remotes import Repository, push, transfer
+from hopyard.storage.faults import Fault, FaultyStore
+from tests.stockroom.remotes.repositories import at
+transfer.PACK_BYTES = 20_000
+folder, store, action, number = pickle.load(sys.stdin.buffer)
+push(at(folder), at(FaultyStore(store, Fault(action, at=number)), "origin", index=False), ["main"], ["v1"])
+"""
+
+_FETCH = """
+import pickle, sys
+from hopyard.stockroom.remotes import Repository, Wanted, bring, fetch, select, transfer
+from hopyard.storage import LocalStore
+from hopyard.storage.faults import Fault, FaultyStore
+from tests.stockroom.remotes.repositories import at
+transfer.PACK_BYTES = 20_000
+folder, store, action, number = pickle.load(sys.stdin.buffer)
+local = at(FaultyStore(LocalStore(folder), Fault(action, at=number)))
+remote = at(store, "origin", index=False)
+fetched = fetch(local, remote)
+bring(local, [remote], select(local.objects, fetched.heads.values(), Wanted(data=True)))
+"""
+
+
+def killed(code: str, *arguments: object) -> bool:
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(arguments),
+        cwd=Path(__file__).parents[3],
+        check=False,
+    )
+    assert process.returncode in (0, -signal.SIGKILL)
+    return process.returncode != 0
+
+
+@pytest.mark.parametrize("action", ["kill_before", "kill_after"])
+def test_a_push_that_is_killed_at_any_write_is_done_again(
+    action: str, source: Repository, tmp_path: Path
+) -> None:
+    """Each push begins after what the one before has left."""
+    store = LocalStore(tmp_path / "remote")
+    number = 1
+    while killed(_PUSH, tmp_path / "local", store, action, number):
+        assert whole(store) <= {tip(source)}
+        number += 1 if action == "kill_before" else 0
+        assert number < 30
+    assert whole(store) == {tip(source)}
+
+
+@pytest.mark.parametrize("action", ["kill_before", "kill_after"])
+def test_a_fetch_that_is_killed_at_any_write_is_done_again(
+    action: str, source: Repository, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "remote")
+    push(source, at(store, "origin"), ["main"], ["v1"])
+    number = 1
+    while killed(_FETCH, tmp_path / "copy", store, action, number):
+        check(tmp_path / "copy", tip(source))
+        number += 1 if action == "kill_before" else 0
+        assert number < 30
+    copy = at(tmp_path / "copy")
+    assert content(copy, copy.references.names("remotes")["origin/main"]) == content(source, tip(source))
+
+
+def check(folder: Path, commit_digest: str) -> None:
+    """What references name has all its metadata."""
+    copy = at(folder)
+    for kind in ("remotes", "tags"):
+        for digest in copy.references.names(kind).values():
+            assert digest == commit_digest
+            found = list(select(copy.objects, [digest], Wanted(data=True, history=True)))
+            assert len(found) >= 6
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_what_has_arrived_is_not_sent_again(source: Repository) -> None:
+    inner = MemoryStore()
+    with pytest.raises(StorageError, match="injected"):
+        push(source, at(FaultyStore(inner, Fault("full", match="packs/meta-*")), "origin"), ["main"])
+    store = CountingStore(inner)
+    push(source, at(store, "origin"), ["main"])
+    assert not [name for name in store.names if name.startswith("put packs/data")]
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_a_full_disk_here_keeps_what_came(source: Repository, tmp_path: Path) -> None:
+    store = CountingStore(MemoryStore())
+    push(source, at(store, "origin"), ["main"])
+    folder = LocalStore(tmp_path / "copy")
+    copy = at(folder)
+    fetch(copy, at(store, "origin"))
+    wanted = list(select(copy.objects, [tip(source)], Wanted(data=["image"])))
+    full = at(FaultyStore(folder, Fault("full", at=4, match="packs/*", times=99)))
+    with pytest.raises(StorageError, match="injected"):
+        bring(full, [at(store, "origin")], wanted)
+    came = 3
+    result = bring(copy, [at(store, "origin")], wanted)
+    assert result.objects == len(wanted) - came
+
+
+def test_what_a_collector_takes_meanwhile_is_sent_again(source: Repository) -> None:
+    """A pack of the remote that the push relied on is deleted while the push is under way."""
+    inner = MemoryStore()
+    push(source, at(inner, "origin"), {"main": "old"})
+    victim = next(entry.name for entry in inner.list("packs") if "data" in entry.name)
+    inner.delete("refs/heads/old/000000000001")
+    commit(source, other=samples(3))
+
+    class Collected(CountingStore):
+        def put(self, name: str, data: object) -> None:
+            inner.delete(victim)
+            super().put(name, data)  # type: ignore[arg-type]
+
+    store: Store = Collected(inner)
+    push(source, at(store, "origin"), ["main"])
+    assert whole(inner) == {tip(source)}
