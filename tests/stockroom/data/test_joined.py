@@ -96,7 +96,7 @@ def test_chosen_keys_come_in_their_order(objects: Objects) -> None:
     chosen = Samples([image, label], keys=[9, 3, 9])
     assert chosen[:]["label"].tolist() == [9, 3, 9]
     assert chosen.keys() == [9, 3, 9]
-    with pytest.raises(DataError, match=r"1 of the 2 keys are not in 'image' \(the first: 'cat'\)"):
+    with pytest.raises(DataError, match=r"1 of 2 keys are not in 'image' \(the first: 'cat'\)"):
         Samples([image, label], keys=[1, "cat"])
     assert Samples([image, label], keys=[1, "cat"], missing="drop").keys() == [1]
     with pytest.raises(DataError, match="no sample is in all of 'image' and 'label'"):

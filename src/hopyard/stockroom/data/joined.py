@@ -24,8 +24,8 @@ from hopyard.errors import DataError, UnsupportedTypeError, UsageError, nearest
 from hopyard.objects.digests import derive_seed, digest, digest_json
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.rows import Keys, alike, keys_of
-from hopyard.stockroom.maps import Key, SortedMap, decode
+from hopyard.stockroom.data.rows import Keys, alike, keys_of, plain
+from hopyard.stockroom.maps import Key, SortedMap
 from hopyard.stockroom.maps.keys import encode_many
 from hopyard.stockroom.packs import Objects, PackWriter
 
@@ -61,8 +61,7 @@ class Samples(BaseDataset):
             )
         self.columns: Mapping[str, Column] = _named(columns)
         codes = None if keys is None else keys_of(encode_many(list(keys)))
-        self._positions = _joined(self.columns, codes, missing)
-        self._count = len(next(iter(self._positions.values())))
+        self._positions, self._count = _joined(self.columns, codes, missing)
 
     def __repr__(self) -> str:
         return f"Samples({self._count} of {', '.join(map(repr, self.columns.values()))})"
@@ -92,7 +91,10 @@ class Samples(BaseDataset):
     def fingerprint(self) -> str:
         """Digest of what the rows are: of the columns' records and of which samples of them these are."""
         described = {name: column.record.to_json() for name, column in self.columns.items()}
-        chosen = [digest(places.view(np.uint8), "hopyard.positions") for places in self._positions.values()]
+        chosen = [
+            None if places is None else digest(places.view(np.uint8), "hopyard.positions")
+            for places in self._positions.values()
+        ]
         return digest_json([described, chosen], "hopyard.samples")
 
     @property
@@ -103,15 +105,14 @@ class Samples(BaseDataset):
     def keys(self) -> list[Key]:
         """The keys, in the order of the rows."""
         name, column = next(iter(self.columns.items()))
-        codes = column.codes()[self._positions[name]]
-        return codes.tolist() if codes.dtype != object else [decode(code) for code in codes]
+        return plain(column.codes()[self._places(name, np.arange(self._count))])
 
     def part(self, rows: npt.ArrayLike) -> Samples:
         """The samples of these rows (0 to ``len - 1``), in this order."""
         other = object.__new__(type(self))
         other.columns = self.columns
         chosen = np.asarray(rows, np.int64)
-        other._positions = {name: places[chosen] for name, places in self._positions.items()}
+        other._positions = {name: self._places(name, chosen) for name in self.columns}
         other._count = len(chosen)
         return other
 
@@ -152,7 +153,7 @@ class Samples(BaseDataset):
 
     def _column(self, name: str, rows: Rows, buffers: Buffers) -> Any:
         column, described = self.columns[name], self.schema[name]
-        places = self._positions[name].take(rows)
+        places = self._places(name, rows)
         if described.kind == "tensor":
             out = buffers.empty(len(places), np.dtype(described.dtype), described.shape)
             return column.take(places, out)
@@ -169,7 +170,13 @@ class Samples(BaseDataset):
         wrong = numbers[(numbers < -self._count) | (numbers >= self._count)]
         if len(wrong):
             raise IndexError(f"row {wrong[0]} of {self._count} samples")
-        return {name: column.take(self._positions[name][numbers]) for name, column in self.columns.items()}
+        numbers = np.where(numbers < 0, numbers + self._count, numbers)
+        return {name: column.take(self._places(name, numbers)) for name, column in self.columns.items()}
+
+    def _places(self, name: str, rows: Rows) -> Rows:
+        """Where these rows are in a column."""
+        places = self._positions[name]
+        return rows if places is None else places.take(rows)
 
     def check_not_written(self) -> None:
         """Nothing to look at: packs are never written to, and each fragment was checked when it was first read."""
@@ -262,14 +269,22 @@ def _described(name: str, column: Column) -> SchemaColumn:
 # Joining
 
 
-def _joined(columns: Mapping[str, Column], keys: Keys | None, missing: Missing) -> dict[str, Rows]:
-    """(n,) int64 for each column: the positions in it of the samples that all have."""
-    first, *others = columns.items()
-    codes = first[1].codes() if keys is None else keys
-    positions = {first[0]: np.arange(len(codes)) if keys is None else first[1].find(codes)}
-    for name, column in others:
-        positions[name] = _find(column, codes)
-    there = np.logical_and.reduce([places >= 0 for places in positions.values()])
+def _joined(
+    columns: Mapping[str, Column], keys: Keys | None, missing: Missing
+) -> tuple[dict[str, Rows | None], int]:
+    """For each column, the positions in it of the samples that all have, and how many these are.
+
+    (n,) int64; None: 0 to n - 1, as in all columns if they have the same keys.
+    """
+    first = next(iter(columns.values()))
+    codes = first.codes() if keys is None else keys
+    positions = {
+        name: _find(column, codes, keys is None and column is first) for name, column in columns.items()
+    }
+    there = np.ones(len(codes), bool)
+    for places in positions.values():
+        if places is not None:
+            there &= places >= 0
     count = int(there.sum())
     complete = count == len(codes) and (
         keys is not None or all(len(each) == count for each in columns.values())
@@ -277,44 +292,35 @@ def _joined(columns: Mapping[str, Column], keys: Keys | None, missing: Missing) 
     if not complete:
         if missing == "error":
             raise _incomplete(columns, positions, codes, count, keys is not None)
-        positions = {name: places[there] for name, places in positions.items()}
+        chosen = np.flatnonzero(there)
+        positions = {name: chosen if places is None else places[chosen] for name, places in positions.items()}
     if not count:
         names = " and ".join(map(repr, columns))
         raise DataError(f"no sample is in all of {names}: they have no key in common. See .keys() of each.")
-    return positions
+    return positions, count
 
 
-def _find(column: Column, codes: Keys) -> Rows:
-    """Positions of keys, found at once if the column has just these."""
-    if len(column) == len(codes):
+def _find(column: Column, codes: Keys, is_all: bool) -> Rows | None:
+    """Positions of keys, -1 for those that are not there; None if they are all of the column's."""
+    if not is_all and len(column) == len(codes):
         mine, its = alike(column.codes(), codes)
-        if np.array_equal(mine, its):
-            return np.arange(len(codes))
-    return column.find(codes)
+        is_all = np.array_equal(mine, its)
+    return None if is_all else column.find(codes)
 
 
 def _incomplete(
-    columns: Mapping[str, Column], positions: Mapping[str, Rows], codes: Keys, common: int, chosen: bool
+    columns: Mapping[str, Column],
+    positions: Mapping[str, Rows | None],
+    codes: Keys,
+    common: int,
+    chosen: bool,
 ) -> DataError:
-    lacking = {name: np.flatnonzero(places < 0) for name, places in positions.items()}
-    said = []
-    if chosen:
-        for name, rows in lacking.items():
-            if len(rows):
-                said.append(
-                    f"{len(rows)} of the {len(codes)} keys are not in {name!r} (the first: {_key(codes[rows[0]])!r})"
-                )
-    else:
-        said = [f"{name!r} has {len(column)}" for name, column in columns.items()]
-        for name, rows in lacking.items():
-            if len(rows):
-                first = next(iter(columns))
-                said.append(
-                    f"{len(rows)} of {first!r} are not in {name!r} (the first: {_key(codes[rows[0]])!r})"
-                )
+    what = f"{len(codes)} keys" if chosen else repr(next(iter(columns)))
+    said = [] if chosen else [f"{name!r} has {len(column)}" for name, column in columns.items()]
+    for name, places in positions.items():
+        rows = np.empty(0, np.int64) if places is None else np.flatnonzero(places < 0)
+        if len(rows):
+            first = plain(codes[rows[:1]])[0]
+            said.append(f"{len(rows)} of {what} are not in {name!r} (the first: {first!r})")
     text = f"not all samples are in all columns: {'; '.join(said)}; {common} are in all"
     return DataError(f"{text}. Pass missing='drop' to leave out the others, or add what is missing.")
-
-
-def _key(code: Any) -> Key:
-    return decode(code) if isinstance(code, bytes) else int(code)

@@ -1,0 +1,241 @@
+"""Leaks: samples that stand in two places, such as a training and a validation set.
+
+Every sample of both is hashed (64 bits, keyed anew in each process), and hashes are all that is held of them; samples
+whose hashes agree are read again and compared byte by byte. So nothing is reported that is not equal, and nothing
+equal is missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.base import BaseDataset
+from hopyard.data.ragged import Ragged
+from hopyard.errors import ColumnError, DataError, UsageError
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.rows import plain
+from hopyard.stockroom.data.samples import raw_array
+
+Content: TypeAlias = list[Any]
+"""Of each sample what can be hashed, and is equal if samples are: its bytes or text, or a tuple with them."""
+
+_BYTES_AT_ONCE = 16 << 20
+_ROWS_AT_ONCE = 1 << 16
+_UNKNOWN_SIZE = 4 << 10  # bytes of a sample, where they differ
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """What stands in both.
+
+    Attributes:
+        pairs: for each sample of the first that the second has too, in order: its key in the first, and the key of
+            the first equal sample in the second. Of datasets, numbers of rows.
+        compared: samples of the first, and of the second.
+    """
+
+    pairs: tuple[tuple[Any, Any], ...]
+    compared: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __str__(self) -> str:
+        first, second = self.compared
+        return f"{len(self.pairs)} of {first} samples are among the {second} others too"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Samples by position, and what to call them."""
+
+    count: int
+    at_once: int
+    read: Callable[[npt.NDArray[np.int64]], Content]
+    keys: Callable[[npt.NDArray[np.int64]], Sequence[Any]]
+
+    def blocks(self) -> Iterator[npt.NDArray[np.int64]]:
+        for first in range(0, self.count, self.at_once):
+            yield np.arange(first, min(first + self.at_once, self.count))
+
+    def hashes(self) -> npt.NDArray[np.int64]:
+        """(count,) of every sample."""
+        found = np.empty(self.count, np.int64)
+        for rows in self.blocks():
+            found[rows] = np.fromiter(map(hash, self.read(rows)), np.int64, len(rows))
+        return found
+
+
+def leaks(
+    first: Column | ColumnDraft | BaseDataset,
+    second: Column | ColumnDraft | BaseDataset,
+    columns: Sequence[str] | None = None,
+) -> Leaks:
+    """The samples of ``first`` that are in ``second`` too: equal in every byte, whatever their keys.
+
+    Args:
+        first, second: both columns, or both datasets.
+        columns: of datasets, those in which rows must be equal; None: all that both have. An image under two labels
+            is found with ``columns=["image"]``.
+
+    Raises:
+        UsageError: a column and a dataset, or neither.
+        DataError: no sample can be equal, since they are of other kinds, dtypes or shapes.
+        ColumnError: a dataset has no such column.
+    """
+    mine, its = _sides(first, second, columns)
+    pairs = equal_rows(mine, its)
+    return Leaks(tuple(zip(mine.keys(pairs[0]), its.keys(pairs[1]), strict=True)), (mine.count, its.count))
+
+
+def equal_rows(mine: Side, its: Side) -> npt.NDArray[np.int64]:
+    """(2, n) the positions of samples that the other side has too, in order, and of the first equal ones there."""
+    hashes, others = mine.hashes(), its.hashes()
+    order = np.argsort(others, kind="stable")  # equal ones stay in the order of their positions
+    ordered = others[order]
+    rows = np.arange(mine.count)
+    at = np.searchsorted(ordered, hashes)
+    found = [np.empty((2, 0), np.int64)]
+    while True:
+        # Where hashes agree; samples that differ may have one hash: then the next one there, as long as it agrees.
+        agree = at < len(ordered)
+        rows, at = rows[agree], at[agree]
+        agree = ordered[at] == hashes[rows]
+        rows, at = rows[agree], at[agree]
+        if not len(rows):
+            break
+        equal = _equal(mine, rows, its, order[at])
+        found.append(np.stack([rows[equal], order[at[equal]]]))
+        rows, at = rows[~equal], at[~equal] + 1
+    pairs = np.concatenate(found, axis=1)
+    return pairs[:, np.argsort(pairs[0], kind="stable")]
+
+
+def _equal(
+    mine: Side, rows: npt.NDArray[np.int64], its: Side, others: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """(n,) which samples of one side are those of the other."""
+    equal = np.empty(len(rows), bool)
+    step = min(mine.at_once, its.at_once)
+    for start in range(0, len(rows), step):
+        some = slice(start, start + step)
+        # Each is read once, though many may be compared with it.
+        wanted, back = np.unique(others[some], return_inverse=True)
+        content = its.read(wanted)
+        pairs = zip(mine.read(rows[some]), back.tolist(), strict=True)
+        equal[some] = [sample == content[place] for sample, place in pairs]
+    return equal
+
+
+def _sides(first: Any, second: Any, names: Sequence[str] | None) -> tuple[Side, Side]:
+    given: list[Any] = [
+        each.snapshot() if isinstance(each, ColumnDraft) else each for each in (first, second)
+    ]
+    if all(isinstance(each, Column) for each in given):
+        if names is not None:
+            raise UsageError(
+                "leaks() was given columns= with two columns. It chooses among those of datasets: leave it out."
+            )
+        a, b = given
+        if a.record.settings != b.record.settings and not _may_be_equal(a, b):
+            raise _never_equal(f"{a!r} and {b!r}")
+        varying = None in a.shape + b.shape
+        return _of_column(a, varying), _of_column(b, varying)
+    if not all(isinstance(each, BaseDataset) for each in given):
+        raise UsageError(
+            f"leaks() was given a {type(first).__name__} and a {type(second).__name__}. Give two columns, as "
+            "stock.data['image'] is, or two datasets; stock.data[['image', 'label']] is one too."
+        )
+    return _of_datasets(given[0], given[1], names)
+
+
+def _may_be_equal(a: Column, b: Column) -> bool:
+    if (a.kind, a.dtype, len(a.shape)) != (b.kind, b.dtype, len(b.shape)):
+        return False
+    return all(None in lengths or lengths[0] == lengths[1] for lengths in zip(a.shape, b.shape, strict=True))
+
+
+def _never_equal(what: str) -> DataError:
+    return DataError(
+        f"{what} have no sample that could be equal: they differ in kind, dtype or shape. Compare what was stored "
+        "alike."
+    )
+
+
+def _of_column(column: Column, varying: bool) -> Side:
+    def read(rows: npt.NDArray[np.int64]) -> Content:
+        content = _content(column.take(rows))
+        return [(column.shape, data) for data in content] if varying and None not in column.shape else content
+
+    size = column.nbytes // max(len(column), 1)
+    return Side(len(column), _at_once(size), read, lambda rows: plain(column.codes()[rows]))
+
+
+def _of_datasets(a: BaseDataset, b: BaseDataset, names: Sequence[str] | None) -> tuple[Side, Side]:
+    wanted = [name for name in a.schema.names if name in b.schema] if names is None else list(names)
+    if not wanted:
+        raise ColumnError(
+            f"the datasets have no column in common: {', '.join(a.schema.names)}; {', '.join(b.schema.names)}. Open "
+            "them with columns of equal names."
+        )
+    differing = [
+        f"{one} and {other}"
+        for one, other in zip(a.schema.select(wanted), b.schema.select(wanted), strict=True)
+        if one != other
+    ]
+    if differing:
+        raise _never_equal(differing[0])
+    return _of_dataset(a, wanted), _of_dataset(b, wanted)
+
+
+def _of_dataset(dataset: BaseDataset, names: Sequence[str]) -> Side:
+    chosen = {name: name for name in names}
+
+    def read(rows: npt.NDArray[np.int64]) -> Content:
+        columns = [_content(values) for values in dataset.take(rows, chosen).values()]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def keys(rows: npt.NDArray[np.int64]) -> Sequence[Any]:
+        if isinstance(dataset, Samples):
+            return dataset.part(rows).keys()
+        return list(rows.tolist())
+
+    size = sum(dataset.schema[name].width or _UNKNOWN_SIZE for name in names)
+    return Side(len(dataset), _at_once(size), read, keys)
+
+
+def _at_once(size: int) -> int:
+    return max(1, min(_BYTES_AT_ONCE // max(size, 1), _ROWS_AT_ONCE))
+
+
+def _content(values: Any) -> Content:
+    """Rows of a column, as columns and datasets give them."""
+    if isinstance(values, Ragged):
+        return [row.tobytes() for row in values]
+    if isinstance(values, list):
+        return [value if isinstance(value, str | bytes) else _of_tensor(value) for value in values]
+    array = _raw(values)
+    if array.dtype == object:
+        return list(array)
+    width = array.dtype.itemsize * math.prod(array.shape[1:])
+    if not width:
+        return [b""] * len(array)
+    return list(np.ascontiguousarray(array).reshape(-1).view(np.dtype((np.void, width))).tolist())
+
+
+def _of_tensor(value: Any) -> tuple[tuple[int, ...], bytes]:
+    array = _raw(value)
+    return array.shape, array.tobytes()
+
+
+def _raw(values: Any) -> npt.NDArray[Any]:
+    """An array; of a PyTorch tensor, for which NumPy has no dtype, as ints of equal width."""
+    return values if isinstance(values, np.ndarray) else raw_array(values)[1]
