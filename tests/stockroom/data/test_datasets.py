@@ -17,9 +17,8 @@ import pytest
 from hopyard.data import Dataset, open_dataset, prepare
 from hopyard.data.manifest import Manifest
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
+from hopyard.stockroom.data.dataset_changes import diff_datasets, merge_datasets
 from hopyard.stockroom.data.datasets import (
-    diff_datasets,
-    merge_datasets,
     open_stored,
     read_manifest,
     store_dataset,

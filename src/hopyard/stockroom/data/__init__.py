@@ -8,12 +8,28 @@ Rules:
   same pages, in whatever order and in however many steps they were written.
 * **A nested column** has pairs as keys, ``(sample, part)``; everything counts its parts. ``column[sample]`` is the
   mapping of a sample's parts.
+* **A dataset** is stored by reference: its prepared files are objects, named in a map from number to file. It opens as
+  the ``Dataset`` it was, with its fingerprint; versions share files, and differ and merge file by file.
+* **Samples** are columns joined by their keys, as rows of a dataset: for loaders, searches and frameworks.
 * **Nothing is half written**: samples are looked at before any is taken, and what fails on the way is undone.
 * A ``Column`` is immutable and picklable, and threads may share it. A ``ColumnDraft`` is for one thread.
 """
 
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.conflicts import diff_columns, merge_columns
+from hopyard.stockroom.data.dataset_changes import DatasetDiff, diff_datasets, merge_datasets
 from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.shelf import DataShelf
 
-__all__ = ["Column", "ColumnDraft", "diff_columns", "merge_columns"]
+__all__ = [
+    "Column",
+    "ColumnDraft",
+    "DataShelf",
+    "DatasetDiff",
+    "Samples",
+    "diff_columns",
+    "diff_datasets",
+    "merge_columns",
+    "merge_datasets",
+]

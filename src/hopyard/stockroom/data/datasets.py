@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -17,7 +17,6 @@ from hopyard.data import Dataset
 from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
-from hopyard.objects.digests import digest_json
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import DatasetRecord
@@ -54,7 +53,7 @@ def store_dataset(writer: PackWriter, dataset: Dataset) -> DatasetRecord:
                 f"{entry.name} of the dataset is not what was prepared: its digest differs from the manifest's. "
                 "Restore it, or prepare the data again; nothing of the dataset is on the shelf."
             )
-    return _record(writer, dataset.manifest)
+    return record_of(writer, dataset.manifest)
 
 
 def _check_whole(dataset: Dataset) -> None:
@@ -103,7 +102,8 @@ def _add_file(writer: PackWriter, store: Store | None, entry: FileEntry) -> str:
         return writer.add_file(Path(copy.name), link=False)
 
 
-def _record(writer: PackWriter, manifest: Manifest) -> DatasetRecord:
+def record_of(writer: PackWriter, manifest: Manifest) -> DatasetRecord:
+    """The record of a dataset whose files are stored."""
     fields = json.loads(manifest.to_bytes())
     del fields["files"]
     files = {encode(number): asdict(entry) for number, entry in enumerate(manifest.files)}
@@ -204,109 +204,3 @@ class StoredFiles(Store):
             f"{self._where} cannot be written to ({name}): versions never change. Prepare another dataset, and store "
             "it under this name."
         )
-
-
-# Comparing and merging
-
-
-@dataclass(frozen=True)
-class DatasetDiff:
-    """What differs between two versions of a dataset.
-
-    Attributes:
-        removed: files that only the first has.
-        added: files that only the second has.
-        changed: what else differs, of ``"schema"``, ``"split"``, ``"settings"`` and ``"order of files"``.
-    """
-
-    removed: tuple[FileEntry, ...]
-    added: tuple[FileEntry, ...]
-    changed: tuple[str, ...]
-
-    def __str__(self) -> str:
-        parts = [
-            f"{sign}{len(files)} files ({sum(len(file.group_rows) for file in files)} row groups, "
-            f"{sum(file.rows for file in files)} rows)"
-            for sign, files in (("-", self.removed), ("+", self.added))
-            if files
-        ]
-        return ", ".join([*parts, *(f"{what} differs" for what in self.changed)]) or "no difference"
-
-
-def diff_datasets(objects: Readable, old: DatasetRecord, new: DatasetRecord) -> DatasetDiff:
-    """What differs. Reads manifests and the pages of files that are not in both; no data."""
-    removed: dict[str, FileEntry] = {}
-    added: dict[str, FileEntry] = {}
-    moved = False
-    for _, before, after in SortedMap(objects, old.files).diff(SortedMap(objects, new.files)):
-        for entry, found in ((before, removed), (after, added)):
-            if entry is not None:
-                found[entry["digest"]] = _entry(entry)
-    for digest in removed.keys() & added.keys():
-        moved = True
-        del removed[digest], added[digest]
-    changed: list[str] = []
-    if old.manifest != new.manifest:
-        mine, its = objects.json(old.manifest), objects.json(new.manifest)
-        changed = [name for name in ("schema", "split", "settings") if mine[name] != its[name]]
-    if moved and not removed:
-        changed.append("order of files")
-    return DatasetDiff(tuple(removed.values()), tuple(added.values()), tuple(changed))
-
-
-def _entry(fields: dict[str, Any]) -> FileEntry:
-    return FileEntry(**{**fields, "group_rows": tuple(fields["group_rows"])})
-
-
-def merge_datasets(
-    writer: PackWriter, base: DatasetRecord | None, ours: DatasetRecord, theirs: DatasetRecord
-) -> DatasetRecord | None:
-    """The dataset with the files that either side added to ``base``, without those that either removed.
-
-    The files of ``base`` come first, then the new ones in the order of their digests: both ways of merging two
-    versions give the same. Statistics that differ are left out.
-
-    Returns:
-        None for a conflict: both sides took the same files away, and so replaced the same rows; their columns differ;
-        or nothing is left.
-    """
-    if ours == theirs or theirs == base:
-        return ours
-    if ours == base:
-        return theirs
-    mine, its = read_manifest(writer, ours, "ours"), read_manifest(writer, theirs, "theirs")
-    before = read_manifest(writer, base, "base").files if base is not None else ()
-    if base is None or (mine.schema, mine.split) != (its.schema, its.split):
-        return None
-    if not _gone(before, mine).isdisjoint(_gone(before, its)):
-        return None
-    files = _merged_files(before, mine, its)
-    names = {entry.name for entry in files}
-    if not files or len(names) < len(files):
-        return None
-    merged = replace(
-        mine,
-        fingerprint=digest_json(
-            [mine.schema.to_json(), [entry.digest for entry in files]], "hopyard.merged-dataset"
-        ),
-        files=files,
-        statistics={
-            name: values for name, values in mine.statistics.items() if its.statistics.get(name) == values
-        },
-        settings={"merged": sorted([mine.fingerprint, its.fingerprint])},
-        created=max(mine.created, its.created),
-    )
-    return _record(writer, merged)
-
-
-def _gone(before: Sequence[FileEntry], after: Manifest) -> set[str]:
-    """Digests of the files that were taken away."""
-    return {entry.digest for entry in before} - {entry.digest for entry in after.files}
-
-
-def _merged_files(before: Sequence[FileEntry], mine: Manifest, its: Manifest) -> tuple[FileEntry, ...]:
-    known = {entry.digest for entry in before}
-    gone = _gone(before, mine) | _gone(before, its)
-    added = {entry.digest: entry for entry in (*mine.files, *its.files) if entry.digest not in known}
-    kept = [entry for entry in before if entry.digest not in gone]
-    return (*kept, *(added[digest] for digest in sorted(added)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +20,15 @@ from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Wanted, columns_of, join
 from hopyard.data.schema import TENSOR_DTYPES, Schema
 from hopyard.data.schema import Column as SchemaColumn
-from hopyard.errors import DataError, UnsupportedTypeError, UsageError, nearest
+from hopyard.errors import UnsupportedTypeError, UsageError, nearest
 from hopyard.objects.digests import derive_seed, digest, digest_json
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.rows import Keys, alike, keys_of, plain
-from hopyard.stockroom.maps import Key, SortedMap
+from hopyard.stockroom.data.joining import Missing, joined, named
+from hopyard.stockroom.data.rows import keys_of, plain
+from hopyard.stockroom.maps import Key
 from hopyard.stockroom.maps.keys import encode_many
-from hopyard.stockroom.packs import Objects, PackWriter
-
-Missing: TypeAlias = Literal["error", "drop"]
+from hopyard.stockroom.packs import Objects
 
 
 class Samples(BaseDataset):
@@ -59,9 +58,9 @@ class Samples(BaseDataset):
             raise UsageError(
                 f"missing={missing!r}, but it must be 'error' or 'drop'{nearest(str(missing), ('error', 'drop'), '.')}"
             )
-        self.columns: Mapping[str, Column] = _named(columns)
+        self.columns: Mapping[str, Column] = named(columns)
         codes = None if keys is None else keys_of(encode_many(list(keys)))
-        self._positions, self._count = _joined(self.columns, codes, missing)
+        self._positions, self._count = joined(self.columns, codes, missing)
 
     def __repr__(self) -> str:
         return f"Samples({self._count} of {', '.join(map(repr, self.columns.values()))})"
@@ -202,42 +201,6 @@ class SampleStream(Stream):
         return join(parts, buffers)
 
 
-def _named(columns: Mapping[str, Any] | Sequence[Any]) -> dict[str, Column]:
-    if isinstance(columns, Column | ColumnDraft):
-        columns = [columns]
-    pairs = (
-        list(columns.items())
-        if isinstance(columns, Mapping)
-        else [(getattr(each, "name", ""), each) for each in columns]
-    )
-    other = [type(each).__name__ for _, each in pairs if not isinstance(each, Column | ColumnDraft)]
-    if other or not pairs:
-        raise UsageError(
-            f"Samples were asked of {'a ' + other[0] if other else 'no columns'}, but they are made of columns, at "
-            "least one, as stock.data['image'] is."
-        )
-    named = {name: _still(each) for name, each in pairs}
-    if len(named) < len(pairs):
-        raise UsageError(
-            f"Samples were asked of columns of equal names: {', '.join(name for name, _ in pairs)}. Name each: "
-            "Samples({'a': one, 'b': other})."
-        )
-    return named
-
-
-def _still(column: Column | ColumnDraft) -> Column:
-    """The column as it is now; mapped and picklable, if all that it needs is published."""
-    if isinstance(column, Column):
-        return column
-    seen = column.snapshot()
-    writer = seen.objects
-    if isinstance(writer, PackWriter) and isinstance(writer.stored, Objects):
-        needed = {entry[0] for _, entry in SortedMap(writer, seen.record.pages).items()}
-        if not writer.stored.missing(needed.union(SortedMap(writer, seen.record.pages).pages())):
-            return Column(writer.stored, seen.name, seen.record)
-    return seen
-
-
 def _described(name: str, column: Column) -> SchemaColumn:
     """The column as one of a dataset."""
     shape = column.shape
@@ -264,63 +227,3 @@ def _described(name: str, column: Column) -> SchemaColumn:
             f"one array. {advice}"
         )
     return SchemaColumn(name, "ragged", column.dtype)
-
-
-# Joining
-
-
-def _joined(
-    columns: Mapping[str, Column], keys: Keys | None, missing: Missing
-) -> tuple[dict[str, Rows | None], int]:
-    """For each column, the positions in it of the samples that all have, and how many these are.
-
-    (n,) int64; None: 0 to n - 1, as in all columns if they have the same keys.
-    """
-    first = next(iter(columns.values()))
-    codes = first.codes() if keys is None else keys
-    positions = {
-        name: _find(column, codes, keys is None and column is first) for name, column in columns.items()
-    }
-    there = np.ones(len(codes), bool)
-    for places in positions.values():
-        if places is not None:
-            there &= places >= 0
-    count = int(there.sum())
-    complete = count == len(codes) and (
-        keys is not None or all(len(each) == count for each in columns.values())
-    )
-    if not complete:
-        if missing == "error":
-            raise _incomplete(columns, positions, codes, count, keys is not None)
-        chosen = np.flatnonzero(there)
-        positions = {name: chosen if places is None else places[chosen] for name, places in positions.items()}
-    if not count:
-        names = " and ".join(map(repr, columns))
-        raise DataError(f"no sample is in all of {names}: they have no key in common. See .keys() of each.")
-    return positions, count
-
-
-def _find(column: Column, codes: Keys, is_all: bool) -> Rows | None:
-    """Positions of keys, -1 for those that are not there; None if they are all of the column's."""
-    if not is_all and len(column) == len(codes):
-        mine, its = alike(column.codes(), codes)
-        is_all = np.array_equal(mine, its)
-    return None if is_all else column.find(codes)
-
-
-def _incomplete(
-    columns: Mapping[str, Column],
-    positions: Mapping[str, Rows | None],
-    codes: Keys,
-    common: int,
-    chosen: bool,
-) -> DataError:
-    what = f"{len(codes)} keys" if chosen else repr(next(iter(columns)))
-    said = [] if chosen else [f"{name!r} has {len(column)}" for name, column in columns.items()]
-    for name, places in positions.items():
-        rows = np.empty(0, np.int64) if places is None else np.flatnonzero(places < 0)
-        if len(rows):
-            first = plain(codes[rows[:1]])[0]
-            said.append(f"{len(rows)} of {what} are not in {name!r} (the first: {first!r})")
-    text = f"not all samples are in all columns: {'; '.join(said)}; {common} are in all"
-    return DataError(f"{text}. Pass missing='drop' to leave out the others, or add what is missing.")

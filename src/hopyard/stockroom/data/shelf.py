@@ -10,7 +10,8 @@ from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Missing, Samples
+from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joining import Missing
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, check_name

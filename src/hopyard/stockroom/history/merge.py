@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.conflicts import merge_columns
-from hopyard.stockroom.data.datasets import merge_datasets
+from hopyard.stockroom.data.dataset_changes import merge_datasets
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import to_user
 from hopyard.stockroom.experiments import values
