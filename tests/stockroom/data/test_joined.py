@@ -77,6 +77,18 @@ def test_ints_are_in_the_order_of_their_values(objects: Objects) -> None:
     assert [int(dataset[row][0]) for row in range(4)] == [1, 2, 10, 100]
 
 
+def test_parts_of_nested_samples_are_joined_by_their_pairs(objects: Objects) -> None:
+    boxes, names = write(
+        objects,
+        box={7: {"a": [0.5, 1], "b": [2, 3]}, "x": {0: [4, 5]}},
+        name={7: {"a": "cat", "b": "dog"}, "x": {0: "cow"}},
+    )
+    samples = Samples([boxes, names])
+    assert samples.keys() == [(7, "a"), (7, "b"), ("x", 0)]
+    assert samples[1]["name"] == "dog"
+    assert samples[1]["box"].tolist() == [2, 3]
+
+
 def test_samples_that_are_missing_somewhere_are_an_error_that_counts_them(objects: Objects) -> None:
     image, label = write(objects, image=dict(enumerate(IMAGES)), label={n: n for n in range(3, N + 5)})
     with pytest.raises(DataError) as error:
@@ -226,6 +238,17 @@ def test_partitions_are_disjoint_and_make_up_the_whole(samples: Samples) -> None
     assert len({samples.fingerprint, *(part.fingerprint for part in parts)}) == 4
     with pytest.raises(UsageError, match="101 partitions were asked for, but there are 100 samples"):
         samples.partitions(101)
+
+
+def test_a_part_is_of_any_rows_and_its_own(samples: Samples) -> None:
+    rows = np.arange(N)
+    part = samples.part(rows[::-10])
+    rows[:] = 0
+    assert part[:]["label"].tolist() == list(range(N - 1, 0, -10))
+    assert part.fingerprint == samples.part([*range(N - 1, 0, -10)]).fingerprint
+    assert part.part([-1])[0]["name"] == "row 9"
+    with pytest.raises(IndexError, match="row 10 of 10 samples"):
+        part.part([10])
 
 
 def test_fingerprints_tell_rows_apart_and_nothing_else(objects: Objects, samples: Samples) -> None:

@@ -107,10 +107,14 @@ class Samples(BaseDataset):
         return plain(column.codes()[self._places(name, np.arange(self._count))])
 
     def part(self, rows: npt.ArrayLike) -> Samples:
-        """The samples of these rows (0 to ``len - 1``), in this order."""
+        """The samples of these rows, in this order; negative numbers count from the end.
+
+        Raises:
+            IndexError: a row is out of range.
+        """
+        chosen = self._numbers(rows)
         other = object.__new__(type(self))
         other.columns = self.columns
-        chosen = np.asarray(rows, np.int64)
         other._positions = {name: self._places(name, chosen) for name in self.columns}
         other._count = len(chosen)
         return other
@@ -165,12 +169,17 @@ class Samples(BaseDataset):
 
     def samples(self, rows: Sequence[int]) -> dict[str, Any]:
         """Of each column, the samples of these rows as the column gives them: stacked, or a list."""
-        numbers = np.asarray(rows, np.int64)
+        numbers = self._numbers(rows)
+        return {name: column.take(self._places(name, numbers)) for name, column in self.columns.items()}
+
+    def _numbers(self, rows: npt.ArrayLike) -> Rows:
+        """Rows as an array of its own, counted from the start."""
+        numbers = np.array(rows, np.int64)
         wrong = numbers[(numbers < -self._count) | (numbers >= self._count)]
         if len(wrong):
             raise IndexError(f"row {wrong[0]} of {self._count} samples")
-        numbers = np.where(numbers < 0, numbers + self._count, numbers)
-        return {name: column.take(self._places(name, numbers)) for name, column in self.columns.items()}
+        numbers[numbers < 0] += self._count
+        return numbers
 
     def _places(self, name: str, rows: Rows) -> Rows:
         """Where these rows are in a column."""
