@@ -84,7 +84,7 @@ class World:
             assert not local.objects.missing(metadata)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 1 << 32))
 def test_whatever_is_shown_is_whole(seed: int) -> None:
     folder = Path(tempfile.mkdtemp())

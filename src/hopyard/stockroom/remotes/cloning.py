@@ -82,7 +82,6 @@ def _bring_head(local: Repository, remote: Repository, commit: str, place: Place
     except NotFoundError as error:
         raise NotFoundError(
             f"{place.head} is at the commit {commit[:12]}, which {remote.store.url} does not have whole. Push it "
-            "there from "
-            f"where it was made, and clone again; or check out a version of {place.head.name} that is there. "
-            f"({error})"
+            f"there from where it was made, and clone again; or check out a version of {place.head.name} that is "
+            f"there. ({error})"
         ) from None

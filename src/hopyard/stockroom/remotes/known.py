@@ -68,8 +68,7 @@ def recall(local: Store, name: str) -> Known:
         known = names(local)
         raise NotFoundError(
             f"no remote {name!r} is known here{nearest(name, known, '.')} Known are: {', '.join(known) or 'none'}. "
-            "Give the "
-            "address of one: stock.push('s3://bucket/prefix')."
+            "Give the address of one: stock.push('s3://bucket/prefix')."
         )
     data = local.get(_object(name))
     where = f"{local.url}/{_object(name)}"

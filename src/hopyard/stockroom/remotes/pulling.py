@@ -57,8 +57,7 @@ def pull(
     if name not in fetched.heads:
         raise NotFoundError(
             f"{remote.store.url} has no branch {name!r}{nearest(name, fetched.heads, '.')} The branch {branch!r} is "
-            "as it "
-            "was. Push it there first, or name the remote's branch to be merged."
+            "as it was. Push it there first, or name the remote's branch to be merged."
         )
     commit = fetched.heads[name]
     while True:

@@ -111,8 +111,9 @@ class _Chosen:
                     called = {"data": "column or dataset", "model": "model", "run": "run"}[shelf]
                     shown = ", ".join(commit[:12] for commit in commits[:3])
                     raise NotFoundError(
-                        f"there is no {called} {name!r} in {shown or 'a repository without commits'}"
-                        f"{nearest(name, known, '.')} It has {', '.join(map(repr, known[:10])) or 'none'}."
+                        f"there is no {called} {name!r} in "
+                        f"{shown or 'a repository without commits'}{nearest(name, known, '.')} It has "
+                        f"{', '.join(map(repr, known[:10])) or 'none'}."
                     )
 
 
@@ -153,8 +154,8 @@ def _fragments(
         found = list(_between(column, *_bounds(record, key)))
         if not found:
             raise NotFoundError(
-                f"{thing} has no sample near the key {key!r}, so none under it. Nothing was fetched. Name "
-                "other keys, or a range, of which come those that there are."
+                f"{thing} has no sample near the key {key!r}, so none under it. Nothing was fetched. Name other "
+                "keys, or a range, of which come those that there are."
             )
         yield from found
 
