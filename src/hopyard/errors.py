@@ -16,6 +16,7 @@
     │   └── MissingExtraError   install an extra
     ├── StorageError            look at the store
     │   ├── NotFoundError       nothing under that name
+    │   │   └── PurgedError     a sample was purged: leave it out
     │   ├── NotWritableError    permissions, read-only file systems
     │   ├── StorageFullError    make space; what was under way can be repeated
     │   ├── CorruptError        bytes are not what was written
@@ -103,6 +104,10 @@ class StorageError(HopyardError):
 
 class NotFoundError(StorageError):
     """Nothing is stored under that name."""
+
+
+class PurgedError(NotFoundError):
+    """A sample's bytes were removed from all versions, on purpose and for good."""
 
 
 class NotWritableError(StorageError):

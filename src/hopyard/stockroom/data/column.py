@@ -107,7 +107,7 @@ class Column(Mapping[Any, Any]):
             code = encode(check_key(key))
         except UsageError:
             return False
-        return self.stored(code) is not None or bool(self._is_group(key) and self._parts(key))
+        return self._place(code) is not None or bool(self._is_group(key) and self._parts(key))
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
@@ -129,12 +129,20 @@ class Column(Mapping[Any, Any]):
 
     def stored(self, key: bytes) -> Stored | None:
         """The sample under an encoded key, as it is stored; None if there is none."""
+        place = self._place(key)
+        if place is None:
+            return None
+        fragment, at = place
+        fragment.check(np.array([at]))
+        return stored_sample(fragment.rows, at, self.record)
+
+    def _place(self, key: bytes) -> tuple[Fragment, int] | None:
         item = self._pages.floor(key)
         if item is None:
             return None
         fragment = self._fragment(item[1][0])
         (at,) = find(fragment.keys, keys_of([key]))
-        return None if at < 0 else stored_sample(fragment.rows, int(at), self.record)
+        return None if at < 0 else (fragment, int(at))
 
     def codes(self) -> Keys:
         """(len,) all keys: int64 if they are ints, else encoded, as objects."""
@@ -149,7 +157,7 @@ class Column(Mapping[Any, Any]):
         if not self.record.count or not keys:
             return []
         if len(keys) == 1:
-            return [] if self.stored(keys[0]) is None else keys
+            return [] if self._place(keys[0]) is None else keys
         found = self._fragments.positions(keys_of(keys))
         return [key for key, position in zip(keys, found.tolist(), strict=True) if position >= 0]
 
@@ -356,6 +364,7 @@ class _Items(ItemsView[Any, Any]):
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         record = self._mapping.record
         for fragment in self._mapping.fragments():
+            fragment.check(np.arange(fragment.count))
             yield from zip(plain(fragment.keys), samples_to_user(fragment.rows, record), strict=True)
 
 
@@ -364,6 +373,7 @@ class _Values(ValuesView[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for fragment in self._mapping.fragments():
+            fragment.check(np.arange(fragment.count))
             yield from samples_to_user(fragment.rows, self._mapping.record)
 
 

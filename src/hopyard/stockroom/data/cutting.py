@@ -124,7 +124,7 @@ class _Cutter:
 
     def cut_before(self, batch: Batch) -> None:
         """End the fragment under way, if it is full for what comes next."""
-        if self._rest and self._weight + int(weights(batch.part(slice(0, 1)))[0]) > LIMIT:
+        if self._rest and len(batch.keys) and self._weight + int(weights(batch.part(slice(0, 1)))[0]) > LIMIT:
             self.cut()
 
     def cut(self) -> None:

@@ -21,6 +21,9 @@ last byte of the values. The header is ``{"count", "dtype", "keys", "kind", "sha
   begins in the values and the last one ends.
 * ``values``: the samples' bytes: elements in C order, or a string's UTF-8.
 
+A fragment from which samples were purged has ``purged`` in its header too: ``[position, time, by, why]`` of each, in
+order. Their keys stay; their values are zeros, or empty where sizes vary, with shapes of zeros.
+
 So equal samples under equal keys are equal bytes.
 """
 
@@ -38,9 +41,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.ragged import offsets_of
-from hopyard.errors import CorruptError
+from hopyard.errors import CorruptError, PurgedError
 from hopyard.objects.tensors import ITEM_SIZES
-from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, keys_of
+from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, keys_of, plain
 from hopyard.stockroom.records import ColumnRecord
 
 _MAGIC = b"HOPFRAG1"
@@ -55,11 +58,14 @@ def row_width(record: ColumnRecord) -> int | None:
     return ITEM_SIZES[record.dtype] * math.prod(length for length in record.shape if length is not None)
 
 
-def encode_fragment(record: ColumnRecord, parts: Sequence[Batch]) -> tuple[bytes, int]:
+def encode_fragment(
+    record: ColumnRecord, parts: Sequence[Batch], purged: Sequence[Any] = ()
+) -> tuple[bytes, int]:
     """The bytes of a fragment with the samples of all ``parts``, and where its values begin.
 
     Args:
         record: of the column, for kind, dtype and shape.
+        purged: for the header, of samples that ``parts`` has without their values.
     """
     count = sum(len(part.keys) for part in parts)
     described, key_section = _keys_section(parts)
@@ -70,6 +76,8 @@ def encode_fragment(record: ColumnRecord, parts: Sequence[Batch]) -> tuple[bytes
         "kind": record.kind,
         "shape": list(record.shape) if record.kind == "tensor" else None,
     }
+    if purged:
+        header["purged"] = purged
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     pieces: list[Any] = [_MAGIC, struct.pack("<Q", len(text)), text]
     size = 16 + len(text)
@@ -109,6 +117,11 @@ class Fragment:
     Args:
         data: (n,) uint8, the fragment.
 
+    Attributes:
+        rows: of all samples, also of those that were purged.
+        purged: position to time, by and why, of those.
+        described: the header.
+
     Raises:
         CorruptError: it is none.
     """
@@ -126,9 +139,10 @@ class Fragment:
         (length,) = struct.unpack("<Q", data[8:16].tobytes())
         if data[:8].tobytes() != _MAGIC or length > len(data):
             raise ValueError("it does not begin as fragments do")
-        header = json.loads(data[16 : 16 + length].tobytes())
+        self.described = header = json.loads(data[16 : 16 + length].tobytes())
         self._data, self._end = data, 16 + length
         self.count = count = int(header["count"])
+        self.purged: dict[int, list[str]] = {at: what for at, *what in header.get("purged", ())}
         self._described = header["keys"]
         self._key_data = self._keys()
         shape = header["shape"]
@@ -179,5 +193,21 @@ class Fragment:
 
     @property
     def batch(self) -> Batch:
-        """All samples."""
-        return Batch(self.keys, self.rows)
+        """All samples that can be read: what is written anew, compared or merged leaves purged ones out."""
+        every = Batch(self.keys, self.rows)
+        return every.part(np.delete(np.arange(self.count), [*self.purged])) if self.purged else every
+
+    def check(self, places: npt.NDArray[np.int64]) -> None:
+        """See that the samples at these positions can be read.
+
+        Raises:
+            PurgedError: one of them was purged; says when and why.
+        """
+        for at in sorted(self.purged.keys() & set(places.tolist())) if self.purged else ():
+            time, by, why = self.purged[at]
+            (key,) = plain(self.keys[at : at + 1])
+            raise PurgedError(
+                f"the sample {key!r} was purged from all versions on {time} by {by or 'somebody'}: "
+                f"{why or 'no reason was given'}. Its bytes are gone for good. Leave it out: delete it from the column "
+                "and commit that, or take other samples by their keys."
+            )

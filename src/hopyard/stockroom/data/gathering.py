@@ -125,7 +125,9 @@ class Fragments:
                 found = self._objects.read_many(list(names.values()))
                 fragments = {number: Fragment(found[name]) for number, name in names.items()}
             for number, where in some:
-                rows = fragments[number].rows.take(positions[where] - self.starts[number])
+                places = positions[where] - self.starts[number]
+                fragments[number].check(places)
+                rows = fragments[number].rows.take(places)
                 parts.append((where, rows))
         return parts
 
@@ -268,8 +270,8 @@ def table_of(
     if not isinstance(objects, Objects) or not width or not fragments.entries:
         return None
     digests = [entry.digest for entry in fragments.entries]
-    if objects.missing(digests):
-        return None
+    if objects.missing(digests) or objects.instead(digests):
+        return None  # what was purged is refused sample by sample
     for _ in range(_ROUNDS):
         places = objects.locate_many(digests)
         if objects.path(places[digests[0]].pack) is None:

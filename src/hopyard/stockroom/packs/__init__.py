@@ -11,6 +11,8 @@ Rules:
   *not* there: before that is said, packs that it does not know are looked for.
 * **Bytes are checked** against their digest when a process first reads them. Arrays that were read stay valid when
   their pack is deleted; a pack that is gone (its objects were packed anew) is noticed, and they are looked up again.
+* **What was purged is gone**: a tombstone says what is read instead, once the object is in no pack any more. Whoever
+  asks for the object by its digest gets what stands in for it.
 * **Threads and processes** may share an ``Objects`` and may be forked while using it; a pickled copy works in any
   process that sees the store. A ``PackWriter`` is for one thread.
 """

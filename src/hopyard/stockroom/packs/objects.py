@@ -26,6 +26,7 @@ from hopyard.stockroom.packs.forking import LOCK
 from hopyard.stockroom.packs.index import Index
 from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
 from hopyard.stockroom.packs.mapped import Bytes, Mapped
+from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PackWriter
 from hopyard.storage import Store
 
@@ -54,6 +55,7 @@ class Objects:
         self._store, self._absent = store, absent
         self._index = Index(index)
         self._mapped = Mapped(store)
+        self._tombstones = Tombstones(store)
         self._checked: dict[str, set[int]] = {}  # by pack, where the objects begin that were checked
         self._unreadable: dict[str, StorageError] = {}
         self._rebuilt = False
@@ -173,6 +175,33 @@ class Objects:
         self.refresh()
         return self._index.find(digests)
 
+    def instead(self, digests: Iterable[str]) -> dict[str, str]:
+        """Of these objects, those that are not here since they were purged, and what stands in for them."""
+        names = list(digests)
+        known = self._index.find(names)
+        return self._tombstones.instead(name for name in names if name not in known)
+
+    def misremembered(self, packs: Iterable[Pack]) -> set[str]:
+        """The packs, of all that are there, of which the index says something else than their headers."""
+        there = {pack.name: pack for pack in packs}
+        wrong = {name for name in self._index.packs() if name not in there}
+        for pack in there.values():
+            for name, place in self._index.find(pack.objects).items():
+                expected = there[place.pack].objects.get(name) if place.pack in there else None
+                if place != expected:
+                    wrong.add(pack.name)
+        return wrong
+
+    def rebuild(self) -> None:
+        """Make the index anew from the headers of packs."""
+        self._index.clear()
+        self._checked.clear()
+        self.refresh()
+
+    def alone(self) -> Objects:
+        """The same objects without what ``absent`` would bring."""
+        return Objects(self._store, self._index.path)
+
     def known(self) -> set[str]:
         """The packs that were seen so far. Nothing is looked up."""
         return set(self._index.packs())
@@ -245,11 +274,21 @@ class Objects:
                 )
         found = self._index.find(names)
         if len(found) < len(names):
+            found |= self._stand_ins([name for name in names if name not in found], again=False)
+        if len(found) < len(names):
             found |= self._files([name for name in names if name not in found])
         if len(found) < len(names):
             self.refresh()
             found |= self._index.find(name for name in names if name not in found)
+        if len(found) < len(names):
+            found |= self._stand_ins([name for name in names if name not in found], again=True)
         return found
+
+    def _stand_ins(self, names: Sequence[str], again: bool) -> dict[str, Location]:
+        """Where what stands in for purged objects is."""
+        instead = self._tombstones.instead(names, again)
+        places = self._index.find(instead.values()) if instead else {}
+        return {name: places[other] for name, other in instead.items() if other in places}
 
     def _files(self, names: Sequence[str]) -> dict[str, Location]:
         sizes: Mapping[str, int | None]
@@ -267,7 +306,9 @@ class Objects:
         """Where these objects are, all of them."""
         found = self._local(wanted)
         if len(found) < len(wanted) and self._absent is not None:
-            self._absent([name for name in wanted if name not in found])
+            absent = [name for name in wanted if name not in found]
+            instead = self._tombstones.instead(absent)
+            self._absent([instead.get(name, name) for name in absent])
             found |= self._local(name for name in wanted if name not in found)
         if len(found) < len(wanted) and self._rebuild():
             found |= self._local(wanted)
@@ -321,7 +362,8 @@ class Objects:
             objects = read_pack(self._store, pack, self._store.size(pack) or 0).objects
         except (CorruptError, NotFoundError):  # looking for the objects anew says what is wrong
             return False
-        return all(objects.get(name) == place for name, place in places.items())
+        instead = self._tombstones.instead(places)
+        return all(objects.get(instead.get(name, name)) == place for name, place in places.items())
 
     def _load(
         self, pack: str, places: dict[str, Location], mapped: Bytes | None
@@ -362,7 +404,7 @@ class Objects:
                 found = digest_of(data, f"hopyard.{place.kind}")
         except DataError as error:
             found = str(error)
-        if found != name:
+        if found != name and found != self._tombstones.instead([name]).get(name):
             raise damaged(self._store, place.pack, f"the {place.kind} {name} in it has changed")
         checked.add(place.start)
 

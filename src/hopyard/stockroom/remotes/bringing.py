@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.packs.layout import Location, read_pack
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.stockroom.remotes.closure import needs as needs_of
-from hopyard.stockroom.remotes.repository import Repository, buried
+from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 
@@ -59,11 +60,12 @@ def bring(
     """
     if max_bytes is not None and max_bytes < 0:
         raise UsageError(f"max_bytes is {max_bytes}, but must be at least 0. Leave it out to bring all.")
-    wanted = list(needs)
     with writing(local.store):
+        for remote in remotes:
+            carry_tombstones(remote, local)
+        wanted = as_purged(local, needs)
         present = local.find(wanted)
-        gone = buried(local)
-        rest = [need for need in wanted if need.digest not in present and need.digest not in gone]
+        rest = [need for need in wanted if need.digest not in present]
         found = _located(remotes, rest, local)
         room = sum(one.size for one in found.values()) if max_bytes is None else max_bytes
         left: dict[str, Left] = {}
@@ -93,8 +95,7 @@ def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository
         asked = " or ".join(remote.store.url for remote in remotes) or "no remote, since none is known"
         raise NotFoundError(
             f"{len(rest)} objects of {things} are neither in {local.store.url} nor at {asked}. Nothing was fetched. "
-            "Fetch "
-            "from a remote that has them: stock.fetch(remote='NAME', ...); or push them from where they are."
+            "Fetch from a remote that has them: stock.fetch(remote='NAME', ...); or push them from where they are."
         )
     return found
 
@@ -110,7 +111,7 @@ class OnDemand:
 
     def __init__(self, local: Repository, remotes: Sequence[Repository]) -> None:
         self._local, self._remotes = local, list(remotes)
-        self._lock = threading.Lock()
+        self._lock, self._pid = threading.Lock(), os.getpid()
         self._ends: dict[str, int] = {}  # by pack, where the last bytes that came end
         self._ahead: dict[str, int] = {}  # bytes to be read ahead there
         self._orders: dict[str, list[tuple[str, Location]]] = {}
@@ -124,10 +125,15 @@ class OnDemand:
         Raises:
             StorageError and its kinds: a remote cannot be reached, or the disk here is full.
         """
+        if self._pid != os.getpid():  # forked, maybe while another thread held the lock
+            self._lock, self._pid = threading.Lock(), os.getpid()
         # One after the other: what another thread has just brought need not come again.
         with self._lock, writing(self._local.store):
             rest = sorted(self._local.objects.missing(digests))
             for remote in self._remotes:
+                if instead := remote.objects.instead(rest):
+                    carry_tombstones(remote, self._local)  # so that it is known here what is read instead
+                    rest = sorted({instead.get(digest, digest) for digest in rest})
                 missing = remote.objects.missing(rest)  # asks the remote only for what it did not have before
                 found = {digest: remote.objects.locate(digest) for digest in rest if digest not in missing}
                 rest = sorted(missing)
@@ -184,6 +190,5 @@ class Never:
         raise NotFoundError(
             f"{len(wanted)} objects of {', '.join(sorted(things)) or 'no commit'} are read, but are not here, and "
             f"fetch='never' was given. Bring them from {where}: {call_for(sorted(things))}; or open the repository "
-            "without "
-            "fetch='never'."
+            "without fetch='never'."
         )

@@ -10,6 +10,7 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
 from hopyard.stockroom.remotes.repository import Repository, carry_tombstones, check_format
+from hopyard.stockroom.repacking import bury
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def fetch(
     differing = {name: commit for name, commit in tags.items() if own.get(name, commit) != commit}
     moved = {name: (known.get(name), commit) for name, commit in heads.items() if known.get(name) != commit}
     with writing(local.store):
-        carry_tombstones(remote, local)
+        if carry_tombstones(remote, local):
+            bury(local.objects)
         commits = {commit for _, commit in moved.values()} | set(new_tags.values())
         nbytes = bring_metadata(local, remote, commits, is_all=branches is None)
         for name, (_, commit) in moved.items():
@@ -113,7 +115,6 @@ def _chosen(heads: dict[str, str], branches: Iterable[str], remote: Repository) 
         if name not in heads:
             raise NotFoundError(
                 f"{remote.store.url} has no branch {name!r}{nearest(name, heads, '.')} Nothing was fetched. Push it "
-                "there "
-                "first, or name one that is there."
+                "there first, or name one that is there."
             )
     return {name: heads[name] for name in names}

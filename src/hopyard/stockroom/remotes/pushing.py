@@ -11,9 +11,10 @@ from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.remotes.closure import Need, needs
-from hopyard.stockroom.remotes.repository import Repository, carry_tombstones, claim
+from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones, claim
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
+from hopyard.stockroom.repacking import bury
 
 _ROUNDS = 3  # of sending what the remote lost while it was sent
 
@@ -76,11 +77,12 @@ def push(
     ]
     for move in moves:
         _check(local, remote, move)
+    if carry_tombstones(local, remote):
+        bury(remote.objects)
     if not moves:
         return Pushed()
     with writing(remote.store):
-        gone = carry_tombstones(local, remote)
-        sent = _send(local, remote, moves, gone, others, report)
+        sent = _send(local, remote, moves, others, report)
         done = Pushed({}, {}, len(sent), sum(sent.values()))
         for move in moves:
             _move(remote, move, by, done)
@@ -107,8 +109,7 @@ def delete(remote: Repository, branches: Iterable[str] = (), tags: Iterable[str]
         if remote.references.move(name, tip, None, by) is None:
             raise BehindError(
                 f"the {_called(name)} at {remote.store.url} was moved by somebody just now, and was not removed. "
-                "Look at "
-                "what it has, and remove it again if it still is to go."
+                "Look at what it has, and remove it again if it still is to go."
             )
 
 
@@ -132,8 +133,7 @@ def _check(local: Repository, remote: Repository, move: _Move) -> None:
     if move.name.startswith("tags/"):
         raise UsageError(
             f"{remote.store.url} has the {_called(move.name)} at {there[:12]}, and here it is at {move.commit[:12]}. "
-            "Tags "
-            "do not move: push it under another name, or remove it there first. Nothing was sent."
+            "Tags do not move: push it under another name, or remove it there first. Nothing was sent."
         )
     if local.objects.missing([there]) or not is_ancestor(local.objects, there, move.commit):
         raise behind(remote, move.name.removeprefix("heads/"), "has commits that are not in yours")
@@ -143,9 +143,8 @@ def behind(remote: Repository, branch: str, what: str) -> BehindError:
     """The error for a branch that is elsewhere at the remote."""
     return BehindError(
         f"the branch {branch!r} at {remote.store.url} {what}. Pull first, which merges them (hopyard stock pull), "
-        "then push "
-        f"again; or push as another branch: push(branches={{{branch!r}: 'NEW-NAME'}}). The remote's branch is as it "
-        "was."
+        f"then push again; or push as another branch: push(branches={{{branch!r}: 'NEW-NAME'}}). The remote's branch "
+        "is as it was."
     )
 
 
@@ -158,16 +157,12 @@ def _send(
     local: Repository,
     remote: Repository,
     moves: list[_Move],
-    gone: set[str],
     others: Sequence[Repository],
     report: Report | None,
 ) -> dict[str, int]:
-    """Send what the remote lacks, but what is buried; sizes of what was sent by digest. At the end it has all."""
-    wanted = [
-        need
-        for need in needs(local.objects, {move.commit for move in moves}, _whole_there(local, remote, moves))
-        if need.digest not in gone
-    ]
+    """Send what the remote lacks; sizes of what was sent by digest. At the end it has all."""
+    commits = {move.commit for move in moves}
+    wanted = as_purged(remote, needs(local.objects, commits, _whole_there(local, remote, moves)))
     sent: dict[str, int] = {}
     for _ in range(_ROUNDS):
         # Asked again after the last has arrived: what was there at first may have been deleted meanwhile.
@@ -181,8 +176,7 @@ def _send(
     else:
         raise BehindError(
             f"{remote.store.url} loses objects while they are sent: {len(lacking)} that arrived are not there. "
-            "Something "
-            "deletes them; push again when it has ended. The remote's references are as they were."
+            "Something deletes them; push again when it has ended. The remote's references are as they were."
         )
     return sent
 
@@ -220,8 +214,7 @@ def _found(
     asked = " or ".join([remote.store.url, *(other.store.url for other in others)])
     raise NotFoundError(
         f"{len(rest)} objects that are to be pushed are neither here nor at {asked}: {listed}. Nothing was sent. "
-        "Bring "
-        f"them from a remote that has them, then push again: {call_for(sorted(things), history=True)}"
+        f"Bring them from a remote that has them, then push again: {call_for(sorted(things), history=True)}"
     )
 
 

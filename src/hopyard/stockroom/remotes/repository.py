@@ -10,6 +10,7 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.objects import Absent
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
@@ -18,7 +19,6 @@ KIND = "stockroom"
 """What the object FORMAT says that a repository is."""
 
 _LISTED = 8  # files that are looked for one by one; for more of them all are listed
-_TOMBSTONES = "tombstones"
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,23 @@ def claim(store: Store) -> None:
         if other is not None and not store.exists(FORMAT_NAME):  # nobody was faster
             raise UsageError(
                 f"{store.url} is no stockroom, but not empty either: it holds {other.name!r}. Give an empty place, "
-                "for "
-                "instance a new folder in it."
+                "for instance a new folder in it."
             ) from None
         claim_format(store, KIND)
 
 
-def buried(repository: Repository) -> set[str]:
-    """Digests of objects that were purged: nobody has them, and nobody shall send them."""
-    return {entry.name.rpartition("/")[2] for entry in repository.store.list(_TOMBSTONES)}
-
-
-def carry_tombstones(source: Repository, target: Repository) -> set[str]:
-    """Copy the tombstones that ``target`` lacks, before anything else is transferred. Returns what both have
-    buried."""
-    present, wanted = buried(target), buried(source)
-    for digest in sorted(wanted - present):
-        name = f"{_TOMBSTONES}/{digest}"
+def carry_tombstones(source: Repository, target: Repository) -> bool:
+    """Copy the tombstones that ``target`` lacks: before anything else, so that nothing that was purged comes back.
+    Returns whether ``source`` has any."""
+    wanted = {entry.name for entry in source.store.list(FOLDER)}
+    present = {entry.name for entry in target.store.list(FOLDER)} if wanted else set()
+    for name in sorted(wanted - present):
         target.store.put_new(name, source.store.get(name))
-    return present | wanted
+    return bool(wanted)
+
+
+def as_purged(repository: Repository, needs: Iterable[Need]) -> list[Need]:
+    """The needs, with what stands in for objects that were purged, as the repository's tombstones say."""
+    wanted = list(needs)
+    instead = Tombstones(repository.store).instead(need.digest for need in wanted)
+    return [need._replace(digest=instead.get(need.digest, need.digest)) for need in wanted]

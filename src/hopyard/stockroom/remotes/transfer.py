@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,9 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError
 from hopyard.objects.digests import Hasher
-from hopyard.stockroom.data.fragments import Fragment
-from hopyard.stockroom.packs.layout import META_KINDS, Location, Pack, Piece, put_pack
-from hopyard.stockroom.packs.writer import PACK_BYTES, PACK_OBJECTS
+from hopyard.stockroom.packs.layout import META_KINDS, Location
 from hopyard.stockroom.remotes.repository import Repository
-from hopyard.storage import LocalStore, Store
+from hopyard.stockroom.repacking import batches, piece_of, put
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
@@ -30,7 +27,6 @@ PACKS_AT_ONCE = 4
 _READS_AT_ONCE = 4  # for each of them
 _READ = 8 << 20  # bytes that one of these reads asks for
 _CHUNK = 16 << 20  # bytes of a file
-_IN_MEMORY = 4 * PACK_BYTES  # larger packs are put together in a file, wherever they go
 
 
 class Found(NamedTuple):
@@ -117,15 +113,7 @@ def _all(pool: ThreadPoolExecutor, jobs: Sequence[_Job], meter: _Meter) -> None:
 
 def _jobs(group: str, names: Sequence[str], found: Mapping[str, Found], target: Repository) -> Iterator[_Job]:
     """A job for each pack."""
-    batch: list[str] = []
-    size = 0
-    for name in names:
-        batch.append(name)
-        size += found[name].size
-        if size >= PACK_BYTES or len(batch) >= PACK_OBJECTS:
-            yield _PackJob(group, {each: found[each] for each in batch}, target)
-            batch, size = [], 0
-    if batch:
+    for batch in batches({name: found[name].size for name in names}):
         yield _PackJob(group, {each: found[each] for each in batch}, target)
 
 
@@ -137,10 +125,9 @@ class _PackJob:
 
     def __call__(self) -> int:
         data = read(self.found)
-        pieces = [_piece(name, one.place, data[name]) for name, one in self.found.items()]
-        size = sum(len(piece.data) for piece in pieces)
-        self.target.objects.learn([_put(self.target.store, self.group, pieces, size)])
-        return size
+        pieces = [piece_of(name, one.place, data[name]) for name, one in self.found.items()]
+        self.target.objects.learn([put(self.target.store, self.group, pieces)])
+        return sum(len(piece.data) for piece in pieces)
 
 
 def read(found: Mapping[str, Found]) -> dict[str, npt.NDArray[np.uint8]]:
@@ -162,28 +149,6 @@ def read(found: Mapping[str, Found]) -> dict[str, npt.NDArray[np.uint8]]:
     return data
 
 
-def _piece(name: str, place: Location, data: npt.NDArray[np.uint8]) -> Piece:
-    width = body = 0
-    if place.kind == "fragment":
-        with suppress(CorruptError):  # of a format that is not known here: it is carried, not understood
-            rows = Fragment(data).rows
-            width = 0 if rows.offsets is not None else rows.data.shape[1]
-            body = data.size - rows.data.nbytes
-    return Piece(name, place.kind, data.data, place.dtype, place.shape, width, body)
-
-
-def _put(store: Store, group: str, pieces: Sequence[Piece], size: int) -> Pack:
-    if size <= _IN_MEMORY or store.staging() is not None:
-        return put_pack(store, group, pieces)
-    with tempfile.TemporaryDirectory() as directory:
-        local = LocalStore(directory)
-        pack = put_pack(local, group, pieces)
-        path = local.path(pack.name)
-        assert path is not None
-        store.put_file(pack.name, path)
-        return pack
-
-
 def _copy_file(one: Found, name: str, target: Repository) -> int:
     """Copy an object that is a file, by way of a temporary one where it is to be."""
     staging = target.store.staging()
@@ -199,8 +164,7 @@ def _copy_file(one: Found, name: str, target: Repository) -> int:
             if hasher.hexdigest() != name:
                 raise CorruptError(
                     f"{one.place.pack} in {one.source.store.url} is not what was written: it has another digest than "
-                    "its "
-                    "name says. Restore it from a copy, or fetch it from another remote that has it."
+                    "its name says. Restore it from a copy, or fetch it from another remote that has it."
                 )
             target.store.put_file(f"files/{name}", temporary)
         finally:

@@ -1,0 +1,62 @@
+"""Fragments without the values of samples that were purged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.ragged import offsets_of
+from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
+from hopyard.stockroom.data.rows import Batch, Rows, find, keys_of
+from hopyard.stockroom.maps import Key, encode
+from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.records import ColumnRecord
+
+
+def redact(data: npt.NDArray[np.uint8], purged: Iterable[Purged]) -> tuple[bytes, int, int]:
+    """The bytes of a fragment without the values of these samples; those that it does not have are passed over.
+
+    Which of them were gone before does not matter: whatever the order, the bytes are the same at the end.
+
+    Returns:
+        the bytes; and for ``PackWriter.add`` its width and where its values begin.
+    """
+    fragment = Fragment(data)
+    gone: dict[int, Any] = dict(fragment.purged)
+    for one in purged:
+        (at,) = find(fragment.keys, keys_of([encode(key_of(one.key))]))
+        if at >= 0:
+            gone.setdefault(int(at), [one.time, one.by, one.why])
+    header = fragment.described
+    record = ColumnRecord(
+        header["kind"], header["dtype"], tuple(header["shape"] or ()), nested=False, bits=0, pages=None, count=0,
+        nbytes=0,
+    )  # fmt: skip
+    batch = Batch(fragment.keys, _without(fragment.rows, np.array(sorted(gone), np.int64)))
+    content, body = encode_fragment(record, [batch], [[at, *gone[at]] for at in sorted(gone)])
+    return content, row_width(record) or 0, body
+
+
+def key_of(value: Any) -> Key:
+    """A key as JSON has it, where a pair is a list."""
+    key: Key = tuple(value) if isinstance(value, list) else value
+    return key
+
+
+def _without(rows: Rows, gone: npt.NDArray[np.int64]) -> Rows:
+    if rows.offsets is None:
+        data = rows.data.copy()
+        data[gone] = 0
+        return Rows(data)
+    sizes = rows.sizes()
+    kept = np.ones(len(sizes), bool)
+    kept[gone] = False
+    data = rows.data[np.repeat(kept, sizes)]
+    shapes = None
+    if rows.shapes is not None:
+        shapes = rows.shapes.copy()
+        shapes[gone] = 0
+    return Rows(data, offsets_of(np.where(kept, sizes, 0)), shapes)

@@ -1,0 +1,166 @@
+"""Packs written anew: what is needed of old ones goes into new ones, and only then are the old ones deleted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.errors import CorruptError
+from hopyard.stockroom.data.fragments import Fragment
+from hopyard.stockroom.data.purging import redact
+from hopyard.stockroom.packs import Location, Objects
+from hopyard.stockroom.packs.layout import META_KINDS, Pack, Piece, put_pack, read_pack
+from hopyard.stockroom.packs.tombstones import Purged, Tombstone, Tombstones
+from hopyard.stockroom.packs.writer import PACK_BYTES, PACK_OBJECTS
+from hopyard.storage import LocalStore, Store
+
+_IN_MEMORY = 4 * PACK_BYTES  # larger packs are put together in a file, wherever they go
+
+
+def group_of(kind: str) -> str:
+    """Of the packs that objects of this kind lie in."""
+    return "meta" if kind in META_KINDS else "data"
+
+
+def piece_of(name: str, place: Location, data: npt.NDArray[np.uint8]) -> Piece:
+    """An object that is to be packed; values of fragments are aligned as they were."""
+    width = body = 0
+    if place.kind == "fragment":
+        with suppress(CorruptError):  # of a format that is not known here: it is carried, not understood
+            rows = Fragment(data).rows
+            width = 0 if rows.offsets is not None else rows.data.shape[1]
+            body = data.size - rows.data.nbytes
+    return Piece(name, place.kind, data.data, place.dtype, place.shape, width, body)
+
+
+def put(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
+    """Store one pack, whatever its size, without holding it in memory twice."""
+    size = sum(len(piece.data) for piece in pieces)
+    if size <= _IN_MEMORY or store.staging() is not None:
+        return put_pack(store, group, pieces)
+    with tempfile.TemporaryDirectory() as directory:
+        local = LocalStore(directory)
+        pack = put_pack(local, group, pieces)
+        path = local.path(pack.name)
+        assert path is not None
+        store.put_file(pack.name, path)
+        return pack
+
+
+def batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """These objects in order, as many at a time as one pack holds."""
+    batch: list[str] = []
+    total = 0
+    for name, size in sizes.items():
+        batch.append(name)
+        total += size
+        if total >= PACK_BYTES or len(batch) >= PACK_OBJECTS:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+def write(objects: Objects, places: Mapping[str, Location]) -> list[Pack]:
+    """Copy these objects, in order, into new packs of 64 MiB: data, then metadata. All are checked.
+
+    Raises:
+        CorruptError: one is damaged; what was written until then does no harm.
+    """
+    packs = []
+    for group in ("data", "meta"):
+        sizes = {
+            name: place.stop - place.start for name, place in places.items() if group_of(place.kind) == group
+        }
+        for names in batches(sizes):
+            data = objects.read_many(names)
+            packs.append(
+                put(objects.store, group, [piece_of(name, places[name], data[name]) for name in names])
+            )
+            objects.learn(packs[-1:])
+    return packs
+
+
+def replace(objects: Objects, old: Iterable[str], new: Collection[Pack]) -> None:
+    """Delete packs whose needed objects are all in ``new``, or elsewhere."""
+    written = {pack.name for pack in new}
+    for name in sorted(set(old) - written):
+        objects.store.delete(name)
+    objects.refresh()
+
+
+def bury(objects: Objects) -> int:
+    """Let nothing remain in packs of what tombstones say was purged. Returns how many objects were removed.
+
+    New packs are there before old ones are deleted, so it may happen while others read and write, and whoever is killed
+    in it can do it again.
+
+    Raises:
+        CorruptError: a tombstone, or a pack that holds what was purged, is damaged.
+    """
+    objects = objects.alone()
+    tombstones = Tombstones(objects.store)
+    if not tombstones.all():
+        return 0
+    _unite(objects, tombstones)
+    removed: set[str] = set()
+    while present := objects.packed(tombstones.all()):
+        _stand_in(objects, tombstones, present)
+        for name in sorted({place.pack for place in present.values()}):
+            held = read_pack(objects.store, name, objects.store.size(name) or 0).objects
+            ordered = sorted(held.items(), key=lambda item: item[1].start)
+            kept = {digest: place for digest, place in ordered if digest not in present}
+            replace(objects, [name], write(objects, kept))
+        removed |= present.keys()
+    return len(removed)
+
+
+def _unite(objects: Objects, tombstones: Tombstones) -> None:
+    """Where clones purged different samples of one fragment, make the tombstone that names all of them."""
+    for name, (best, *others) in tombstones.all().items():
+        known = {json_key(one) for one in best.purged}
+        more = {json_key(one): one for other in others for one in other.purged if json_key(one) not in known}
+        if more and not objects.missing([name]):
+            bury_samples(objects, name, best.column, tuple(more.values()), best.purged)
+
+
+def json_key(one: Purged) -> tuple[object, ...]:
+    """Of a purged sample its key, to be compared."""
+    return tuple(one.key) if isinstance(one.key, list) else (one.key,)
+
+
+def bury_samples(
+    objects: Objects, name: str, column: str, purged: tuple[Purged, ...], before: tuple[Purged, ...] = ()
+) -> Tombstone:
+    """Store what stands in for a fragment without these samples, and those that were purged ``before``; then the
+    tombstone that says so."""
+    with objects.writing() as writer:
+        content, width, body = redact(objects.read(name), purged)
+        instead = writer.add("fragment", content, width, body)
+    every = sorted((*before, *purged), key=lambda one: repr(one.key))
+    tombstone = Tombstone(name, instead, column, tuple(every))
+    objects.store.put_new(tombstone.name, tombstone.encode())
+    return tombstone
+
+
+def _stand_in(objects: Objects, tombstones: Tombstones, present: Iterable[str]) -> None:
+    """Make what is to be read instead of fragments that are here, if it is not here: in a clone it is made again."""
+    every = tombstones.all()
+    with objects.writing() as writer:
+        for name in sorted(present):
+            data, last = objects.read(name), name
+            while last in every:
+                tombstone = every[last][0]
+                content, width, body = redact(data, tombstone.purged)
+                last, data = tombstone.instead, np.frombuffer(content, np.uint8)
+            if not objects.missing([last]):
+                continue
+            if (made := writer.add("fragment", content, width, body)) != last:
+                raise CorruptError(
+                    f"the fragment {name} without what was purged is {made}, but its tombstone says {last}. Nothing "
+                    "was deleted. Fetch with the version of Hopyard that purged it."
+                )
