@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import resource
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from _serve import serve
 from _workloads import WORKLOADS, raw_arrays
 
 Epoch = Callable[[], Iterable[Any]]
@@ -210,18 +208,8 @@ UNCHECKED = frozenset({"decode", "memcpy"})  # limits that hand out no rows to a
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
     torch.set_num_threads(1)
-    commands = Commands()
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer = getattr(commands, command.pop("do"))(**command)
-        except BaseException as error:
-            traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
-        print(json.dumps(answer), file=answers, flush=True)
+    serve(Commands())
 
 
 if __name__ == "__main__":

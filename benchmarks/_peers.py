@@ -98,32 +98,21 @@ def environment(name: str | None) -> Path:
     return python
 
 
-class Worker:
-    """A process with one loader; see ``_peer_worker``."""
+class Process:
+    """A process that answers commands; see ``_serve``."""
 
-    def __init__(self, loader: str, python: Path, workload: Workload, rows: int) -> None:
-        self.loader = loader
-        log = BUILD / "bench" / "logs" / f"{workload.name}-{loader}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._log = log.open("w")
+    def __init__(self, python: Path, script: str, log: str) -> None:
+        path = BUILD / "bench" / "logs" / f"{log}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._log = path.open("w")
         self._process = subprocess.Popen(
-            [python, "-W", "ignore", HERE / "_peer_worker.py"],
+            [python, "-W", "ignore", HERE / script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             env={**os.environ, **_ENVIRONMENT},
         )
-        module = OURS if loader in OURS_AND_LIMITS else THEIRS
-        try:
-            opened = self.ask(
-                "open", module=module, loader=loader, workload=workload.name, rows=rows, root=str(ROOT)
-            )
-        except BaseException:
-            self.close()
-            raise
-        self.row_bytes = opened["row_bytes"]
-        self.setting = ""
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         """The answer to a command.
@@ -144,12 +133,6 @@ class Worker:
             raise PeerError(answer["error"])
         return dict(answer)
 
-    def cores(self, cores: Sequence[int]) -> None:
-        self.setting = self.ask("cores", cores=list(cores))["setting"]
-
-    def epoch(self) -> dict[str, Any]:
-        return self.ask("epoch")
-
     def close(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -159,6 +142,30 @@ class Worker:
             self._process.kill()
             self._process.wait()
         self._log.close()
+
+
+class Worker(Process):
+    """A process with one loader; see ``_peer_worker``."""
+
+    def __init__(self, loader: str, python: Path, workload: Workload, rows: int) -> None:
+        self.loader = loader
+        super().__init__(python, "_peer_worker.py", f"{workload.name}-{loader}")
+        module = OURS if loader in OURS_AND_LIMITS else THEIRS
+        try:
+            opened = self.ask(
+                "open", module=module, loader=loader, workload=workload.name, rows=rows, root=str(ROOT)
+            )
+        except BaseException:
+            self.close()
+            raise
+        self.row_bytes = opened["row_bytes"]
+        self.setting = ""
+
+    def cores(self, cores: Sequence[int]) -> None:
+        self.setting = self.ask("cores", cores=list(cores))["setting"]
+
+    def epoch(self) -> dict[str, Any]:
+        return self.ask("epoch")
 
 
 OURS_AND_LIMITS = ("hopyard", "hopyard-cold", "take", "decode", "memcpy")
