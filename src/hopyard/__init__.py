@@ -10,6 +10,7 @@ from hopyard.errors import no_name
 __version__ = "0.1.0"
 
 _ELSEWHERE = {
+    "StockRoom": "hopyard.stockroom.room",
     "load_model": "hopyard.tune",
     "make_torch_dataset": "hopyard.stockroom.data.torch_output",
     "open_run": "hopyard.tune",

@@ -223,7 +223,6 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
 
 
 _LATER = {
-    "hopyard": ("StockRoom",),
     "hopyard.backend": ("RayBackend", "SparkBackend"),
     "hopyard.storage": ("HDFSStore",),
     "hopyard.tune": ("ASHA", "HyperOpt", "Hyperband", "PBT"),
@@ -233,7 +232,7 @@ _LATER = {
 def no_name(module: str, name: str, names: Iterable[str] = ()) -> Exception:
     """What a module's ``__getattr__`` raises for a name that it does not have: names of the documented interface
     that a later version brings say so, also in ``from module import name``."""
-    if name in _LATER[module]:
+    if name in _LATER.get(module, ()):
         return MissingExtraError(
             f"{module}.{name} is not in this version of Hopyard; it comes with a later one. "
             f"What {module} has: {', '.join(names)}."

@@ -52,7 +52,8 @@ class Draft:
         self._columns: dict[str, ColumnDraft] = {}
         self._dirty: set[str] = set()  # columns with changes of their own
         self._locks = ExitStack()
-        self._is_locked = self._has_added = False
+        self._is_locked = self._has_added = self._is_closed = False
+        self._saved: list[str | None] = []  # root maps that errors lead back to
 
     # Reading
 
@@ -109,7 +110,12 @@ class Draft:
         return self._columns[name]
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
-        """Say this of a thing; None: there is none of this name any more. What it needs was added before."""
+        """Say this of a thing; None: there is none of this name any more. What it needs was added before.
+
+        Raises:
+            UsageError: the draft is closed.
+        """
+        self._check_open()
         with self._undone_on_errors():
             if shelf == "data":
                 self._columns.pop(name, None)
@@ -159,10 +165,36 @@ class Draft:
         """Go on from this root map, which has all changes that were made. Columns that were taken before are closed if
         it has others of their names."""
         self.base = self._root = root
+        self._saved = [root] * len(self._saved)
         self._records, self._dirty = {}, set()
         for name, column in list(self._columns.items()):
             if column.flush() != self.record("data", name):
                 del self._columns[name]
+
+    def back(self, root: str | None) -> None:
+        """Have what this root map has, instead of all that was changed. Columns that were taken before are closed."""
+        self._root = root
+        self._records, self._columns, self._dirty = {}, {}, set()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What is written inside is told to nobody; an exception undoes all of it."""
+        place, told = len(self._saved), self._told
+        self._saved.append(self.write())
+        self._told = None
+        try:
+            yield
+        except BaseException:
+            self.back(self._saved[place])
+            raise
+        finally:
+            self._told = told
+            del self._saved[place:]
+
+    def close(self) -> None:
+        """Refuse all further writes, also those of columns that were taken before."""
+        self._is_closed = True
+        self.release()
 
     def release(self) -> None:
         """Let the collector in: something leads to all that was published."""
@@ -209,6 +241,7 @@ class Draft:
         self, column: ColumnDraft, do: Literal["set", "delete", "bulk"], keys: list[Key],
         samples: list[Stored] | None,
     ) -> None:  # fmt: skip
+        self._check_open()
         name = column.name
         if self._columns.get(name) is not column:
             raise UsageError(
@@ -250,8 +283,14 @@ class Draft:
             now = self.write()
             if now not in (before, after):  # small writes, or those of another process
                 after = merge_roots(self.writer, before, now, after, "theirs").root
-            self._root = after
-            self._columns.clear()
+            self.back(after)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError(
+                "this was opened for writing before, and its writing has ended, so nothing is written to it. Take it "
+                "anew: `with stock.enable_write(): stock.data[...]`."
+            )
 
     @contextmanager
     def _undone_on_errors(self) -> Iterator[None]:

@@ -49,6 +49,19 @@ def test_what_others_clear_and_write_meanwhile_stays_in_order(store: Store) -> N
     assert list(mine.operations()) == [b"1", b"2", b"3", b"4"]
 
 
+def test_only_operations_that_are_named_are_cleared_if_there_are_others(store: Store) -> None:
+    mine, other = Stage(store, "main", None), Stage(store, "main", None)
+    known = {mine.append(b"mine 1")}
+    other.append(b"other")
+    known.add(mine.append(b"mine 2"))
+    assert mine.entries() == {1: b"mine 1", 2: b"other", 3: b"mine 2"}
+    mine.clear(known)
+    assert mine.entries() == {2: b"other"}
+    assert mine.append(b"mine 3") == 3
+    other.clear({2, 3, 99})
+    assert list(store.list("stage/main/none")) == []
+
+
 def test_a_stage_of_another_commit_or_working_tree_is_not_seen_but_named(store: Store) -> None:
     Stage(store, "worktree-x", A).append(b"of a")
     Stage(store, "main", A).append(b"of main")

@@ -29,6 +29,7 @@ def commit_draft(
     parents: Sequence[str],
     message: str,
     facts: Facts,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Commit | None:
     """Commit what a draft has, and let it stand on the commit; None: it has nothing new.
 
@@ -36,6 +37,7 @@ def commit_draft(
         reference: what is to move: ``heads/<branch>``; or, of a working tree that is at no branch, ``worktrees/<id>``,
             which only this working tree moves.
         parents: the commits that it follows: the one that the draft was begun from first, then merged ones.
+        announce: told the digest of a commit that is stored, before the reference is moved to it.
 
     Raises:
         ConflictError: another has committed something else of what the draft changed. The draft is as it was.
@@ -56,6 +58,7 @@ def commit_draft(
             follows[:1] = [tip.commit]
         commit = write_commit(draft.writer, merged, list(dict.fromkeys(follows)), message, author, git)
         draft.publish()
+        announce(commit.digest)
         if references.move(reference, tip, commit.digest, author) is not None:
             draft.rebase(merged)
             draft.release()
@@ -69,8 +72,7 @@ def _onto(draft: Draft, reference: str, commit: str, root: str | None) -> str | 
         name = reference.partition("/")[2]
         raise ConflictError(
             f"{name!r} has moved to {commit[:12]} since this was begun, and {len(result.conflicts)} of the changes "
-            f"conflict with it (ours is there, theirs is yours):\n{listed(result.conflicts)}\nNothing was committed, "
-            "and the changes are kept: commit them to a branch of their own, and merge that.",
+            f"conflict with it (ours is there, theirs is yours):\n{listed(result.conflicts)}\nNothing was committed.",
             result.conflicts,
         )
     return result.root

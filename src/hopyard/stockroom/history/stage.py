@@ -11,7 +11,7 @@ id of an old one) its operations are not applied, but named by ``orphans``.
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.stockroom.history.locks import locked
@@ -41,28 +41,40 @@ class Stage:
 
     def operations(self) -> Iterator[bytes]:
         """All operations since the last ``clear``, in the order of their writing."""
-        try:
-            found = [self._store.get(self._object(number)) for number in self._numbers()]
-        except NotFoundError:  # cleared since the numbers were listed
-            yield from self.operations()
-            return
-        cleared = max((at for at, data in enumerate(found) if not data), default=-1)
-        yield from found[cleared + 1 :]
+        yield from self.entries().values()
 
-    def append(self, operation: bytes) -> None:
-        """Add an operation; it is durable when this returns. Others may append at the same time.
+    def entries(self) -> dict[int, bytes]:
+        """The same with their numbers."""
+        try:
+            found = {number: self._store.get(self._object(number)) for number in self._numbers()}
+        except NotFoundError:  # cleared since the numbers were listed
+            return self.entries()
+        cleared = max((number for number, data in found.items() if not data), default=0)
+        return {number: data for number, data in found.items() if number > cleared}
+
+    def append(self, operation: bytes) -> int:
+        """Add an operation; it is durable when this returns, with its number. Others may append at the same time.
 
         Raises:
             StorageFullError, NotWritableError, StorageError: nothing was added.
         """
         with locked(self._store, self._lock, fcntl.LOCK_EX):
             self._append(operation)
+            return self._last
 
-    def clear(self) -> None:
-        """Remove all operations: at once, even if it is killed meanwhile."""
+    def clear(self, numbers: Collection[int] | None = None) -> None:
+        """Remove all operations: at once, even if it is killed meanwhile.
+
+        Args:
+            numbers: remove only these: if there are others too, one by one. Those that are not there do not matter.
+        """
         with locked(self._store, self._lock, fcntl.LOCK_EX):
+            known = numbers
             numbers = self._numbers()
-            if numbers:
+            if known is not None and not self.entries().keys() <= set(known):
+                for number in sorted(set(known).intersection(numbers)):
+                    self._store.delete(self._object(number))
+            elif numbers:
                 self._append(b"")
                 for number in [*numbers, self._last]:
                     self._store.delete(self._object(number))

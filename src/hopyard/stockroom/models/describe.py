@@ -81,7 +81,7 @@ def describe(shelf: ModelShelf, name: str, other: ModelRecord | None = None) -> 
         spread = spreads.get(tensor.digest)
         if spread is None:
             spread = spreads[tensor.digest] = spread_of(tensor)
-        compared = (None, None, None) if other is None else _compare(tensor, before.get(path))
+        compared = (None, None, None) if other is None else compare(tensor, before.get(path))
         rows.append(TensorFacts(path, tensor.dtype, tensor.shape, tensor.nbytes, spread, *compared))
     for path, tensor in before.items():
         if path not in tensors:
@@ -89,7 +89,8 @@ def describe(shelf: ModelShelf, name: str, other: ModelRecord | None = None) -> 
     return rows
 
 
-def _compare(tensor: Tensor, before: Tensor | None) -> tuple[Change, float | None, float | None]:
+def compare(tensor: Tensor, before: Tensor | None) -> tuple[Change, float | None, float | None]:
+    """What happened to a tensor, and how far it moved, as ``TensorFacts`` has it."""
     if before is None:
         return "added", None, None
     if tensor.digest == before.digest:

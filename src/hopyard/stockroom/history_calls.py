@@ -1,0 +1,370 @@
+"""What a stockroom does with its history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from hopyard.errors import ConflictError, NotFoundError, UsageError, nearest
+from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.git import Head
+from hopyard.stockroom.history.commits import Commit, is_ancestor, log, read_commit
+from hopyard.stockroom.history.conflicts import Conflict, Resolve, listed
+from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
+from hopyard.stockroom.looking.differences import Diff
+from hopyard.stockroom.looking.status import Status, status_of
+from hopyard.stockroom.working import Standing, root_of, short
+from hopyard.stockroom.writing import Room
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did.
+
+    Attributes:
+        how: ``"up to date"``: there was nothing new; ``"fast-forward"``: the branch now is where theirs is;
+            ``"merged"``: by a commit of its own.
+        commit: where this is now.
+    """
+
+    how: Literal["up to date", "fast-forward", "merged"]
+    commit: str
+
+
+class HistoryCalls(Room):
+    """Log, status, diff; branches, tags; switch, merge, revert, reset."""
+
+    # Looking
+
+    def status(self) -> Status:
+        """Where this is, and what is staged; ``print(stock.status())`` tells it in words."""
+        self._check_open()
+        if self._draft is not None:
+            standing, stage, changes = self._standing, self._stage, self._draft.changes()
+        else:
+            standing = self._tree.stand()
+            stage = self._tree.stage(standing.commit)
+            draft = Draft(self._objects, root_of(self._local, standing.commit))
+            draft.apply(stage.operations())
+            changes = draft.changes()
+            draft.close()
+        return status_of(self.place, self._local, standing, stage, changes)
+
+    def log(
+        self, *revisions: str, limit: int | None = None, branches: Literal["these", "all"] = "these"
+    ) -> list[Commit]:
+        """Commits, each before those that it follows, the latest first.
+
+        Args:
+            revisions: where to begin; none: where this is.
+            limit: so many at most.
+            branches: ``"all"``: begin at all branches, tags and branches of remotes too.
+        """
+        starts = [self.resolve(revision) for revision in revisions]
+        if not revisions and self._standing.commit is not None:
+            starts.append(self._standing.commit)
+        if branches == "all":
+            starts += [
+                commit
+                for kind in ("heads", "tags", "remotes")
+                for commit in self._local.references.names(kind).values()
+            ]
+        return list(islice(log(self._objects, *dict.fromkeys(starts)), limit))
+
+    def diff(self, a: str | None = None, b: str | None = None) -> Diff:
+        """What differs from ``a`` to ``b``: samples, tensors and how far they moved, values, files of datasets.
+
+        Args:
+            a: a revision; None: the commit that this is at.
+            b: a revision; None: what is staged upon that commit.
+        """
+        self._check_open()
+        before = self._root if a is None else root_of(self._local, self.resolve(a))
+        if b is not None:
+            return Diff(self._objects, before, root_of(self._local, self.resolve(b)))
+        draft = self._draft
+        if draft is None:
+            draft = Draft(self._objects, self._root)
+            draft.apply(self._stage.operations())
+        return Diff(draft.writer, before, draft.write())
+
+    # Branches and tags
+
+    def branches(self) -> dict[str, str]:
+        """All branches and their commits."""
+        return self._local.references.names("heads")
+
+    def tags(self) -> dict[str, str]:
+        """All tags and their commits."""
+        return self._local.references.names("tags")
+
+    def branch(self, name: str, revision: str = "HEAD") -> str:
+        """Make a branch; its commit. Where commits were detached, this is on the new branch from now on.
+
+        Raises:
+            UsageError: there is one of this name, or it cannot be one; NotFoundError: there is no such revision.
+        """
+        commit = self._name("heads", name, revision)
+        if self._standing.branch is None and commit == self._standing.commit:
+            self._tree.set_head(name, commit)
+            self._standing = Standing(name, commit, name, commit)
+        return commit
+
+    def tag(self, name: str, revision: str = "HEAD") -> str:
+        """Name a commit for ever; its digest.
+
+        Raises:
+            UsageError: there is one of this name, or it cannot be one; NotFoundError: there is no such revision.
+        """
+        return self._name("tags", name, revision)
+
+    def delete_branch(self, name: str, force: bool = False) -> None:
+        """Delete a branch.
+
+        Args:
+            force: also if commits of it are in no other branch or tag, and would be collected as garbage some day.
+
+        Raises:
+            NotFoundError: there is none; UsageError: this is on it, or it has commits that are nowhere else.
+        """
+        self._check_open()
+        if name == self._standing.named:
+            raise UsageError(
+                f"this is on the branch {name!r}, so it cannot be deleted. Switch to another first."
+            )
+        commit = self._named("heads", name)
+        references = self._local.references
+        others = {tip for other, tip in references.names("heads").items() if other != name}
+        others.update(*(references.names(kind).values() for kind in ("tags", "remotes")))
+        if not force and not any(is_ancestor(self._objects, commit, other) for other in others):
+            raise UsageError(
+                f"the branch {name!r} has commits that no other branch or tag has (the last is {short(commit)}). Merge "
+                "or tag it first, or delete it for good with force=True (hopyard stock branch --delete --force)."
+            )
+        references.set(f"heads/{name}", None, self._author)
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        self._named("tags", name)
+        self._local.references.set(f"tags/{name}", None, self._author)
+
+    def _name(self, kind: Literal["heads", "tags"], name: str, revision: str) -> str:
+        self._check_open()
+        called = "branch" if kind == "heads" else "tag"
+        if revision == "HEAD" and self._standing.commit is None:
+            raise UsageError(
+                f"nothing is committed yet, so the {called} {name!r} would name nothing. Commit first."
+            )
+        commit = self.resolve(revision)
+        tip = self._local.references.tip(f"{kind}/{name}")
+        if tip.commit is not None:
+            raise UsageError(
+                f"there is a {called} {name!r} already, at {short(tip.commit)}. Use another name, or delete it first."
+            )
+        if self._local.references.move(f"{kind}/{name}", tip, commit, self._author) is None:
+            raise UsageError(f"another process has made the {called} {name!r} just now. Use another name.")
+        return commit
+
+    def _named(self, kind: Literal["heads", "tags"], name: str) -> str:
+        self._check_open()
+        commit = self._local.references.tip(f"{kind}/{name}").commit
+        if commit is None:
+            known = self._local.references.names(kind)
+            called = "branch" if kind == "heads" else "tag"
+            raise NotFoundError(
+                f"there is no {called} {name!r}{nearest(name, known, '.')} There are: {', '.join(known) or 'none'}."
+            )
+        return commit
+
+    # Moving
+
+    def switch(self, name: str) -> Head:
+        """Go to a branch; or to a tag or commit, upon which commits are then detached until a branch is made.
+
+        No data moves. A branch that only a remote has (``origin/dev``) is made here.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            UsageError: something is staged, and it is another commit.
+        """
+        self._check_open()
+        references = self._local.references
+        branch: str | None = name if name in references.names("heads") else None
+        if branch is None and name == self._standing.named and self._standing.commit is None:
+            return self.head
+        try:
+            commit = self.resolve(name if branch is None else f"heads/{name}")
+        except NotFoundError:
+            remote = [full for full in references.names("remotes") if full.partition("/")[2] == name]
+            if len(remote) != 1:
+                raise
+            self.branch(name, f"remotes/{remote[0]}")
+            branch, commit = name, self.resolve(f"heads/{name}")
+        if commit == self._standing.commit:
+            self._check_no_block("switch")  # what is staged stays so
+        else:
+            self._settle("switch")
+        self._tree.set_head(branch, commit)
+        self._arrived()
+        return self.head
+
+    def merge(self, revision: str, resolve: Resolve = None, message: str | None = None) -> Merged:
+        """Bring here what another branch has, and this has not.
+
+        Args:
+            resolve: who decides what both changed differently: ``"ours"``, ``"theirs"``, or a function of a conflict
+                that gives ``"ours"``, ``"theirs"``, or for samples and values what to have instead.
+            message: of the commit, if one is needed.
+
+        Raises:
+            ConflictError: nobody decided; its ``conflicts`` lists them. Nothing has happened.
+            UsageError: something is staged.
+        """
+        self._settle("merge")
+        theirs = self.resolve(revision)
+        ours = self._standing.commit
+        if ours is None:
+            self._move_to(theirs)
+            return Merged("fast-forward", theirs)
+        draft = Draft(self._objects, self._root)
+        try:
+            result = merge_commits(draft.writer, ours, theirs, resolve)
+            if result.how == "up to date":
+                return Merged(result.how, ours)
+            if result.how == "fast-forward":
+                self._move_to(theirs)
+                return Merged(result.how, theirs)
+            name = revision if revision != theirs else short(theirs)
+            self._commit_merged(draft, result, message or f"Merge {name}", f"merge({revision!r}", theirs)
+        finally:
+            draft.close()
+        self._arrived()
+        assert self._standing.commit is not None
+        return Merged("merged", self._standing.commit)
+
+    def revert(self, revision: str, parent: int | None = None, resolve: Resolve = None) -> str:
+        """Commit the opposite of what one commit did; the digest of the new commit.
+
+        Args:
+            parent: of a merge: against which of its parents, 1 or more.
+            resolve: as for :meth:`merge`, where it was changed again since; theirs is what was before.
+
+        Raises:
+            ConflictError: as :meth:`merge`. UsageError: something is staged; it is a merge, and no parent was named;
+                or nothing of it is left to be undone.
+        """
+        self._settle("revert")
+        commit = read_commit(self._objects, self.resolve(revision))
+        if len(commit.parents) > 1 and parent is None:
+            raise UsageError(
+                f"{short(commit.digest)} is a merge. Say what to go back to: parent=1 undoes what it brought here."
+            )
+        number = parent or 1
+        if not 0 < number <= max(1, len(commit.parents)):
+            raise UsageError(
+                f"{short(commit.digest)} has {len(commit.parents)} parents, but parent={parent}."
+            )
+        before = root_of(self._local, commit.parents[number - 1]) if commit.parents else None
+        draft = Draft(self._objects, self._root)
+        try:
+            result = merge_roots(draft.writer, commit.root, self._root, before, resolve)
+            message = f"Revert {commit.message.partition(chr(10))[0]!r}\n\nThis undoes {commit.digest}."
+            self._commit_merged(draft, result, message, f"revert({revision!r}")
+        finally:
+            draft.close()
+        if result.root == self._root:
+            raise UsageError(
+                f"nothing of {short(commit.digest)} is left to be undone. Nothing was committed."
+            )
+        self._arrived()
+        assert self._standing.commit is not None
+        return self._standing.commit
+
+    def reset(self, revision: str | None = None) -> None:
+        """Discard what is staged; with a revision, also let the branch go back, or on, to it.
+
+        The commits that it leaves are kept as long as a branch, a tag or git's history has them, and by their digests
+        until garbage is collected.
+        """
+        self._check_open()
+        self._check_no_block("reset")
+        commit = None if revision is None else self.resolve(revision)
+        self._stage.clear()
+        self._known = set()
+        if self._draft is not None:
+            self._draft.rebase(self._root)
+        if commit is not None:
+            self._settle("reset")
+            self._move_to(commit)
+
+    def _commit_merged(
+        self, draft: Draft, result: MergeResult, message: str, call: str, *theirs: str
+    ) -> None:
+        if result.conflicts:
+            raise conflict_error(result.conflicts, f"stock.{call}, resolve='ours')")
+        draft.back(result.root)
+        self._commit(message, draft, *theirs)
+
+    def _move_to(self, commit: str) -> None:
+        """Let the branch, and this, be at another commit that is here already."""
+        was = self._standing
+        name = self._tree.reference(was.branch)
+        with self._tree.moving(was, was.branch) as moving:
+            while True:
+                tip = self._local.references.tip(name)
+                if was.branch is not None and tip.commit != was.commit:
+                    raise UsageError(
+                        f"the branch {was.branch!r} has moved to {short(tip.commit)} just now. Nothing was done; do it "
+                        "again."
+                    )
+                moving.announce(commit)
+                if self._local.references.move(name, tip, commit, self._author) is not None:
+                    moving.arrived(commit)
+                    break
+        self._arrived()
+
+    def _arrived(self) -> None:
+        """``head.stock`` has moved, and nothing is staged but what was written upon the same commit."""
+        self._refresh()
+        if self._draft is not None and self._draft.base != self._root:
+            self._draft.rebase(self._root)
+            self._apply_staged(self._draft)
+
+    def _settle(self, what: str) -> None:
+        """See that nothing is staged, and be where ``head.stock`` says.
+
+        Raises:
+            UsageError: something is staged, or this is within a block.
+        """
+        self._check_open()
+        self._check_no_block(what)
+        staged = (
+            self._draft.changed if self._draft is not None else any(True for _ in self._stage.operations())
+        )
+        if staged:
+            raise UsageError(
+                f"{what} would leave behind what is staged upon {short(self._standing.commit)}. Commit it "
+                "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
+            )
+        self._renew()
+        self._tree.catch_up(self._standing, self._author)
+
+    def _check_no_block(self, what: str) -> None:
+        if self._blocks:
+            raise UsageError(
+                f"{what} was called within `with stock.enable_write():`, which commits at its end. Leave it first."
+            )
+
+
+def conflict_error(conflicts: list[Conflict], call: str) -> ConflictError:
+    """Both sides changed things differently, and nobody decided."""
+    return ConflictError(
+        f"{len(conflicts)} changes conflict:\n{listed(conflicts)}\nNothing was merged. Say whose to have: {call}, or "
+        "resolve='theirs', or a function of a conflict.",
+        conflicts,
+    )

@@ -1,0 +1,1 @@
+"""Looking at a stockroom: what is there, what differs, what is staged. Reads only; every result can be printed."""

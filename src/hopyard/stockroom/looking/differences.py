@@ -1,0 +1,210 @@
+"""What differs between two revisions: things, and inside of them samples, tensors, values and files."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from hopyard.errors import NotFoundError, nearest
+from hopyard.stockroom.data.conflicts import diff_columns
+from hopyard.stockroom.data.dataset_changes import DatasetDiff, diff_datasets
+from hopyard.stockroom.experiments import values
+from hopyard.stockroom.maps import Key, SortedMap
+from hopyard.stockroom.models.content import read
+from hopyard.stockroom.models.describe import compare
+from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.records import (
+    ColumnRecord,
+    DatasetRecord,
+    ModelRecord,
+    Record,
+    RunRecord,
+    ValueRecord,
+    parse,
+)
+from hopyard.stockroom.view import place_of
+
+How = Literal["added", "removed", "changed"]
+
+_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+_MOST = 8  # samples, or tensors, that are listed of one thing
+
+
+@dataclass(frozen=True)
+class MovedTensor:
+    """A tensor of a model that differs.
+
+    Attributes:
+        path: keys that lead to it, joined by ``/``.
+        how: ``"added"``, ``"removed"``, ``"changed"``, or ``"other shape"``.
+        moved: Euclidean norm of the difference, if both have this shape.
+        relative: that as a share of the norm before.
+    """
+
+    path: str
+    how: str
+    moved: float | None = None
+    relative: float | None = None
+
+    def __str__(self) -> str:
+        if self.moved is None:
+            return f"{self.path}: {self.how}"
+        share = (
+            ""
+            if self.relative is None or not math.isfinite(self.relative)
+            else f", {self.relative:.3g} of its norm"
+        )
+        return f"{self.path}: moved by {self.moved:.4g}{share}"
+
+
+class Difference:
+    """One thing that differs.
+
+    Attributes:
+        path: shelf and name: ``data/image``.
+        how: ``"added"``, ``"removed"`` or ``"changed"``.
+        before, after: its records; None: there is none.
+    """
+
+    def __init__(
+        self, objects: Objects | PackWriter, path: str, before: Record | None, after: Record | None
+    ) -> None:
+        self.path, self.before, self.after = path, before, after
+        self.how: How = "added" if before is None else "removed" if after is None else "changed"
+        self._objects = objects
+
+    def __repr__(self) -> str:
+        return f"<{self.path} {self.how}>"
+
+    def samples(self) -> Iterator[tuple[Key, How]]:
+        """Of a column: keys whose samples differ, in order. Reads only the fragments that differ."""
+        before, after = self._both(ColumnRecord)
+        if before is not None or after is not None:
+            yield from diff_columns(self._objects, before, after)
+
+    def tensors(self) -> Iterator[MovedTensor]:
+        """Of a model: its tensors that differ, and how far they moved. Reads these."""
+        before, after = self._both(ModelRecord)
+        name = self.path.partition("/")[2]
+        old = {} if before is None else read(self._objects, before, name).tensors()
+        new = {} if after is None else read(self._objects, after, name).tensors()
+        for path, tensor in new.items():
+            how, moved, relative = compare(tensor, old.get(path))
+            if how != "unchanged":
+                yield MovedTensor(path, how, moved, relative)
+        for path in old:
+            if path not in new:
+                yield MovedTensor(path, "removed")
+
+    @property
+    def values(self) -> tuple[Any, Any]:
+        """Of a value of the experiment shelf: what it was and what it is; None: there is none."""
+        found = [
+            None if record is None else values.read(self._objects, record)
+            for record in self._both(ValueRecord)
+        ]
+        return found[0], found[1]
+
+    @property
+    def files(self) -> DatasetDiff | None:
+        """Of a dataset: files that differ; None: it was none before, or is none any more."""
+        before, after = self._both(DatasetRecord)
+        return None if before is None or after is None else diff_datasets(self._objects, before, after)
+
+    def _both(self, kind: type[Any]) -> list[Any]:
+        return [record if isinstance(record, kind) else None for record in (self.before, self.after)]
+
+    def lines(self) -> Iterator[str]:
+        """What differs inside, in words."""
+        if any(self._both(ColumnRecord)):
+            yield from self._lines_of_samples()
+        elif any(self._both(ModelRecord)) and self.how == "changed":
+            yield from _some(list(map(str, self.tensors())), "tensors")
+        elif any(self._both(ValueRecord)):
+            was, now = self.values
+            yield {"added": f"{now!r}", "removed": f"was {was!r}", "changed": f"{was!r} -> {now!r}"}[self.how]
+        elif self.files is not None:
+            yield str(self.files)
+        else:
+            record = self.after or self.before
+            if isinstance(record, DatasetRecord):
+                yield f"{record.rows:,} rows"
+            elif isinstance(record, RunRecord):
+                yield f"{record.status}, begun {record.started[:16].replace('T', ' ')}"
+
+    def _lines_of_samples(self) -> Iterator[str]:
+        if self.how != "changed":
+            record = self.after or self.before
+            assert isinstance(record, ColumnRecord)
+            yield f"{record.count:,} samples"
+            return
+        counts: Counter[str] = Counter()
+        shown: list[str] = []
+        for key, how in self.samples():
+            counts[how] += 1
+            if len(shown) < _MOST:
+                shown.append(f"{_SIGNS[how]} [{key!r}]")
+        yield ", ".join(f"{count:,} samples {how}" for how, count in counts.items()) or "other settings"
+        more = counts.total() - len(shown)
+        if shown:
+            yield "  ".join([*shown, *([f"and {more:,} more"] if more else [])])
+
+
+class Diff:
+    """What differs from one revision to another. ``print(diff)`` tells it in words; it is a sequence of differences.
+
+    What differs inside of a thing is read when it is asked for.
+    """
+
+    def __init__(self, objects: Objects | PackWriter, before: str | None, after: str | None) -> None:
+        self._objects, self._before, self._after = objects, before, after
+
+    @cached_property
+    def things(self) -> list[Difference]:
+        """All that differs, in order."""
+        found = []
+        changes = SortedMap(self._objects, self._before).diff(SortedMap(self._objects, self._after))
+        for key, old, new in changes:
+            path = "/".join(place_of(key))
+            records = [None if json is None else parse(json, path) for json in (old, new)]
+            found.append(Difference(self._objects, path, *records))
+        return found
+
+    def __len__(self) -> int:
+        return len(self.things)
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self.things)
+
+    def __getitem__(self, path: str) -> Difference:
+        """What differs in one thing: ``diff["data/image"]``.
+
+        Raises:
+            NotFoundError: it is the same in both, or in neither.
+        """
+        paths = {thing.path: thing for thing in self.things}
+        if path not in paths:
+            raise NotFoundError(
+                f"{path!r} does not differ{nearest(path, paths, '.')} What differs: {', '.join(paths) or 'nothing'}."
+            )
+        return paths[path]
+
+    def __repr__(self) -> str:
+        return f"<Diff: {', '.join(map(repr, self.things)) or 'nothing'}>"
+
+    def __str__(self) -> str:
+        lines = []
+        for thing in self.things:
+            lines.append(f"{_SIGNS[thing.how]} {thing.path}")
+            lines += [f"    {line}" for line in thing.lines()]
+        return "\n".join(lines) or "nothing differs"
+
+
+def _some(lines: Sequence[str], what: str) -> Iterator[str]:
+    yield from lines[:_MOST]
+    if len(lines) > _MOST:
+        yield f"and {len(lines) - _MOST} more {what}"

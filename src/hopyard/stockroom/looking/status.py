@@ -1,0 +1,70 @@
+"""Where a working tree stands, and what is written and not committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hopyard.stockroom.git import Place
+from hopyard.stockroom.git.driver import offer
+from hopyard.stockroom.history.commits import ancestors
+from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.remotes import Repository
+from hopyard.stockroom.working import Standing, short
+
+
+@dataclass(frozen=True)
+class Status:
+    """What ``stock.status()`` gives.
+
+    Attributes:
+        branch: what commits move; None: none.
+        commit: where this is; None: nothing is committed yet.
+        detached: why commits move no branch; None: they do.
+        staged: what is written and not committed: ``(shelf/name, "added", "removed" or "changed")``.
+        elsewhere: what is staged upon other commits, where this is not: commits and numbers of writes.
+        remotes: of the branch's namesakes at remotes: how many commits it has more, and how many less.
+        advice: what could be set right, in words.
+    """
+
+    branch: str | None
+    commit: str | None
+    detached: str | None
+    staged: list[tuple[str, str]]
+    elsewhere: dict[str | None, int] = field(default_factory=dict)
+    remotes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    advice: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        where = f"on branch {self.branch}" if self.branch is not None else "on no branch"
+        lines = [f"{where}, " + (f"at {short(self.commit)}" if self.commit else "nothing is committed yet")]
+        if self.detached is not None:
+            lines.append(f"commits are detached: {self.detached}. Make a branch: hopyard stock branch NAME")
+        for name, (more, less) in self.remotes.items():
+            if more or less:
+                lines.append(f"{more} commits more than {name}, {less} less")
+        if self.staged:
+            lines.append("staged (hopyard stock commit, or discard it with hopyard stock reset):")
+            lines += [f"    {how:<8} {path}" for path, how in self.staged]
+        else:
+            lines.append("nothing is staged")
+        for commit, count in self.elsewhere.items():
+            how = f"; to see them: hopyard stock switch {short(commit)}" if commit else ""
+            lines.append(f"{count} writes are staged upon {short(commit)}, where this is not{how}")
+        return "\n".join([*lines, *self.advice])
+
+
+def status_of(
+    place: Place, local: Repository, standing: Standing, stage: Stage, changes: Sequence[tuple[str, str]]
+) -> Status:
+    """The status of a working tree that stands so, with these changes."""
+    elsewhere = {orphan.base: len(orphan.entries()) for orphan in stage.orphans()}
+    remotes = {}
+    for name, tip in local.references.names("remotes").items():
+        if standing.branch is not None and name.partition("/")[2] == standing.branch and standing.commit:
+            here = len(ancestors(local.objects, [standing.commit], [tip]))
+            remotes[name] = here, len(ancestors(local.objects, [tip], [standing.commit]))
+    advice = [text for text in (offer(place), place.exposed) if text is not None]
+    return Status(
+        standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice
+    )

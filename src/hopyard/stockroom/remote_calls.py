@@ -1,0 +1,219 @@
+"""What a stockroom does with remotes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.stockroom import remotes
+from hopyard.stockroom.git import at, author
+from hopyard.stockroom.history.conflicts import Resolve
+from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
+from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
+from hopyard.stockroom.remotes.selecting import Names
+from hopyard.stockroom.remotes.transfer import Report
+from hopyard.stockroom.writing import Fetching
+from hopyard.storage import open_store
+
+_ORIGIN = "origin"
+
+
+class RemoteCalls(HistoryCalls):
+    """Push, fetch, pull, clone. A remote is a name, such as ``origin``, or a URL or folder."""
+
+    @classmethod
+    def clone(
+        cls, url: str | os.PathLike[str], path: str | os.PathLike[str], name: str = _ORIGIN,
+        enable_write: bool = False, fetch: Fetching = "auto",
+    ) -> Self:  # fmt: skip
+        """A new stockroom in the folder ``path``, with the history and metadata of the one at ``url``. Data come when
+        they are read, or by :meth:`fetch`. An interrupted clone goes on when it is called again.
+
+        Raises:
+            NotFoundError: there is no stockroom at ``url``; UsageError: there is one in ``path`` already.
+        """
+        store = open_store(os.fspath(url))
+        remotes.check_format(store)
+        folder = Path(path)
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            remotes.clone(store, folder, name, author(at(folder)))
+        except UsageError:
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
+            raise
+        return cls(folder, enable_write, fetch)
+
+    def remotes(self) -> dict[str, str]:
+        """The remotes that are known, and where they are."""
+        store = self._local.store
+        return {name: remotes.recall(store, name).url for name in remotes.names(store)}
+
+    def forget_remote(self, name: str) -> None:
+        """Forget a remote, and where its branches were. Nothing there changes.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        self._check_open()
+        remotes.forget(self._local, name, self._author)
+
+    def push(
+        self,
+        remote: str | os.PathLike[str] | None = None,
+        branches: Mapping[str, str] | Iterable[str] | None = None,
+        tags: Iterable[str] = (),
+        name: str | None = None,
+        report: Report | None = None,
+    ) -> Pushed:
+        """Send branches and tags, and all that they need, to a remote.
+
+        Args:
+            remote: None: ``origin``, or the only one. An empty place becomes one.
+            branches: None: the one that this is on, unless tags are given; a dict says what they are called there.
+            name: what a new remote is called from now on; None: ``origin``, if there is none yet.
+            report: told how far it is.
+
+        Raises:
+            BehindError: the remote's branch has commits that are not here: pull, then push again.
+            NotFoundError: there is no such branch, tag or remote; or data that are nowhere. Nothing was sent.
+        """
+        self._check_open()
+        given = list(tags)
+        if branches is None:
+            branches = [] if given else [self._own_branch("push")]
+        target = self._remote(remote, name)
+        others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
+        pushed = remotes.push(self._local, self._open(target), branches, given, self._author, others, report)
+        self._remember(target)
+        return pushed
+
+    def fetch(
+        self,
+        remote: str | os.PathLike[str] | None = None,
+        *,
+        data: Names = (),
+        keys: range | Sequence[Any] | None = None,
+        models: Names = (),
+        runs: Names = (),
+        revision: str = "HEAD",
+        history: bool = False,
+        max_bytes: int | None = None,
+        branches: Iterable[str] | None = None,
+        prune: bool = False,
+        report: Report | None = None,
+    ) -> Fetched | Brought:
+        """Bring data by name; without names, what is new in a remote's history, with all metadata.
+
+        ``stock.fetch(data=["image"], keys=range(100), models=["resnet"])``
+
+        Args:
+            remote: None: of data, all that are known, whichever has them; else ``origin``, or the only one.
+            data, models, runs: names; True: all.
+            keys: of samples, of these columns; their neighbours come too.
+            revision: of which the data are. history: and of all that come before it.
+            max_bytes: leave what does not fit.
+            branches: bring the history of these only. prune: forget branches that the remote has no more.
+            report: told how far it is.
+
+        Raises:
+            NotFoundError: there is nothing of that name, or no remote has it. Nothing came.
+        """
+        self._check_open()
+        wanted = Wanted(data=data, keys=keys, models=models, runs=runs, history=history)
+        if data or models or runs:
+            chosen = (
+                [self._recall(each) for each in self.remotes()] if remote is None else [self._remote(remote)]
+            )
+            needs = remotes.select(self._objects, [self.resolve(revision)], wanted)
+            return remotes.bring(self._local, [self._open(each) for each in chosen], needs, max_bytes, report)
+        target = self._remote(remote)
+        fetched = remotes.fetch(self._local, self._open(target), branches, prune, self._author)
+        self._remember(target)
+        return fetched
+
+    def pull(
+        self,
+        remote: str | os.PathLike[str] | None = None,
+        branch: str | None = None,
+        resolve: Resolve = None,
+    ) -> Pulled:
+        """Fetch, and merge the remote's branch into the one that this is on.
+
+        Args:
+            branch: the remote's; None: of the same name.
+            resolve: as for :meth:`merge`.
+
+        Raises:
+            ConflictError: nobody decided what both changed. What was fetched is here, nothing was merged.
+            UsageError: something is staged, or this is on no branch.
+        """
+        own = self._own_branch("pull")
+        self._settle("pull")
+        target = self._remote(remote)
+        was = self._standing
+        with self._tree.moving(was, own) as moving:
+            moving.announce(None)
+            pulled = remotes.pull(self._local, self._open(target), own, self._author, branch, resolve)
+            if pulled.how != "conflicts":
+                moving.arrived(pulled.commit)
+        self._remember(target)
+        self._arrived()
+        if pulled.conflicts:
+            there = f"{target.name or target.url}/{branch or own}"
+            raise conflict_error(pulled.conflicts, f"stock.merge({there!r}, resolve='ours')")
+        return pulled
+
+    def _own_branch(self, what: str) -> str:
+        self._check_open()
+        if self._standing.branch is None:
+            raise UsageError(
+                f"{what} is for branches, but {self._standing.reason}. Make a branch (stock.branch('NAME')), or switch "
+                "to one."
+            )
+        return self._standing.branch
+
+    def _recall(self, name: str) -> Known:
+        return remotes.recall(self._local.store, name)
+
+    def _open(self, known: Known) -> Repository:
+        if not known.name:
+            return Repository.at(open_store(known.url))
+        return remotes.open_remote(self._local.store, known)
+
+    def _remember(self, known: Known) -> None:
+        if known.name and known.name not in remotes.names(self._local.store):
+            remotes.remember(self._local.store, known)
+
+    def _remote(self, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
+        """The remote that is meant; one that is not known has the name ``""`` unless it is to be remembered."""
+        known = remotes.names(self._local.store)
+        if given is None:
+            if not known:
+                raise NotFoundError(
+                    "no remote is known here. Give its address: stock.push('s3://bucket/prefix')."
+                )
+            if _ORIGIN not in known and len(known) > 1:
+                raise UsageError(f"which remote is meant? There are {', '.join(known)}. Name one.")
+            return self._recall(_ORIGIN if _ORIGIN in known else known[0])
+        text = os.fspath(given)
+        if text in known:
+            return self._recall(text)
+        if isinstance(given, str) and not any(sign in text for sign in "/\\:.") and not Path(text).is_dir():
+            raise NotFoundError(
+                f"no remote {text!r} is known here{nearest(text, known, '.')} Known are: {', '.join(known) or 'none'}. "
+                f"A folder is written as ./{text}."
+            )
+        url = open_store(text).url
+        for each in known:
+            if self._recall(each).url == url:
+                return self._recall(each)
+        if name is not None and name in known:
+            raise UsageError(
+                f"the name {name!r} is that of another remote, {self._recall(name).url}. Use another name."
+            )
+        return Known(name or ("" if _ORIGIN in known else _ORIGIN), url)

@@ -1,0 +1,71 @@
+"""StockRoom: what users open."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from hopyard.errors import UsageError
+from hopyard.stockroom.git import Head, at, prepare, write
+from hopyard.stockroom.remote_calls import RemoteCalls
+from hopyard.stockroom.remotes import KIND, Repository
+from hopyard.storage import LocalStore
+from hopyard.storage.format import FORMAT_NAME, claim_format
+from hopyard.storage.oserrors import write_errors
+
+_MAIN = "main"
+
+
+class StockRoom(RemoteCalls):
+    """Versions of data, models and experiments, beside git.
+
+    >>> stock = StockRoom.init("repo")
+    >>> with stock.enable_write():
+    ...     stock.data["image"] = images
+    ...     stock.model["resnet"] = net.state_dict()
+    ...     stock.experiment["lr"] = 0.01
+
+    Opened for reading, it shows one commit, also if others are made meanwhile, until something of its own moves it: a
+    block, ``switch``, ``merge``, ``pull``. Opened with ``enable_write=True``, it shows what is staged as well: what is
+    written outside of a block is staged at once, durably, and read at once, until :meth:`commit`.
+
+    What the shelves have handed out stays what it was, whatever happens to the stockroom. One thread may use a
+    stockroom at a time; each process opens its own. Pickled, one that is open for reading becomes its revision.
+
+    Args:
+        path: a folder in it; None: the current one. The nearest ``head.stock`` upwards says where it is.
+        enable_write: for writing outside of blocks, too.
+        fetch: ``"never"``: reading what is not here is an error, which says which call would bring it.
+
+    Raises:
+        NotFoundError: there is no stockroom, or its objects are not here. FormatError: a newer version wrote it.
+    """
+
+    @classmethod
+    def init(cls, path: str | os.PathLike[str] = ".", enable_write: bool = False) -> Self:
+        """Make a stockroom in a folder, which is made if need be. Its first branch is ``main``.
+
+        In a git repository its objects are kept in git's own directory; ``head.stock`` is to be added to git.
+
+        Raises:
+            UsageError: there is one already.
+        """
+        folder = Path(path)
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        place = at(folder)
+        store = LocalStore(place.objects)
+        exists = store.exists(FORMAT_NAME)
+        if place.head.exists():
+            raise UsageError(
+                f"{place.root} is a stockroom already. Open it: StockRoom({str(place.root)!r})."
+                if exists
+                else f"{place.head} is there already, but the objects are not: git does not carry them. Bring them "
+                f"from where they were pushed: hopyard stock clone URL {place.root}"
+            )
+        prepare(place)
+        claim_format(store, KIND)
+        tip = Repository.at(store).references.tip(f"heads/{_MAIN}").commit
+        write(place.head, Head(_MAIN, tip))
+        return cls(folder, enable_write)

@@ -1,0 +1,69 @@
+"""The three shelves of whatever can be looked at: a revision, or what is written upon one."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+from hopyard.stockroom.data.shelf import DataShelf
+from hopyard.stockroom.experiments import ExperimentShelf
+from hopyard.stockroom.history.commits import Commit, read_commit
+from hopyard.stockroom.history.locks import reading
+from hopyard.stockroom.models import ModelShelf
+from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.view import Snapshot, View
+
+
+class Shelves:
+    """Data, models and experiments of a view."""
+
+    @property
+    def view(self) -> View:
+        """What the shelves show."""
+        raise NotImplementedError
+
+    @property
+    def data(self) -> DataShelf:
+        """Columns and datasets by name."""
+        return DataShelf(self.view)
+
+    @property
+    def model(self) -> ModelShelf:
+        """Models by name."""
+        return ModelShelf(self.view)
+
+    @property
+    def experiment(self) -> ExperimentShelf:
+        """Values by name, and runs."""
+        return ExperimentShelf(self.view)
+
+
+class Revision(Shelves):
+    """One commit, for reading only. It stays what it is; a pickled copy works in another process.
+
+    As long as it lives, its commit is not collected as garbage.
+
+    Args:
+        objects: of the repository.
+        digest: of the commit.
+        name: what messages call it; None: its digest.
+    """
+
+    def __init__(self, objects: Objects, digest: str, name: str | None = None) -> None:
+        self._objects, self._name = objects, name or digest[:12]
+        self.commit: Commit = read_commit(objects, digest)
+        self._view = Snapshot(objects, self.commit.root, self._name)
+        locks = contextlib.ExitStack()
+        locks.enter_context(reading(objects.store, digest))
+        weakref.finalize(self, locks.close)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Revision, (self._objects, self.commit.digest, self._name)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {self.commit.message.partition(chr(10))[0]!r}, {self.commit.time[:16]}>"
+
+    @property
+    def view(self) -> Snapshot:
+        return self._view

@@ -1,0 +1,233 @@
+"""The working tree: where it stands, and how branch, ``head.stock`` and stage move together.
+
+A commit moves the branch first, then ``head.stock``, then clears the stage. Before that it writes down what it is about
+to do, under ``stage/<worktree>.moving``; so whoever opens the tree after a kill brings it to its end. An OS lock keeps
+others of the same working tree from doing so while it is under way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from hopyard.errors import CorruptError, NotFoundError
+from hopyard.stockroom.git import Head, Place, read, write
+from hopyard.stockroom.history.commits import is_ancestor, read_commit
+from hopyard.stockroom.history.locks import locked
+from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.remotes import Repository
+from hopyard.storage.format import check_format, format_header
+
+_KIND = "moving"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a working tree stands.
+
+    Attributes:
+        branch: what commits move; None: they are detached, and move no branch.
+        commit: what is read; None: nothing is committed yet.
+        named: the branch that ``head.stock`` names; None: none.
+        tip: where that branch is.
+    """
+
+    branch: str | None
+    commit: str | None
+    named: str | None
+    tip: str | None
+
+    @property
+    def reason(self) -> str | None:
+        """Why commits move no branch; None: they do."""
+        if self.branch is not None:
+            return None
+        if self.named is None:
+            return "head.stock names a commit, and no branch"
+        return (
+            f"head.stock is at {short(self.commit)}, but its branch {self.named!r} is at {short(self.tip)}, which does "
+            "not come before it"
+        )
+
+
+class WorkingTree:
+    """One working tree of a repository.
+
+    Args:
+        place: where it is.
+        local: its repository.
+    """
+
+    def __init__(self, place: Place, local: Repository) -> None:
+        self.place, self._local = place, local
+        self._pending = f"stage/{place.worktree}.moving"
+
+    def stand(self) -> Standing:
+        """Where it stands; what a killed process began is done first.
+
+        Raises:
+            NotFoundError: the commit of ``head.stock`` is not here.
+        """
+        head = self._finished(read(self.place.head))
+        if head.commit is not None and self._local.objects.missing([head.commit]):
+            raise NotFoundError(
+                f"{self.place.head} is at the commit {short(head.commit)}, which is not in {self.place.objects}. Bring "
+                f"it from where it was pushed: hopyard stock clone URL {self.place.root}, or, if there is a stockroom "
+                "already: hopyard stock fetch URL."
+            )
+        if head.branch is None:
+            return Standing(None, head.commit, None, None)
+        tip = self._local.references.tip(f"heads/{head.branch}").commit
+        follows = tip is None or tip == head.commit
+        if not follows and head.commit is not None and tip is not None:
+            follows = is_ancestor(self._local.objects, tip, head.commit)
+        return Standing(head.branch if follows else None, head.commit, head.branch, tip)
+
+    def reference(self, branch: str | None) -> str:
+        """What a commit moves."""
+        return f"worktrees/{self.place.worktree}" if branch is None else f"heads/{branch}"
+
+    def catch_up(self, standing: Standing, by: str) -> None:
+        """Let the branch be where ``head.stock`` is, if that follows it: as after a ``git pull`` and a fetch."""
+        if standing.branch is not None and standing.commit not in (None, standing.tip):
+            name = f"heads/{standing.branch}"
+            tip = self._local.references.tip(name)
+            if tip.commit == standing.tip:
+                self._local.references.move(name, tip, standing.commit, by)
+
+    def stage(self, commit: str | None) -> Stage:
+        """What is written upon a commit."""
+        return Stage(self._local.store, self.place.worktree, commit)
+
+    def set_head(self, branch: str | None, commit: str | None) -> None:
+        """Write ``head.stock``."""
+        write(self.place.head, Head(branch, commit))
+
+    @contextmanager
+    def moving(
+        self, standing: Standing, branch: str | None, operations: Collection[int] = ()
+    ) -> Iterator[Moving]:
+        """Move a reference within, then ``head.stock``, and clear what is committed of the stage.
+
+        Args:
+            branch: what moves; None: the reference of the working tree.
+            operations: numbers of staged writes that the commit has.
+        """
+        moving = Moving(self, standing, branch, operations)
+        with moving.locks:
+            try:
+                yield moving
+            finally:
+                moving.finish()
+
+    def lock(self, stack: ExitStack) -> None:
+        """Keep out whoever else moves this working tree, or finishes that."""
+        stack.enter_context(locked(self._local.store, f"{self._pending}.lock", fcntl.LOCK_EX))
+
+    def announce(
+        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int]
+    ) -> None:
+        value = {
+            "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit,
+            "number": self._local.references.tip(self.reference(branch)).number,
+            "operations": sorted(operations), "was": was.named,
+        }  # fmt: skip
+        self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
+
+    def arrive(
+        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int]
+    ) -> None:
+        """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
+        head = read(self.place.head)
+        if head.branch == was.named and self._is_between(was.commit, head.commit):
+            self.set_head(branch, commit)
+        elif head != Head(branch, commit):
+            warnings.warn(
+                f"{short(commit)} was committed to {branch or 'no branch'}, but {self.place.head} was changed "
+                f"meanwhile, to {head.branch or 'no branch'} at {short(head.commit)}, and stays so. To go there: "
+                f"hopyard stock switch {branch or short(commit)}.",
+                UserWarning,
+                stacklevel=2,
+            )
+        if operations:
+            self.stage(was.commit).clear(operations)
+        self.forget()
+
+    def forget(self) -> None:
+        self._local.store.delete(self._pending)
+
+    def _is_between(self, was: str | None, commit: str | None) -> bool:
+        """Whether a commit is the one that was there, or what another process has committed upon it."""
+        if was in (commit, None):
+            return True
+        return commit is not None and was is not None and is_ancestor(self._local.objects, was, commit)
+
+    def _finished(self, head: Head) -> Head:
+        if not self._local.store.exists(self._pending):
+            return head
+        with ExitStack() as stack:
+            self.lock(stack)
+            if not self._local.store.exists(self._pending):  # it was under way, and has ended
+                return read(self.place.head)
+            self._finish()
+        return read(self.place.head)
+
+    def _finish(self) -> None:
+        try:
+            found = json.loads(self._local.store.get(self._pending))
+            check_format(found["format"], _KIND, where=f"{self._local.store.url}/{self._pending}")
+            branch, commit, number = found["branch"], found["commit"], found["number"]
+            was, operations = Standing(None, found["from"], found["was"], None), found["operations"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(
+                f"{self._local.store.url}/{self._pending} cannot be read ({type(error).__name__}: {error}). It says "
+                "what a commit was about to do; delete it: then the branch may have moved on, and head.stock not."
+            ) from error
+        for move in self._local.references.log(self.reference(branch)):
+            if move.number > number and move.commit is not None and commit in (None, move.commit):
+                self.arrive(was, branch, move.commit, operations)
+                break
+        self.forget()
+
+
+class Moving:
+    """A move that is under way."""
+
+    def __init__(
+        self, tree: WorkingTree, was: Standing, branch: str | None, operations: Collection[int]
+    ) -> None:
+        self.locks = ExitStack()
+        self._tree, self._was, self._branch, self._operations = tree, was, branch, operations
+        self._is_locked = False
+        self._commit: str | None = None
+
+    def announce(self, commit: str | None) -> None:
+        """The reference is about to be moved to a commit; None: to one that is not known yet."""
+        if not self._is_locked:
+            self._tree.lock(self.locks)
+            self._is_locked = True
+        self._tree.announce(self._was, self._branch, commit, self._operations)
+
+    def arrived(self, commit: str | None) -> None:
+        """It has been moved, and this is where it is."""
+        self._commit = commit
+
+    def finish(self) -> None:
+        if self._commit is not None:
+            self._tree.arrive(self._was, self._branch, self._commit, self._operations)
+        elif self._is_locked:
+            self._tree.forget()  # nothing has moved
+
+
+def short(commit: str | None) -> str:
+    """A commit for messages."""
+    return "no commit" if commit is None else commit[:12]
+
+
+def root_of(local: Repository, commit: str | None) -> str | None:
+    """The root map of a commit."""
+    return None if commit is None else read_commit(local.objects, commit).root

@@ -1,0 +1,374 @@
+"""A stockroom that is open: what is read, what is written, and committing it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from hopyard.errors import ConflictError, NotFoundError, UsageError
+from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.experiments import Run
+from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find
+from hopyard.stockroom.history.commits import Commit
+from hopyard.stockroom.history.locks import reading
+from hopyard.stockroom.history.publish import commit_draft
+from hopyard.stockroom.history.revisions import resolve
+from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.remotes import KIND, Never, OnDemand, Repository, names, open_remote, recall
+from hopyard.stockroom.shelves import Revision, Shelves
+from hopyard.stockroom.view import Snapshot, View
+from hopyard.stockroom.working import Standing, WorkingTree, root_of, short
+from hopyard.storage import LocalStore
+from hopyard.storage.format import FORMAT_NAME, read_format
+
+Fetching = Literal["auto", "never"]
+
+_NAMED = 4  # things that a commit's message names, if none is given
+
+
+class Room(Shelves):
+    """What all calls of a ``StockRoom`` work upon; see there."""
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, enable_write: bool = False, fetch: Fetching = "auto"
+    ) -> None:
+        if fetch not in ("auto", "never"):
+            raise UsageError(
+                f"fetch={fetch!r} must be 'auto', which brings from a remote what is read and is not here, or 'never'."
+            )
+        self._locks = contextlib.ExitStack()
+        self._blocks: list[contextlib.AbstractContextManager[None]] = []
+        self._message: str | None = None
+        self._draft: Draft | None = None
+        self._known: set[int] = set()  # numbers of the staged writes that the draft has
+        self._is_closed = False
+        self._writes = enable_write
+        self.place: Place = find(None if path is None else Path(path))
+        store = LocalStore(self.place.objects)
+        if not store.exists(FORMAT_NAME):
+            raise NotFoundError(
+                f"{self.place.head} is there, but its objects, which would be in {self.place.objects}, are not: git "
+                "does not carry them. Bring them from where they were pushed: "
+                f"hopyard stock clone URL {self.place.root}"
+            )
+        read_format(store, KIND)
+        index = self.place.objects / "index.sqlite"
+        self._local = Repository.at(store, index)
+        self._objects = Objects(store, index, Absent(self._local, fetch))
+        self._tree = WorkingTree(self.place, self._local)
+        self._refresh()
+        if enable_write:
+            self._draft = self._begin()
+
+    # Looking
+
+    @property
+    def view(self) -> View:
+        return self._snapshot if self._draft is None else self._draft
+
+    @property
+    def head(self) -> Head:
+        """Where this is: ``branch`` (None: commits are detached) and ``commit`` (None: there is none yet)."""
+        return Head(self._standing.branch, self._standing.commit)
+
+    def resolve(self, revision: str) -> str:
+        """The digest of the commit that a branch, a tag, ``origin/main``, ``HEAD~2``, or a digest's beginning means.
+
+        Raises:
+            NotFoundError: nothing is called so, or more than one thing is.
+        """
+        self._check_open()
+        return resolve(self._objects, self._local.references, revision, self._standing.commit)
+
+    def at(self, revision: str) -> Revision:
+        """A revision, for reading only: ``stock.at("v1").data["image"]``. It may be pickled."""
+        digest = self.resolve(revision)
+        return Revision(self._objects, digest, None if digest.startswith(revision) else revision)
+
+    # Writing
+
+    def enable_write(self, message: str | None = None) -> Writing:
+        """``with stock.enable_write(): ...`` commits at the end of the block what was written in it, and what was
+        staged before. If an exception leaves the block, nothing has happened.
+
+        Blocks may be nested: the outermost one commits; an exception undoes what was written in those that it leaves.
+
+        Args:
+            message: of the commit; None: one that names what has changed.
+
+        Raises:
+            ConflictError: at the end: others have committed something else of what was written. Nothing has happened.
+        """
+        return Writing(self, message)
+
+    def commit(self, message: str) -> str:
+        """Commit what is staged, or was written in this block until now.
+
+        Returns:
+            The digest of the commit.
+
+        Raises:
+            UsageError: nothing has changed, or this is open for reading only.
+            ConflictError: others have committed something else of what is staged; it stays staged.
+        """
+        self._check_open()
+        if self._draft is None:
+            raise UsageError(
+                "this was opened for reading, so there is nothing to commit. Write within `with "
+                "stock.enable_write():`, or open StockRoom(path, enable_write=True)."
+            )
+        try:
+            commit = self._commit(message)
+        except ConflictError as error:
+            raise ConflictError(
+                f"{error} It stays staged: make a branch for it (stock.branch('mine'); stock.switch('mine')), commit "
+                "there, and merge that.",
+                error.conflicts,
+            ) from None
+        if commit is None:
+            raise UsageError(
+                f"nothing has changed since {short(self._standing.commit)}, so there is nothing to commit."
+            )
+        return commit.digest
+
+    def run(self, params: Mapping[str, Any] | None = None, tags: Mapping[str, Any] | None = None) -> Run:
+        """A run: ``with stock.run(params={"lr": 0.01}) as run: run.log(step=1, loss=0.5)``; see ``Run``.
+
+        It is written as all else is: committed at the end of a block, outside of one staged. What git has checked out
+        is noted.
+        """
+        self._check_open()
+        return self.experiment.start(params, tags, self._facts()[1])
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Let go of locks. What is staged stays so; what was read stays readable. Closing twice is fine.
+
+        Raises:
+            UsageError: within a block.
+        """
+        if self._blocks:
+            raise UsageError(
+                "this is within `with stock.enable_write():`, which commits at its end. Leave it first."
+            )
+        if self._draft is not None:
+            self._draft.close()
+        self._locks.close()
+        self._is_closed = True
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._draft is not None:
+            raise UsageError(
+                "a stockroom that is open for writing cannot be pickled: only one process writes what it writes. Open "
+                "it in the other process, or send what is to be read: stock.at('HEAD')."
+            )
+        if self._standing.commit is None:
+            raise UsageError("nothing is committed yet, so there is nothing to be read in another process.")
+        return Revision, (self._objects, self._standing.commit, None)
+
+    def __repr__(self) -> str:
+        standing = self._standing
+        where = f"at {short(standing.commit)}, {standing.branch or 'detached'}"
+        how = "closed" if self._is_closed else "reading" if self._draft is None else "writing"
+        return f"<StockRoom {self.place.root}: {where}, {how}>"
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError(
+                f"this stockroom was closed. Open it again: StockRoom({str(self.place.root)!r})."
+            )
+
+    def _refresh(self) -> None:
+        """Be where ``head.stock`` says."""
+        self._stand(self._tree.stand())
+
+    def _stand(self, standing: Standing) -> None:
+        root = root_of(self._local, standing.commit)
+        self._standing, self._root = standing, root
+        self._snapshot = Snapshot(self._objects, root, short(standing.commit))
+        self._stage = self._tree.stage(standing.commit)
+        self._locks.close()
+        if standing.commit is not None:
+            self._locks.enter_context(reading(self._local.store, standing.commit))
+
+    def _begin(self) -> Draft:
+        """A draft with what is staged."""
+        self._tree.catch_up(self._standing, self._author)
+        draft = Draft(self._objects, self._root, self._tell)
+        self._apply_staged(draft)
+        return draft
+
+    def _apply_staged(self, draft: Draft) -> None:
+        entries = self._stage.entries()
+        draft.apply(entries.values())
+        self._known = set(entries)
+
+    def _renew(self) -> None:
+        """Be where ``head.stock`` says, unless something is staged."""
+        if self._draft is None or not self._draft.changed:
+            self._refresh()
+            if self._draft is not None:
+                self._tree.catch_up(self._standing, self._author)
+                self._draft.rebase(self._root)
+                self._apply_staged(self._draft)
+
+    def _tell(self, operation: Operation) -> None:
+        self._known.add(self._stage.append(operation.encode()))
+
+    # Blocks
+
+    def _enter_block(self, message: str | None) -> None:
+        self._check_open()
+        if not self._blocks:
+            self._message = None
+            self._renew()
+            if self._draft is None:
+                self._draft = self._begin()
+        self._message = self._message or message
+        assert self._draft is not None
+        held = self._draft.held()
+        held.__enter__()
+        self._blocks.append(held)
+
+    def _leave_block(self, *error: Any) -> None:
+        held = self._blocks.pop()
+        try:
+            if error[0] is None and not self._blocks:
+                self._commit_block()
+        except BaseException:
+            held.__exit__(*sys.exc_info())
+            raise
+        else:
+            held.__exit__(*error)
+        finally:
+            if not self._blocks:
+                self._end_draft()
+
+    def _commit_block(self) -> None:
+        try:
+            self._commit(self._message)
+        except ConflictError as error:
+            raise ConflictError(
+                f"{error} Nothing of the block has happened. Run it again: it then begins with what is there now.",
+                error.conflicts,
+            ) from None
+
+    def _end_draft(self) -> None:
+        if self._draft is None:
+            return
+        if not self._writes:
+            self._draft.close()
+            self._draft = None
+        elif not self._draft.changed:
+            self._draft.release()
+
+    # Committing
+
+    def _commit(self, message: str | None, draft: Draft | None = None, *merged: str) -> Commit | None:
+        """Commit a draft (None: this one), let the branch and ``head.stock`` follow; None: nothing is new."""
+        draft = draft or self._draft
+        assert draft is not None
+        was = self._standing
+        if message is None:
+            message = _summary(draft.changes())
+        parents = [*([] if was.commit is None else [was.commit]), *merged]
+        with self._tree.moving(was, was.branch, self._known) as moving:
+            reference = self._tree.reference(was.branch)
+            commit = commit_draft(
+                draft, self._local.references, reference, parents, message, self._facts, moving.announce
+            )
+            moving.arrived(None if commit is None else commit.digest)
+        if commit is None:
+            return None
+        if was.branch is None and was.named is not None:
+            warnings.warn(
+                f"{short(commit.digest)} was committed to no branch: {was.reason}. Make a branch for it: "
+                "stock.branch('NAME'), or hopyard stock branch NAME.",
+                UserWarning,
+                stacklevel=4,
+            )
+        self._stand(Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None))
+        self._known = set()
+        return commit
+
+    @cached_property
+    def _author(self) -> str:
+        return author(self.place)
+
+    def _facts(self) -> tuple[str, dict[str, Any] | None]:
+        found = facts(self.place)
+        return self._author, None if found == GitFacts() else asdict(found)
+
+
+class Writing:
+    """What ``enable_write`` gives; it can be used again, and within itself."""
+
+    def __init__(self, room: Room, message: str | None) -> None:
+        self._room, self._message = room, message
+
+    def __enter__(self) -> Room:
+        self._room._enter_block(self._message)
+        return self._room
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._room._leave_block(kind, error, trace)
+
+
+class Absent:
+    """Brings objects that are read and are not here, from the remotes that are known then. Picklable.
+
+    Args:
+        local: the repository.
+        fetch: ``"never"``: says which call would bring them instead.
+    """
+
+    def __init__(self, local: Repository, fetch: Fetching) -> None:
+        self._local, self._fetch = local, fetch
+        self._urls: list[str] = []
+        self._bring: Callable[[Sequence[str]], None] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Absent, (self._local, self._fetch)
+
+    def __call__(self, digests: Sequence[str]) -> None:
+        store = self._local.store
+        known = [recall(store, name) for name in names(store)]
+        urls = [each.url for each in known]
+        if not known:
+            return
+        if self._bring is None or urls != self._urls:
+            if self._fetch == "never":
+                self._bring = Never(self._local, urls)
+            else:
+                self._bring = OnDemand(self._local, [open_remote(store, each) for each in known])
+            self._urls = urls
+        self._bring(digests)
+
+
+def _summary(changes: Sequence[tuple[str, str]]) -> str:
+    """A message for a commit that was given none."""
+    named = [path if how == "changed" else f"{path} {how}" for path, how in changes[:_NAMED]]
+    if len(changes) > _NAMED:
+        named.append(f"{len(changes) - _NAMED} more")
+    return ", ".join(named)

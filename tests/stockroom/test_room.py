@@ -1,0 +1,369 @@
+"""What users type, line by line, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopyard import StockRoom, make_torch_dataset
+from hopyard.errors import ConflictError, NotFoundError, UsageError
+
+IMAGES = np.arange(10 * 3 * 4 * 4, dtype=np.uint8).reshape(10, 3, 4, 4)
+
+
+@pytest.fixture
+def stock(tmp_path: Path) -> Iterator[StockRoom]:
+    with StockRoom.init(tmp_path / "repo") as stock:
+        yield stock
+
+
+@pytest.fixture
+def filled(stock: StockRoom) -> StockRoom:
+    with stock.enable_write("begin"):
+        stock.data["image"] = IMAGES
+        stock.data["label"] = np.arange(10)
+        stock.experiment["lr"] = 0.1
+    return stock
+
+
+@contextmanager
+def failing_block(stock: StockRoom) -> Iterator[None]:
+    """A block that an exception leaves at its end."""
+    with pytest.raises(ZeroDivisionError), stock.enable_write():  # noqa: PT012
+        yield
+        raise ZeroDivisionError
+
+
+def test_the_calls_of_the_documented_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = torch.nn.Linear(3, 2)
+    stock = StockRoom.init("repo")
+    with stock.enable_write():
+        stock.data["image"] = IMAGES
+        stock.data["old"] = {"a": np.zeros(2)}
+        stock.data["label"] = np.arange(10)
+    with stock.enable_write():
+        del stock.data["old"]
+        stock.data["image"]["cat-7"] = IMAGES[0]
+        del stock.data["image"]["cat-7"]
+        stock.model["resnet"] = net.state_dict()
+        stock.experiment["lr"] = 0.01
+    stock.close()
+    stock = StockRoom("repo", enable_write=True)
+    stock.experiment["lr"] = 0.02
+    digest = stock.commit("message")
+    assert stock.head.commit == digest
+    assert stock.log()[0].message == "message"
+    assert stock.data["image"][0].shape == (3, 4, 4)
+    assert stock.data["image"][[3, 1, 2]].tobytes() == IMAGES[[3, 1, 2]].tobytes()
+    assert len(stock.data["image"]) == 10
+    assert list(stock.data["image"].keys()) == list(range(10))
+    dataset = make_torch_dataset([stock.data["image"], stock.data["label"]])
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=5, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert torch.cat([label for _, label in loader]).tolist() == list(range(10))
+    copy = torch.nn.Linear(3, 2)
+    copy.load_state_dict(stock.model["resnet"])
+    assert torch.equal(copy.weight, net.weight)
+    with stock.run(params={"lr": 0.01}) as run:
+        run.log(step=1, loss=0.5)
+    assert stock.experiment.runs()[0].metrics["loss"][1].tolist() == [0.5]
+    stock.commit("a run")
+    assert len(stock.log()) == 4
+    assert str(stock.status()).startswith("on branch main, at ")
+    stock.branch("dev")
+    stock.switch("dev")
+    stock.data["image"][3] = IMAGES[0]
+    stock.commit("on dev")
+    assert list(stock.diff("main", "dev")["data/image"].samples()) == [(3, "changed")]
+    stock.switch("main")
+    assert stock.merge("dev").how == "fast-forward"
+    stock.tag("v1")
+    assert stock.at("v1").data["image"][0].tobytes() == IMAGES[0].tobytes()
+    url = str(tmp_path / "remote")
+    stock.push(url)
+    copy_room = StockRoom.clone(url, "copy")
+    copy_room.fetch(data=["image"], keys=range(100), models=["resnet"])
+    assert np.asarray(copy_room.data["image"]).tobytes() == np.asarray(stock.data["image"]).tobytes()
+    copy_room.pull(url)
+
+
+# Blocks
+
+
+def test_a_block_commits_at_its_end_with_a_message_that_names_what_changed(filled: StockRoom) -> None:
+    with filled.enable_write():
+        filled.experiment["lr"] = 0.2
+        filled.data["label"][3] = np.int64(9)
+        filled.experiment["new"] = [1, 2]
+    assert [commit.message for commit in filled.log()] == [
+        "data/label, experiment/lr, experiment/new added",
+        "begin",
+    ]
+    assert filled.experiment["lr"] == 0.2
+    with filled.enable_write():
+        pass
+    with filled.enable_write():
+        filled.experiment["lr"] = 0.2
+    assert len(filled.log()) == 2
+
+
+def test_an_exception_in_a_block_leaves_all_as_it_was(filled: StockRoom) -> None:
+    before = filled.head
+    with failing_block(filled):
+        filled.data["label"][3] = np.int64(9)
+        filled.data["big"] = np.zeros((2_000, 1_000))
+        del filled.experiment["lr"]
+    assert filled.head == before
+    assert "big" not in filled.data
+    assert filled.experiment["lr"] == 0.1
+    assert filled.data["label"][3] == 3
+    with pytest.raises(UsageError, match="was opened for reading"):
+        filled.experiment["lr"] = 3
+    with filled.enable_write():
+        filled.experiment["lr"] = 0.3
+    assert StockRoom(filled.place.root).experiment["lr"] == 0.3
+
+
+def test_nested_blocks_commit_once_and_errors_undo_what_they_leave(filled: StockRoom) -> None:
+    block = filled.enable_write("once")
+    with block:
+        filled.experiment["a"] = 1
+        with block:
+            filled.experiment["b"] = 2
+        with failing_block(filled):
+            filled.experiment["a"] = 9
+            filled.data["label"][0] = np.int64(7)
+        assert filled.experiment["a"] == 1
+        assert filled.data["label"][0] == 0
+    assert [commit.message for commit in filled.log()] == ["once", "begin"]
+    assert (filled.experiment["a"], filled.experiment["b"]) == (1, 2)
+    with block:
+        filled.experiment["a"] = 2
+    assert len(filled.log()) == 3
+
+
+def test_a_commit_within_a_block_stays_also_if_the_block_fails(filled: StockRoom) -> None:
+    with failing_block(filled):
+        filled.experiment["a"] = 1
+        filled.commit("first")
+        filled.experiment["a"] = 2
+    assert filled.log()[0].message == "first"
+    assert filled.experiment["a"] == 1
+    assert filled.status().staged == []
+
+
+def test_what_was_taken_in_a_block_refuses_writes_after_it(filled: StockRoom) -> None:
+    with filled.enable_write():
+        column = filled.data["label"]
+        shelf = filled.experiment
+    assert column[3] == 3
+    with pytest.raises(
+        UsageError, match=r"its writing has ended, so nothing is written to it\. Take it anew"
+    ):
+        column[3] = np.int64(1)
+    with pytest.raises(UsageError, match="its writing has ended"):
+        shelf["lr"] = 1
+    assert column[3] == 3
+
+
+def test_a_block_begins_with_what_is_there_now(filled: StockRoom) -> None:
+    other = StockRoom(filled.place.root)
+    with other.enable_write():
+        other.experiment["n"] = 0
+    for number in range(3):
+        for room in (filled, other):
+            with room.enable_write():
+                room.experiment["n"] += 1
+        assert other.experiment["n"] == 2 * number + 2
+
+
+def test_two_blocks_at_once_follow_each_other_or_conflict(filled: StockRoom) -> None:
+    other = StockRoom(filled.place.root)
+    with filled.enable_write():
+        filled.experiment["mine"] = 1
+        with other.enable_write():
+            other.experiment["other"] = 2
+    assert filled.experiment.keys() == ["lr", "mine", "other"]
+    with (  # noqa: PT012
+        pytest.raises(ConflictError, match=r"Nothing of the block has happened\. Run it again") as caught,
+        filled.enable_write(),
+    ):
+        filled.experiment["lr"] = 1
+        with other.enable_write():
+            other.experiment["lr"] = 2
+    assert [conflict.path for conflict in caught.value.conflicts] == ["experiment/lr"]
+    assert StockRoom(filled.place.root).experiment["lr"] == 2
+    with filled.enable_write():
+        filled.experiment["lr"] = 1
+    assert len(filled.log()) == 5
+
+
+# Staging
+
+
+def test_writes_outside_of_blocks_are_staged_and_read_at_once_also_by_the_next_process(
+    filled: StockRoom,
+) -> None:
+    writer = StockRoom(filled.place.root, enable_write=True)
+    writer.data["image"][3] = IMAGES[0]
+    writer.data["wide"] = np.ones((3, 400_000))
+    writer.model["net"] = {"w": torch.arange(4.0)}
+    writer.experiment["lr"] = 0.7
+    writer.close()
+    script = f"""
+from hopyard import StockRoom
+stock = StockRoom({str(filled.place.root)!r}, enable_write=True)
+print(stock.data["image"][3].tobytes().hex() == {IMAGES[0].tobytes().hex()!r}, stock.data["wide"][2].sum())
+print(stock.model["net"]["w"].tolist(), stock.experiment["lr"])
+print(stock.status())
+stock.experiment["more"] = True
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["True 400000.0", "[0.0, 1.0, 2.0, 3.0] 0.7"]
+    assert "    changed  data/image" in lines
+    assert "    added    model/net" in lines
+    again = StockRoom(filled.place.root, enable_write=True)
+    assert again.experiment["more"] is True
+    assert filled.experiment["lr"] == 0.1, "readers see commits only"
+    assert ("experiment/lr", "changed") in filled.status().staged
+    again.commit("staged")
+    assert again.status().staged == []
+    assert StockRoom(filled.place.root).data["wide"][1].sum() == 400_000
+
+
+def test_what_is_staged_goes_into_the_commit_of_a_block_and_survives_its_failure(filled: StockRoom) -> None:
+    writer = StockRoom(filled.place.root, enable_write=True)
+    writer.experiment["staged"] = 1
+    column = writer.data["label"]
+    with failing_block(writer):
+        writer.experiment["staged"] = 2
+    assert writer.experiment["staged"] == 1
+    assert [path for path, _ in StockRoom(filled.place.root).status().staged] == ["experiment/staged"]
+    with pytest.raises(UsageError, match="was removed or replaced since it was taken"):
+        column[0] = np.int64(5)
+    with writer.enable_write():
+        writer.experiment["block"] = 1
+    assert writer.status().staged == []
+    assert StockRoom(filled.place.root).experiment.keys() == ["block", "lr", "staged"]
+    writer.experiment["after"] = 1
+    assert [path for path, _ in filled.status().staged] == ["experiment/after"]
+
+
+def test_two_writers_of_one_working_tree_keep_what_the_other_stages(filled: StockRoom) -> None:
+    one, two = (StockRoom(filled.place.root, enable_write=True) for _ in range(2))
+    one.experiment["one"] = 1
+    two.experiment["two"] = 2
+    base = one.head.commit
+    one.commit("one")
+    assert one.experiment.keys() == ["lr", "one"]
+    assert StockRoom(filled.place.root).status().elsewhere == {base: 1}
+    two.commit("two")
+    assert two.experiment.keys() == ["lr", "one", "two"]
+    assert StockRoom(filled.place.root).status().elsewhere == {}
+    assert [commit.message for commit in two.log()] == ["two", "one", "begin"]
+
+
+def test_a_commit_that_conflicts_stays_staged_until_a_branch_is_made(filled: StockRoom) -> None:
+    writer = StockRoom(filled.place.root, enable_write=True)
+    writer.experiment["lr"] = 5
+    with filled.enable_write():
+        filled.experiment["lr"] = 6
+    with pytest.raises(ConflictError, match="It stays staged: make a branch for it"):
+        writer.commit("five")
+    assert writer.experiment["lr"] == 5
+    writer.branch("mine")
+    writer.switch("mine")
+    writer.commit("five")
+    writer.switch("main")
+    assert writer.experiment["lr"] == 6
+    with pytest.raises(ConflictError, match=r"stock.merge\('mine', resolve='ours'\)"):
+        writer.merge("mine")
+    assert writer.merge("mine", resolve="theirs").how == "merged"
+    assert writer.experiment["lr"] == 5
+
+
+def test_nothing_to_commit_is_an_error(filled: StockRoom) -> None:
+    with pytest.raises(UsageError, match="this was opened for reading, so there is nothing to commit"):
+        filled.commit("x")
+    writer = StockRoom(filled.place.root, enable_write=True)
+    with pytest.raises(UsageError, match="nothing has changed since"):
+        writer.commit("x")
+
+
+def test_reset_discards_what_is_staged_and_moves_the_branch(filled: StockRoom) -> None:
+    writer = StockRoom(filled.place.root, enable_write=True)
+    writer.experiment["lr"] = 1
+    writer.commit("one")
+    writer.experiment["lr"] = 2
+    writer.reset()
+    assert writer.experiment["lr"] == 1
+    assert StockRoom(filled.place.root, enable_write=True).experiment["lr"] == 1
+    writer.experiment["lr"] = 3
+    writer.reset("HEAD~1")
+    assert writer.experiment["lr"] == 0.1
+    assert (writer.head.branch, writer.branches()["main"]) == ("main", writer.head.commit)
+
+
+# Readers
+
+
+def test_what_readers_handed_out_stays_and_can_be_sent(filled: StockRoom) -> None:
+    shelf, column = filled.data, filled.data["label"]
+    sent: Any = pickle.loads(pickle.dumps(filled))
+    at = pickle.loads(pickle.dumps(filled.at("HEAD")))
+    with filled.enable_write():
+        filled.data["label"] = np.zeros(2)
+    filled.close()
+    assert len(filled.data["label"]) == 2
+    for old in (shelf["label"], column, sent.data["label"], at.data["label"]):
+        assert np.asarray(old).tolist() == list(range(10))
+    with pytest.raises(UsageError, match=r"this stockroom was closed. Open it again: StockRoom\("):
+        filled.enable_write().__enter__()
+    writer = StockRoom(filled.place.root, enable_write=True)
+    with pytest.raises(UsageError, match="open for writing cannot be pickled"):
+        pickle.dumps(writer)
+    column = writer.data["label"]
+    writer.close()
+    writer.close()
+    with pytest.raises(UsageError, match="its writing has ended"):
+        column[0] = 1.0
+
+
+def test_a_stockroom_is_found_upwards_and_made_once(
+    stock: StockRoom, tmp_path: Path, monkeypatch: Any
+) -> None:
+    below = stock.place.root / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert StockRoom().place == stock.place
+    with pytest.raises(UsageError, match=r"is a stockroom already. Open it: StockRoom\("):
+        StockRoom.init(stock.place.root)
+    with pytest.raises(NotFoundError, match="is in no stockroom"):
+        StockRoom(tmp_path)
+    with pytest.raises(UsageError, match="fetch='sometimes' must be 'auto'"):
+        StockRoom(fetch="sometimes")  # type: ignore[arg-type]
+
+
+def test_an_empty_stockroom_says_so(stock: StockRoom) -> None:
+    assert stock.log() == []
+    assert "nothing is committed yet" in str(stock.status())
+    assert str(stock.diff()) == "nothing differs"
+    with pytest.raises(NotFoundError, match="nothing is committed yet"):
+        stock.at("HEAD")
+    with pytest.raises(UsageError, match="the tag 'v1' would name nothing"):
+        stock.tag("v1")
+    assert os.fspath(stock.place.objects).endswith(".hopyard")
