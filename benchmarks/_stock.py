@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,21 +22,9 @@ from typing import Any
 import numpy as np
 
 import _peers
-from hopyard.stockroom.data import Column, DataShelf
-from hopyard.stockroom.data.conflicts import diff_columns
-from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.history.commits import read_commit
-from hopyard.stockroom.history.publish import commit_draft
-from hopyard.stockroom.history.references import References
-from hopyard.stockroom.maps import Key
-from hopyard.stockroom.models import ModelShelf
-from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.records import ColumnRecord
-from hopyard.stockroom.view import Snapshot
-from hopyard.storage import LocalStore
+from hopyard import StockRoom
 
 PAIRS = 7
-BRANCH = "heads/main"
 ENVIRONMENTS = {
     "hangar": "hangar",
     "icechunk": "versions",
@@ -65,45 +54,15 @@ def scratch() -> Iterator[Path]:
         yield Path(directory)
 
 
-class Stock:
-    """A repository without a working tree: the branch ``main``, and its commits."""
-
-    def __init__(self, directory: Path) -> None:
-        self.store = LocalStore(directory)
-        self.objects = Objects(self.store, directory / "index.sqlite")
-        self.references = References(self.store)
-
-    @contextmanager
-    def enable_write(self) -> Iterator[Draft]:
-        """A draft of the branch's tip, which is committed at the end."""
-        commit = self.references.tip(BRANCH).commit
-        draft = Draft(self.objects, commit and read_commit(self.objects, commit).root)
-        self.data, self.model = DataShelf(draft), ModelShelf(draft)
-        yield draft
-        commit_draft(
-            draft, self.references, BRANCH, [commit] if commit else [], "changed", lambda: ("bench", None)
-        )
-
-    @property
-    def tip(self) -> str:
-        commit = self.references.tip(BRANCH).commit
-        assert commit is not None
-        return commit
-
-    def at(self, commit: str) -> Snapshot:
-        return Snapshot(self.objects, read_commit(self.objects, commit).root, commit)
-
-    def column(self, commit: str, name: str) -> Column:
-        column = DataShelf(self.at(commit))[name]
-        assert isinstance(column, Column)
-        return column
-
-    def changed(self, a: str, b: str, name: str) -> list[Key]:
-        """The keys of a column's samples that differ between two commits."""
-        before, after = (self.at(commit).record("data", name) for commit in (a, b))
-        assert isinstance(before, ColumnRecord)
-        assert isinstance(after, ColumnRecord)
-        return [key for key, _ in diff_columns(self.objects, before, after)]
+def new_stock(directory: Path) -> StockRoom:
+    """A stockroom in a new git repository, as most are; so commits record what git has checked out."""
+    author = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"]
+    for arguments in (
+        ["init", "-q", directory],
+        ["-C", directory, *author, "commit", "-q", "--allow-empty", "-mempty"],
+    ):
+        subprocess.run(["git", *arguments], check=True)
+    return StockRoom.init(directory)
 
 
 # Turns
@@ -124,6 +83,13 @@ class Turns:
                         self.found[name].append(actions[name]())
                     except _peers.PeerError as error:
                         self.failed[name] = str(error)
+
+    def only(self, *names: str) -> Turns:
+        """Those of some."""
+        some = Turns({}, 0)
+        some.found = {name: self.found[name] for name in names}
+        some.failed = {name: why for name, why in self.failed.items() if name in names}
+        return some
 
     def median(self, name: str) -> float:
         return statistics.median(self.found[name])

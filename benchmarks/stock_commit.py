@@ -18,11 +18,11 @@ import numpy as np
 from _peers import PeerError
 from _stock import (
     Peers,
-    Stock,
     Syncs,
     Turns,
     arguments_of,
     bytes_written,
+    new_stock,
     report,
     report_skipped,
     report_turns,
@@ -41,7 +41,7 @@ class Ours:
 
     def __init__(self, directory: Path, rows: int) -> None:
         self.directory, self.rows = directory / "hopyard", rows
-        self.stock = Stock(self.directory)
+        self.stock = new_stock(self.directory)
         with self.stock.enable_write():
             self.stock.data["x"] = samples(KIND, rows)
         self.rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from _stock import Peers, Stock, Turns, arguments_of, report_turns, scratch, seconds, write_file
+from _stock import Peers, Turns, arguments_of, new_stock, report_turns, scratch, seconds, write_file
 from _stock_data import samples
 
 PEERS = ("hangar", "lance", "icechunk", "lmdb")
@@ -25,7 +25,7 @@ GOALS = {"64-byte": 500_000, "image": 100_000}
 
 def ingest(data: np.ndarray[Any, Any], directory: Path) -> float:
     """Into a new repository, which is gone afterwards."""
-    stock = Stock(directory)
+    stock = new_stock(directory)
 
     def action() -> None:
         with stock.enable_write():

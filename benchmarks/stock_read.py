@@ -28,16 +28,17 @@ from _peers import Process, environment
 from _stock import (
     ENVIRONMENTS,
     Peers,
-    Stock,
     Turns,
     arguments_of,
     forget_cached,
+    new_stock,
     report,
     report_turns,
     scratch,
     seconds,
 )
 from _stock_data import samples
+from hopyard import StockRoom
 
 BATCH = 1024
 CHANGES = 10
@@ -59,10 +60,10 @@ def first(rows: int, pairs: int, asked: str) -> None:
     data = samples(kind, rows)
     with scratch() as directory, Peers(FIRST_PEERS, asked, directory, kind, rows, True) as peers:
         home = directory / "hopyard"
-        stock = Stock(home)
+        stock = new_stock(home)
         with stock.enable_write():
             stock.data["x"] = data
-        old = stock.tip
+        old = stock.resolve("main")
         for change in range(CHANGES):
             with stock.enable_write():
                 stock.data["x"][change] = data[change] ^ 1
@@ -117,10 +118,10 @@ def report_start(found: list[dict[str, Any]]) -> None:
 def read_all(kind: str, rows: int, pairs: int, asked: str) -> None:
     data = samples(kind, rows)
     with scratch() as directory, Peers(("lance",), asked, directory, kind, rows, True) as peers:
-        stock = Stock(directory / "hopyard")
+        stock = new_stock(directory / "hopyard")
         with stock.enable_write():
             stock.data["x"] = data
-        column = Stock(directory / "hopyard").column(stock.tip, "x")
+        column = StockRoom(directory / "hopyard").data["x"]
         batch = np.empty((BATCH, *data.shape[1:]), data.dtype)
         orders = np.random.default_rng(0)
         order = orders.permutation(rows)
