@@ -45,11 +45,11 @@ class HistoryCalls(Room):
         else:
             standing = self._tree.stand()
             stage = self._tree.stage(standing.commit)
-            draft = Draft(self._objects, root_of(self._local, standing.commit))
+            draft = Draft(self._objects, root_of(self.local, standing.commit))
             draft.apply(stage.operations())
             changes = draft.changes()
             draft.close()
-        return status_of(self.place, self._local, standing, stage, changes)
+        return status_of(self.place, self.local, standing, stage, changes)
 
     def log(
         self, *revisions: str, limit: int | None = None, branches: Literal["these", "all"] = "these"
@@ -68,7 +68,7 @@ class HistoryCalls(Room):
             starts += [
                 commit
                 for kind in ("heads", "tags", "remotes")
-                for commit in self._local.references.names(kind).values()
+                for commit in self.local.references.names(kind).values()
             ]
         return list(islice(log(self._objects, *dict.fromkeys(starts)), limit))
 
@@ -80,9 +80,9 @@ class HistoryCalls(Room):
             b: a revision; None: what is staged upon that commit.
         """
         self._check_open()
-        before = self._root if a is None else root_of(self._local, self.resolve(a))
+        before = self._root if a is None else root_of(self.local, self.resolve(a))
         if b is not None:
-            return Diff(self._objects, before, root_of(self._local, self.resolve(b)))
+            return Diff(self._objects, before, root_of(self.local, self.resolve(b)))
         draft = self._draft
         if draft is None:
             draft = Draft(self._objects, self._root)
@@ -93,11 +93,11 @@ class HistoryCalls(Room):
 
     def branches(self) -> dict[str, str]:
         """All branches and their commits."""
-        return self._local.references.names("heads")
+        return self.local.references.names("heads")
 
     def tags(self) -> dict[str, str]:
         """All tags and their commits."""
-        return self._local.references.names("tags")
+        return self.local.references.names("tags")
 
     def branch(self, name: str, revision: str = "HEAD") -> str:
         """Make a branch; its commit. Where commits were detached, this is on the new branch from now on.
@@ -134,7 +134,7 @@ class HistoryCalls(Room):
                 f"this is on the branch {name!r}, so it cannot be deleted. Switch to another first."
             )
         commit = self._named("heads", name)
-        references = self._local.references
+        references = self.local.references
         others = {tip for other, tip in references.names("heads").items() if other != name}
         others.update(*(references.names(kind).values() for kind in ("tags", "remotes")))
         if not force and not any(is_ancestor(self._objects, commit, other) for other in others):
@@ -151,7 +151,7 @@ class HistoryCalls(Room):
             NotFoundError: there is none.
         """
         self._named("tags", name)
-        self._local.references.set(f"tags/{name}", None, self._author)
+        self.local.references.set(f"tags/{name}", None, self._author)
 
     def _name(self, kind: Literal["heads", "tags"], name: str, revision: str) -> str:
         self._check_open()
@@ -161,20 +161,20 @@ class HistoryCalls(Room):
                 f"nothing is committed yet, so the {called} {name!r} would name nothing. Commit first."
             )
         commit = self.resolve(revision)
-        tip = self._local.references.tip(f"{kind}/{name}")
+        tip = self.local.references.tip(f"{kind}/{name}")
         if tip.commit is not None:
             raise UsageError(
                 f"there is a {called} {name!r} already, at {short(tip.commit)}. Use another name, or delete it first."
             )
-        if self._local.references.move(f"{kind}/{name}", tip, commit, self._author) is None:
+        if self.local.references.move(f"{kind}/{name}", tip, commit, self._author) is None:
             raise UsageError(f"another process has made the {called} {name!r} just now. Use another name.")
         return commit
 
     def _named(self, kind: Literal["heads", "tags"], name: str) -> str:
         self._check_open()
-        commit = self._local.references.tip(f"{kind}/{name}").commit
+        commit = self.local.references.tip(f"{kind}/{name}").commit
         if commit is None:
-            known = self._local.references.names(kind)
+            known = self.local.references.names(kind)
             called = "branch" if kind == "heads" else "tag"
             raise NotFoundError(
                 f"there is no {called} {name!r}{nearest(name, known, '.')} There are: {', '.join(known) or 'none'}."
@@ -193,7 +193,7 @@ class HistoryCalls(Room):
             UsageError: something is staged, and it is another commit.
         """
         self._check_open()
-        references = self._local.references
+        references = self.local.references
         branch: str | None = name if name in references.names("heads") else None
         if branch is None and name == self._standing.named and self._standing.commit is None:
             return self.head
@@ -269,18 +269,18 @@ class HistoryCalls(Room):
             raise UsageError(
                 f"{short(commit.digest)} has {len(commit.parents)} parents, but parent={parent}."
             )
-        before = root_of(self._local, commit.parents[number - 1]) if commit.parents else None
+        before = root_of(self.local, commit.parents[number - 1]) if commit.parents else None
         draft = Draft(self._objects, self._root)
         try:
             result = merge_roots(draft.writer, commit.root, self._root, before, resolve)
             message = f"Revert {commit.message.partition(chr(10))[0]!r}\n\nThis undoes {commit.digest}."
+            if not result.conflicts and result.root == self._root:
+                raise UsageError(
+                    f"nothing of {short(commit.digest)} is left to be undone. Nothing was committed."
+                )
             self._commit_merged(draft, result, message, f"revert({revision!r}")
         finally:
             draft.close()
-        if result.root == self._root:
-            raise UsageError(
-                f"nothing of {short(commit.digest)} is left to be undone. Nothing was committed."
-            )
         self._arrived()
         assert self._standing.commit is not None
         return self._standing.commit
@@ -316,14 +316,14 @@ class HistoryCalls(Room):
         name = self._tree.reference(was.branch)
         with self._tree.moving(was, was.branch) as moving:
             while True:
-                tip = self._local.references.tip(name)
+                tip = self.local.references.tip(name)
                 if was.branch is not None and tip.commit != was.commit:
                     raise UsageError(
                         f"the branch {was.branch!r} has moved to {short(tip.commit)} just now. Nothing was done; do it "
                         "again."
                     )
                 moving.announce(commit)
-                if self._local.references.move(name, tip, commit, self._author) is not None:
+                if self.local.references.move(name, tip, commit, self._author) is not None:
                     moving.arrived(commit)
                     break
         self._arrived()
