@@ -103,6 +103,7 @@ def test_an_ordered_dict_is_a_dict() -> None:
         ({"a": {(1, 2): 0}}, r"the dict at 'a' has the key \(1, 2\) of type builtins\.tuple.*str or int"),
         ({True: 0}, r"the dict at the top has the key True of type builtins\.bool"),
         ({"\ud800": 0}, r"has the key '\\ud800', which is not valid Unicode"),
+        (["a", ("\ud800",)], r"the text at '1/0' is '\\ud800', which is not valid Unicode"),
     ],
 )
 def test_what_cannot_be_stored_is_named_with_its_place(tree: Any, message: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.stockroom import reader
 from hopyard.objects.tensors import ITEM_SIZES, Tensor
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf, Run
-from hopyard.stockroom.history.commits import read_commit
+from hopyard.stockroom.history.commits import read_commit, write_commit
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.maps import SortedMap, encode
@@ -279,9 +281,23 @@ def test_references_and_what_is_refused(made: Made) -> None:
     path.write_bytes(data)
     with pytest.raises(reader.RefusedError):
         made.read().records(commit)
-    (made.root / FORMAT_NAME).write_text(__import__("json").dumps(format_header("stockroom", 1, ["new"])))
+    (made.root / FORMAT_NAME).write_text(json.dumps(format_header("stockroom", 1, ["new"])))
     with pytest.raises(reader.RefusedError, match="newer format"):
         made.read()
+
+
+def test_digests_are_the_same_in_all_releases(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digests(version: str) -> set[str]:
+        monkeypatch.setattr("hopyard.storage.format.__version__", version)
+        draft = Draft(made.objects, None)
+        ModelShelf(draft)["m"] = [np.arange(3)]
+        root = draft.write()
+        commit = write_commit(draft.writer, root, [], "", "Ada", time=datetime(2026, 1, 1, tzinfo=UTC))
+        draft.publish()
+        draft.release()
+        return {commit.digest, *made.read().places}
+
+    assert digests("0.1.0") == digests("7.0")
 
 
 def test_the_reader_has_nothing_of_hopyard() -> None:

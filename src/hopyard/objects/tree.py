@@ -35,7 +35,7 @@ def flatten(tree: Tree) -> tuple[dict[str, Tensor], Any]:
     """Path to tensor, in the tree's order, and the skeleton.
 
     Raises:
-        DataError: a leaf or key of another type; names its path and type.
+        DataError: a leaf or key of another type, or text that is not valid Unicode; names its path.
     """
     tensors: dict[str, Tensor] = {}
     return tensors, _take_apart(tree, (), tensors)
@@ -58,6 +58,8 @@ def unflatten(tensors: Mapping[str, Tensor], skeleton: Any) -> Tree:
 def _take_apart(value: Tree, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     kind = type(value)
     if kind in _PLAIN:
+        if kind is str and not value.isascii():
+            _check_text(value, path)
         return value
     if kind is Tensor:
         name = "/".join(path)
@@ -77,6 +79,16 @@ def _take_apart(value: Tree, path: tuple[str, ...], tensors: dict[str, Tensor]) 
         f"the value at {_readable(path)} is a {kind.__module__}.{kind.__qualname__}, but only dict, list, tuple, "
         "None, bool, int, float, str and Tensor can be stored; convert it (Tensor.from_numpy for arrays)"
     )
+
+
+def _check_text(value: str, path: tuple[str, ...]) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"the text at {_readable(path)} is {value!r:.80}, which is not valid Unicode, so that other programs could "
+            "not read it; replace what is not: text.encode(errors='replace').decode()"
+        ) from None
 
 
 def _segment(key: object, path: tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
 """Every root carries its format, so that an old reader refuses what it would misread.
 
-A header is a JSON object ``{"hopyard", "kind", "version", "flags"}``: who wrote it, what it
-is, the version of its layout, and names of features that a reader must know to read it right.
+A header is a JSON object ``{"hopyard", "kind", "version", "flags"}``: who wrote it (or the first version
+that reads it), what it is, the version of its layout, and names of features that a reader must know to read it right.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ from hopyard.errors import CorruptError, FormatError
 from hopyard.storage.base import Store
 
 FORMAT_NAME = "FORMAT"
+_FIRST = "0.1.0"
 
 
 def format_header(kind: str, version: int = 1, flags: Iterable[str] = ()) -> dict[str, Any]:
     """The header of a thing of this ``kind`` (``"dataset"``, ``"run"``, ``"state"``, ...)."""
     return {"hopyard": __version__, "kind": kind, "version": version, "flags": sorted(flags)}
+
+
+def object_header(kind: str) -> dict[str, Any]:
+    """The header of what is named by its digest. It says the first version that reads it, not the one that wrote it:
+    otherwise equal content would have another digest in each release.
+    """
+    return {**format_header(kind), "hopyard": _FIRST}
 
 
 def check_format(

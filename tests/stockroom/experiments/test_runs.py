@@ -104,6 +104,16 @@ def test_a_run_that_fails_is_stored_and_the_error_goes_on(staged: Staged, shelf:
     assert found.metrics["loss"][1].tolist() == [1.0]
 
 
+def test_an_error_that_names_a_file_whose_name_is_no_text_is_stored(
+    staged: Staged, shelf: ExperimentShelf
+) -> None:
+    with pytest.raises(OSError, match="no such"), Run(staged):
+        raise OSError("no such file: \udcff")
+    (found,) = shelf.runs()
+    assert found.error is not None
+    assert found.error["message"] == "no such file: \\udcff"
+
+
 def test_a_run_is_stored_every_30_seconds(staged: Staged, shelf: ExperimentShelf) -> None:
     clock = Clock()
     run = Run(staged, clock=clock).__enter__()

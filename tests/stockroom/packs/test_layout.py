@@ -116,8 +116,8 @@ def test_a_header_is_read_with_one_request_or_two(count: int, requests: int) -> 
 
 def test_damaged_headers_are_told_from_those_of_newer_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    header = layout.format_header("pack", 2)
-    monkeypatch.setattr(layout, "format_header", lambda kind: header)
+    header = layout.object_header("pack") | {"version": 2}
+    monkeypatch.setattr(layout, "object_header", lambda kind: header)
     with Objects(store).writing() as writer:
         name = writer.add_json(1)
     ((pack, size),) = [(entry.name, entry.size) for entry in store.list("packs")]

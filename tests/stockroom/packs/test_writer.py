@@ -162,7 +162,7 @@ def test_values_that_are_no_json_are_refused() -> None:
     adding = Objects(MemoryStore()).writing()
     nested: list[object] = []
     nested.append(nested)
-    for value in (float("nan"), {1, 2}, b"", nested, {(1, 2): 3}):
+    for value in (float("nan"), {1, 2}, b"", nested, {(1, 2): 3}, ["half of a pair: \ud800"]):
         with pytest.raises(DataError, match=r"cannot be stored as JSON: .*convert what else"):
             adding.add_json(value)
     for kind in ("tensor", "file", "blob"):

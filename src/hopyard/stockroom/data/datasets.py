@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from hopyard.data import Dataset
-from hopyard.data.manifest import FileEntry, Manifest
+from hopyard.data.manifest import FORMAT_KIND, FileEntry, Manifest
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import DatasetRecord
 from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.format import object_header
 
 _COPIED_AT_ONCE = 16 << 20
 
@@ -45,7 +46,7 @@ def store_dataset(writer: PackWriter, dataset: Dataset) -> DatasetRecord:
         DataError: it is not a whole dataset as ``prepare`` wrote it.
         CorruptError: a file is not what was prepared.
     """
-    _check_whole(dataset)
+    check_whole(dataset)
     for entry in dataset.manifest.files:
         found = _add_file(writer, dataset.store, entry)
         if found != entry.digest:
@@ -56,7 +57,8 @@ def store_dataset(writer: PackWriter, dataset: Dataset) -> DatasetRecord:
     return record_of(writer, dataset.manifest)
 
 
-def _check_whole(dataset: Dataset) -> None:
+def check_whole(dataset: Dataset) -> None:
+    """Raise DataError if it is not a whole dataset as ``prepare`` wrote it."""
     manifest = dataset.manifest
     if not dataset.prepared or dataset.store is None:
         raise DataError(
@@ -106,6 +108,7 @@ def record_of(writer: PackWriter, manifest: Manifest) -> DatasetRecord:
     """The record of a dataset whose files are stored."""
     fields = json.loads(manifest.to_bytes())
     del fields["files"]
+    fields["format"] = object_header(FORMAT_KIND)
     files = {encode(number): asdict(entry) for number, entry in enumerate(manifest.files)}
     root = SortedMap(writer, None).update(writer, files).root
     return DatasetRecord(writer.add_json(fields), root, manifest.rows, manifest.nbytes)

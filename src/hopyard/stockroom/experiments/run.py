@@ -20,7 +20,7 @@ from hopyard.stockroom.experiments.series import Growing
 from hopyard.stockroom.experiments.values import encode, plain
 from hopyard.stockroom.records import RunRecord, Shelf, check_name
 from hopyard.stockroom.view import Writable
-from hopyard.storage.format import format_header
+from hopyard.storage.format import object_header
 
 KIND = "stock-run"
 INTERVAL = 30.0  # seconds of logging after which what was logged is stored
@@ -37,6 +37,7 @@ class Run:
         params: plain values by name: what the run was started with.
         tags: plain values by name.
         git: facts of the code (commit, branch, whether it was changed), as the caller found them.
+        id: its name on the shelf, where it replaces what is there; None: one of its own.
         clock: seconds that only grow; they decide durations and when to store.
 
     Raises:
@@ -50,6 +51,7 @@ class Run:
         tags: Mapping[str, Any] | None = None,
         git: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        id: str | None = None,
     ) -> None:
         self._view, self._clock = view, clock
         self._params = _named("parameter", params or {})
@@ -63,7 +65,7 @@ class Run:
         self._status = "new"
         self._error: dict[str, str] | None = None
         self._began = self._next = 0.0
-        self.id = ""
+        self.id = "" if id is None else check_name(id, "A run")
 
     @property
     def status(self) -> str:
@@ -76,7 +78,7 @@ class Run:
         self._started = datetime.now(UTC)
         self._began = self._clock()
         self._next = self._began + INTERVAL
-        self.id = f"{self._started:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        self.id = self.id or f"{self._started:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
         self._status = "running"
         return self
 
@@ -87,7 +89,11 @@ class Run:
             self._status = "finished" if error is None else "failed"
             if error is not None:
                 text = "".join(traceback.format_exception(kind, error, trace))
-                self._error = {"kind": type(error).__name__, "message": str(error), "traceback": text}
+                said = {"kind": type(error).__name__, "message": str(error), "traceback": text}
+                # Names of files may hold what is not valid Unicode.
+                self._error = {
+                    name: part.encode(errors="backslashreplace").decode() for name, part in said.items()
+                }
             try:
                 self._store()
             except StorageError as failure:
@@ -220,7 +226,7 @@ class Run:
         started = self._started.isoformat(timespec="microseconds")
         is_over = self._status != "running"
         content = {
-            "format": format_header(KIND),
+            "format": object_header(KIND),
             "params": encode(self._params),
             "tags": encode(self._tags),
             "series": {name: series.write(writer) for name, series in self._series.items()},

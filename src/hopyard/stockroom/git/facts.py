@@ -49,7 +49,7 @@ def facts(place: Place, seconds: float = _SECONDS) -> GitFacts:
         commit = _line(place, "rev-parse", "--verify", "--quiet", "HEAD")
         branch = _line(place, "symbolic-ref", "--quiet", "--short", "HEAD")
         return GitFacts(commit, branch)
-    lines = os.fsdecode(status.stdout).split("\0")
+    lines = status.stdout.decode(errors="replace").split("\0")
     header = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
     commit, branch = header["branch.oid"], header["branch.head"]
     return GitFacts(
@@ -61,7 +61,7 @@ def facts(place: Place, seconds: float = _SECONDS) -> GitFacts:
 
 def _line(place: Place, *arguments: str) -> str | None:
     answer = ask(place.root, *arguments, seconds=_SECONDS)
-    return os.fsdecode(answer.stdout).strip() or None if answer else None
+    return answer.stdout.decode(errors="replace").strip() or None if answer else None
 
 
 def author(place: Place) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom.maps import Readable, Writable
-from hopyard.storage.format import check_format, format_header
+from hopyard.storage.format import check_format, object_header
 
 _KIND = "commit"
 
@@ -75,7 +75,7 @@ def write_commit(
         )
     value = {
         "author": author,
-        "format": format_header(_KIND),
+        "format": object_header(_KIND),
         "generation": 1 + max((read_commit(writer, parent).generation for parent in parents), default=0),
         "git": git,
         "message": message,

@@ -22,7 +22,7 @@ from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
 from hopyard.stockroom.packs import PackWriter
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.view import Readable
-from hopyard.storage.format import check_format, format_header
+from hopyard.storage.format import check_format, object_header
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -179,7 +179,7 @@ def to_json(
     for number, tie in enumerate(ties):
         tied.setdefault(tie, []).append(number)
     return {
-        "format": format_header(_KIND),
+        "format": object_header(_KIND),
         "skeleton": skeleton,
         "tensors": tensors,
         "tied": [numbers for numbers in tied.values() if len(numbers) > 1],

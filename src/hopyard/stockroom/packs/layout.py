@@ -20,7 +20,7 @@ from hopyard.objects.digests import digest
 from hopyard.objects.tensorfile import put_pieces, wire
 from hopyard.objects.tensors import ITEM_SIZES
 from hopyard.storage import Store
-from hopyard.storage.format import check_format, format_header
+from hopyard.storage.format import check_format, object_header
 
 META_KINDS = ("commit", "page", "json")
 DATA_KINDS = ("fragment", "tensor")
@@ -115,7 +115,7 @@ def _metadata(pieces: Sequence[Piece]) -> str:
         if piece.kind != usual:
             kinds.setdefault(piece.kind, []).append(piece.digest)
     fields = {
-        "format": format_header("pack"),
+        "format": object_header("pack"),
         "kind": usual,
         "kinds": kinds,
         "complex": [piece.digest for piece in pieces if piece.dtype == "C128"],

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from hopyard.errors import CorruptError
 from hopyard.objects.digests import digest
 from hopyard.storage import Store
-from hopyard.storage.format import check_format, format_header
+from hopyard.storage.format import check_format, object_header
 
 FOLDER = "tombstones"
 _KIND = "tombstone"
@@ -46,7 +46,7 @@ class Tombstone(NamedTuple):
         """Its JSON."""
         value = {
             **self._asdict(),
-            "format": format_header(_KIND),
+            "format": object_header(_KIND),
             "purged": [list(one) for one in self.purged],
         }
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -104,10 +104,12 @@ class PackWriter:
         """
         try:
             text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+            if "\\ud" in text:  # a surrogate: other programs read it as half of a pair only
+                json.dumps(value, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"a value cannot be stored as JSON: {error}. It may be made of dicts with string keys, lists, strings, "
-                "finite numbers, booleans and None; convert what else is in it."
+                f"a value cannot be stored as JSON: {error}. It may be made of dicts with string keys, lists, strings "
+                "of valid Unicode, finite numbers, booleans and None; convert what else is in it."
             ) from None
         return self.add(kind, text.encode())
 
