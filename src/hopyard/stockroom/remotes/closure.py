@@ -101,12 +101,12 @@ def changed_pages(
             return
         known: dict[bytes, Any] = {}
         if level <= old_level:
-            pages, old = _read(objects, old), []
+            pages, old = read_pages(objects, old), []
             for _, page in pages:
                 known.update(() if level else zip(page.keys, page.values, strict=True))
                 old += _children(page)
         if level <= new_level:
-            pages, new = _read(objects, new), []
+            pages, new = read_pages(objects, new), []
             for digest, page in pages:
                 yield digest, [] if level else _entries(page, known)
                 new += _children(page)
@@ -163,7 +163,7 @@ class _Walk:
 
 
 def _level(objects: Readable, root: Sequence[str]) -> int:
-    return next((page.level for _, page in _read(objects, root)), -1)
+    return next((page.level for _, page in read_pages(objects, root)), -1)
 
 
 def _children(page: Page) -> list[str]:
@@ -175,7 +175,7 @@ def _entries(page: Page, known: dict[bytes, Any]) -> list[_Entry]:
     return [entry for entry in entries if entry[2] is None or not same(entry[1], entry[2])]
 
 
-def _read(objects: Readable, digests: Sequence[str]) -> Iterator[tuple[str, Page]]:
+def read_pages(objects: Readable, digests: Sequence[str]) -> Iterator[tuple[str, Page]]:
     """Pages in order, many with one request."""
     waiting = iter(digests)
     while some := list(islice(waiting, _AT_ONCE)):

@@ -1,0 +1,212 @@
+"""Purge: samples out of all of history, for good, with a record of what was removed, when, by whom and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from hopyard.errors import NotFoundError, UsageError
+from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
+from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
+from hopyard.stockroom.care.walk import Walk
+from hopyard.stockroom.data.column import group_bounds
+from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.fragments import Fragment
+from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
+from hopyard.stockroom.git import Place
+from hopyard.stockroom.history.locks import locked
+from hopyard.stockroom.maps import Key, SortedMap, check_key, encode
+from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packs.tombstones import Purged, Tombstones
+from hopyard.stockroom.remotes import Repository, check_format, names
+from hopyard.stockroom.repacking import bury, bury_samples
+from hopyard.storage import Store
+
+
+@dataclass(frozen=True)
+class PurgeReport:
+    """What purge did.
+
+    Attributes:
+        column: where the samples were. keys: of those that are gone, also of earlier purges of the same keys.
+        fragments: that were replaced now; ``staged`` writes of working trees that were changed now.
+        collected: what gc did at its end.
+        remotes: known here, which have the samples until they are pushed to.
+    """
+
+    column: str
+    keys: list[Key]
+    fragments: int
+    staged: int
+    collected: Collected
+    remotes: list[str]
+
+    def __str__(self) -> str:
+        told = f"; push to {', '.join(self.remotes)}, which may still have them" if self.remotes else ""
+        return (
+            f"{len(self.keys)} samples of {self.column!r} are purged: {self.fragments} fragments and {self.staged} "
+            f"staged writes were replaced{told}"
+        )
+
+
+def purge(
+    repository: Repository,
+    column: str,
+    keys: Key | Sequence[Key],
+    why: str,
+    by: str,
+    place: Place | None = None,
+    wait: float = WAIT,
+    tell: Tell | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    keep: timedelta = KEEP,
+) -> PurgeReport:
+    """Remove the values of samples from all versions, here and in what is staged. Commits stay as they are: their keys
+    are still listed, and reading the samples raises ``PurgedError``. It can be done again, also after it was killed.
+
+    Args:
+        keys: one, or a list. Of a nested column a sample's key means all its parts.
+        why, by: for the record, which stays. place, wait, tell, clock, keep: as ``gc``.
+
+    Raises:
+        NotFoundError: no version has a sample under one of the keys; or data is at a remote only, which cannot be
+            reached. UsageError: what is no key, or no reason. Others as ``gc``. Nothing was changed.
+    """
+    check_format(repository.store)
+    wanted = [check_key(key) for key in (keys if isinstance(keys, list | range | np.ndarray) else [keys])]
+    if not why.strip():
+        raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
+    store = repository.store
+    # Whatever is at a remote only comes now: bringing it takes the lock.
+    _fragments(repository.objects, roots_of_store(store).walk(repository.objects), column, wanted)
+    with alone(store, wait, tell):
+        objects = repository.objects.alone()
+        roots = all_roots(store, place)
+        walk = roots.walk(objects)
+        check(roots, walk, store.url)
+        found = _fragments(objects, walk, column, wanted)
+        gone = _check_found(found, roots, column, wanted)
+        moment = clock().astimezone(UTC).isoformat(timespec="seconds")
+        count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
+        staged = _clean_stages(store, roots, column, wanted)
+        bury(objects)
+        collected = collect(repository, place, False, keep, clock())
+        return PurgeReport(column, gone, count, staged, collected, list(names(store)))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A fragment that history names, and which of the samples it has."""
+
+    digest: str
+    new: list[Key]
+    gone: list[Key]
+
+
+def _fragments(objects: Objects, walk: Walk, column: str, keys: Sequence[Key]) -> list[_Found]:
+    digests: dict[str, None] = {}
+    for pages in sorted(walk.columns.get(f"data/{column}", ())):
+        entries = SortedMap(objects, pages)
+        for key in keys:
+            for start, stop in _bounds(key):
+                digests.update(dict.fromkeys(_between(entries, start, stop)))
+    found = []
+    for digest in digests:
+        fragment = Fragment(objects.read(digest))
+        places = sorted({place for key in keys for place in _places(fragment, key)})
+        named = plain(fragment.keys[np.array(places, np.int64)])
+        pairs = list(zip(places, named, strict=True))
+        new = [key for place, key in pairs if place not in fragment.purged]
+        gone = [key for place, key in pairs if place in fragment.purged]
+        if pairs:
+            found.append(_Found(digest, new, gone))
+    return found
+
+
+def _bounds(key: Key) -> list[tuple[bytes, bytes]]:
+    """Where a sample may be, or the parts of one."""
+    code = encode(key)
+    own = (code, code + b"\0")
+    return [own] if isinstance(key, tuple) else [own, group_bounds(key)]
+
+
+def _between(entries: SortedMap, start: bytes, stop: bytes) -> Iterator[str]:
+    before = entries.floor(start)
+    if before is not None and before[0] < start and Entry.of(*before).last >= start:
+        yield Entry.of(*before).digest
+    for first, value in entries.items(start, stop):
+        yield Entry.of(first, value).digest
+
+
+def _places(fragment: Fragment, key: Key) -> Iterable[int]:
+    (at,) = find(fragment.keys, keys_of([encode(key)]))
+    if at >= 0:
+        yield int(at)
+    if not isinstance(key, tuple):
+        start, stop = (count_before(fragment.keys, bound) for bound in group_bounds(key))
+        yield from range(start, stop)
+
+
+def _check_found(found: list[_Found], roots: Roots, column: str, keys: Sequence[Key]) -> list[Key]:
+    """The keys under which there are, or were, samples."""
+    every = {key for one in found for key in (*one.new, *one.gone)}
+    every |= {
+        key
+        for _, operation in roots.staged
+        if _is_of(operation, column)
+        for key in operation.keys
+        if _is_meant(key, keys)
+    }
+    for key in keys:
+        if not any(_is_meant(one, [key]) for one in every):
+            raise NotFoundError(
+                f"no version of the column {column!r} has a sample {key!r}, so there is nothing to purge. Nothing was "
+                "changed. The keys that there are: stock.data[NAME].keys(), in each branch."
+            )
+    return sorted(every, key=encode)
+
+
+def _is_meant(key: Key, keys: Sequence[Key]) -> bool:
+    return key in keys or (isinstance(key, tuple) and key[0] in keys)
+
+
+def _is_of(operation: Operation, column: str) -> bool:
+    return operation.do == "set" and operation.shelf == "data" and operation.name == column
+
+
+def _bury(objects: Objects, column: str, found: list[_Found], purged: Callable[[Any], Purged]) -> int:
+    """Make stand-ins and tombstones. Returns how many."""
+    known = Tombstones(objects.store).all()
+    count = 0
+    for one in found:
+        if one.new:
+            before = known[one.digest][0].purged if one.digest in known else ()
+            new = tuple(purged(list(key) if isinstance(key, tuple) else key) for key in one.new)
+            bury_samples(objects, one.digest, column, new, before)
+            count += 1
+    return count
+
+
+def _clean_stages(store: Store, roots: Roots, column: str, keys: Sequence[Key]) -> int:
+    """Take the samples out of staged writes. Returns out of how many."""
+    count = 0
+    for name, operation in roots.staged:
+        kept = [at for at, key in enumerate(operation.keys) if not _is_meant(key, keys)]
+        if _is_of(operation, column) and len(kept) < len(operation.keys):
+            left = dataclasses.replace(
+                operation,
+                keys=tuple(operation.keys[at] for at in kept),
+                samples=tuple(operation.samples[at] for at in kept),
+            )
+            with locked(store, f"stage/{name.split('/')[1]}.lock", fcntl.LOCK_EX):
+                if store.exists(name):  # not committed or discarded meanwhile
+                    store.put(name, left.encode())
+                    count += 1
+    return count

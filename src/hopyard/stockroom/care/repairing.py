@@ -1,0 +1,48 @@
+"""Objects from a remote in place of damaged or missing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from hopyard.errors import CorruptError, NotFoundError
+from hopyard.stockroom.care.packfiles import Checked, check
+from hopyard.stockroom.remotes import Need, Repository
+from hopyard.stockroom.remotes.transfer import Found, copy
+from hopyard.stockroom.repacking import replace, write
+
+ASIDE = "damaged"
+
+
+def fetch(remote: Repository, repository: Repository, lost: Mapping[str, str]) -> set[str]:
+    """Bring objects, by digest and kind, as far as the remote has them whole. Returns which came."""
+    found = remote.find(Need(digest, kind, "") for digest, kind in lost.items())
+    wanted = {digest: Found(remote, place) for digest, place in found.items()}
+    try:
+        copy(wanted, repository)
+        return set(wanted)
+    except (CorruptError, NotFoundError):  # some are damaged there as well
+        came = set()
+        for digest, one in wanted.items():
+            try:
+                copy({digest: one}, repository)
+                came.add(digest)
+            except (CorruptError, NotFoundError):
+                continue
+        return came
+
+
+def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -> None:
+    """Pack the good objects of a damaged pack anew; then delete it, if all that it held is ``here``, or keep it under
+    ``damaged/``."""
+    store, objects = repository.store, repository.objects.alone()
+    if not check(store, damaged.name).reasons:  # what was fetched made the same pack again
+        return
+    held = {} if damaged.pack is None else damaged.pack.objects
+    kept = {digest: place for digest, place in held.items() if digest in damaged.good}
+    new = write(objects, kept)
+    if damaged.name in {pack.name for pack in new}:
+        return
+    is_all_here = damaged.pack is not None and damaged.pack.whole <= damaged.size
+    if not (is_all_here and held.keys() <= set(here)):
+        store.put(f"{ASIDE}/{damaged.name}", store.get(damaged.name))
+    replace(objects, [damaged.name], new)

@@ -1,0 +1,169 @@
+"""Where history begins: everything that leads to commits, and so to what must stay."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hopyard.errors import CorruptError, HopyardError, StorageError
+from hopyard.stockroom.care.walk import Walk, is_missing
+from hopyard.stockroom.git import HEAD_NAME, Place, commits_in_history
+from hopyard.stockroom.git.layout import locate
+from hopyard.stockroom.history.locks import read_commits
+from hopyard.stockroom.maps import encode
+from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.quoting import unquoted
+from hopyard.stockroom.records import parse
+from hopyard.stockroom.view import place_of
+from hopyard.storage import Store
+
+_DIGEST = re.compile(rb"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
+
+
+@dataclass
+class Roots:
+    """What leads to commits.
+
+    Attributes:
+        commits: digest to what names it. They should be here.
+        others: the same of commits that need not be here: git's history may name those of another clone.
+        staged: store's name and write, of all stages.
+        failures: by the store's name, what could not be read.
+    """
+
+    commits: dict[str, str] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+    staged: list[tuple[str, Operation]] = field(default_factory=list)
+    failures: dict[str, HopyardError] = field(default_factory=dict)
+
+    def walk(self, objects: Objects) -> Walk:
+        """Go through all that they need."""
+        walk = Walk(objects)
+        walk.commits(self.commits)
+        for name, operation in self.staged:
+            try:
+                if operation.do == "root":
+                    for root in operation.value:
+                        walk.root(root, name)
+                elif operation.do == "record" and operation.value is not None:
+                    thing = "/".join(place_of(encode((operation.shelf, operation.name))))
+                    walk.record(thing, parse(operation.value, thing), name)
+            except HopyardError as error:
+                self.failures[name] = error
+        known = set(walk.found)
+        walk.commits(self.others)
+        for digest in walk.found.keys() - known:
+            # What another clone has and this one has not is no damage here.
+            if digest in walk.failures and is_missing(walk.failures[digest]):
+                del walk.failures[digest]
+                del walk.found[digest]
+        return walk
+
+
+def roots_of_store(store: Store) -> Roots:
+    """What the repository itself names: branches, tags, remote-tracking references, logs of working trees, stages."""
+    roots = Roots()
+    logs: dict[str, dict[int, str | None]] = {}
+    for entry in store.list("refs"):
+        prefix, _, number = entry.name.rpartition("/")
+        try:
+            logs.setdefault(prefix, {})[int(number)] = _commit(store, entry.name)
+        except (StorageError, ValueError) as error:
+            roots.failures[entry.name] = CorruptError(
+                f"{entry.name} is no entry of a reference ({error}). Restore it from a copy of the repository."
+            )
+            logs.setdefault(prefix, {})[len(logs[prefix]) + 1] = None
+    for prefix, log in logs.items():
+        if max(log) > len(log):
+            missing = next(number for number in range(1, max(log)) if number not in log)
+            roots.failures[prefix] = CorruptError(f"its entry {missing} is missing. Restore it from a copy.")
+        name = "/".join(map(unquoted, prefix.split("/")[1:]))
+        # Of a working tree all commits at which it ever was: no branch may have them.
+        for commit in log.values() if name.startswith("worktrees/") else [log[max(log)]]:
+            if commit is not None:
+                roots.commits.setdefault(commit, name)
+    _add_stages(store, roots)
+    return roots
+
+
+def _add_stages(store: Store, roots: Roots) -> None:
+    for entry in store.list("stage"):
+        parts = entry.name.split("/")
+        if parts[-1].endswith(".lock"):
+            continue
+        data = store.get(entry.name)
+        if len(parts) != 4:  # a commit that is under way
+            roots.others.update((digest, entry.name) for digest in _digests(data))
+            continue
+        if re.fullmatch("[0-9a-f]{64}", parts[2]):
+            roots.commits.setdefault(parts[2], f"stage/{parts[1]}")
+        if data:  # an empty one says that those before it were cleared
+            try:
+                roots.staged.append((entry.name, Operation.decode(data)))
+            except StorageError as error:
+                roots.failures[entry.name] = error
+
+
+def all_roots(store: Store, place: Place | None) -> Roots:
+    """The same with what git and readers name. For who holds ``collecting``.
+
+    Raises:
+        StorageError: git's history cannot be read, so it is not known what is needed.
+    """
+    roots = roots_of_store(store)
+    roots.others.update((commit, "an open reader") for commit in read_commits(store))
+    if place is not None:
+        roots.others.update((commit, "git's history") for commit in commits_in_history(place))
+        for file in _heads(place):
+            roots.others.update((digest, str(file)) for digest in _digests(file.read_bytes()))
+    return roots
+
+
+def check(roots: Roots, walk: Walk, url: str) -> None:
+    """See that all that is needed is known.
+
+    Raises:
+        CorruptError: it is not; lists what cannot be read.
+    """
+    failed = [f"{name}: {error}" for name, error in roots.failures.items()]
+    failed += [f"{walk.needed_by(name)}: {error}" for name, error in walk.failures.items()]
+    if failed:
+        listed = "".join(f"\n    {line}" for line in failed[:5])
+        raise CorruptError(
+            f"not everything in {url} can be read, so what is needed is not known, and nothing was deleted:{listed}\n"
+            "Verify lists all of it, and repairs it from a remote: hopyard stock verify"
+        )
+
+
+def _commit(store: Store, name: str) -> str | None:
+    value = json.loads(store.get(name))
+    if not isinstance(value, dict) or not {"by", "commit", "time"} <= value.keys():
+        raise ValueError(f"it is {value!r}")
+    commit: str | None = value["commit"]
+    if commit is not None and _DIGEST.fullmatch(str(commit).encode()) is None:
+        raise ValueError(f"its commit is {commit!r}")
+    return commit
+
+
+def _digests(data: bytes) -> Iterator[str]:
+    return (found.decode() for found in _DIGEST.findall(data.lower()))
+
+
+def _heads(place: Place) -> Iterator[Path]:
+    """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder."""
+    files = {place.head}
+    layout = None if place.git is None else locate(place.root)
+    if layout is not None:
+        inside = place.root.relative_to(layout.top)
+        linked = layout.common / "worktrees"
+        tops = [layout.common.parent]
+        for tree in sorted(linked.iterdir()) if linked.is_dir() else ():
+            link = tree / "gitdir"
+            if link.is_file():
+                tops.append((tree / link.read_text().strip()).parent)
+        files |= {top / inside / HEAD_NAME for top in tops}
+    return (file for file in sorted(files) if file.is_file())

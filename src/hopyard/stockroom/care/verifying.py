@@ -1,0 +1,173 @@
+"""Verify: everything that can be wrong with a repository, and repairing it from a remote."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from hopyard.errors import HopyardError, StorageError
+from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
+from hopyard.stockroom.care.problems import Kind, Problem, Verified
+from hopyard.stockroom.care.repairing import fetch, set_aside
+from hopyard.stockroom.care.roots import Roots, roots_of_store
+from hopyard.stockroom.care.walk import Walk
+from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.packs.layout import is_pack
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones, read
+from hopyard.stockroom.remotes import Repository, check_format, names, recall
+
+_ROUNDS = 100  # of repairing: what was fetched may show that more is missing
+
+
+def verify(
+    repository: Repository, repair_from: Repository | None = None, progress: Progress | None = None
+) -> Verified:
+    """Check all bytes, references, stages and what they need. Others may read and write meanwhile.
+
+    Args:
+        repair_from: a remote that has what was damaged: what is missing or damaged is fetched from it, and damaged
+            packs are replaced. None: nothing is changed.
+        progress: told the bytes that are checked, and those of all.
+
+    Raises:
+        NotFoundError: there is no repository; FormatError: one of a newer version. Damage is reported, not raised.
+    """
+    check_format(repository.store)
+    with writing(repository.store):
+        verification = _Verification(repository)
+        left = verification.examine(progress)
+        seen = dict(left)
+        for _ in range(_ROUNDS if repair_from is not None else 0):
+            assert repair_from is not None
+            if not verification.repair(repair_from):
+                break
+            left = verification.examine()
+            seen |= left
+        return verification.report(seen, left)
+
+
+_Problems = dict[tuple[str, str], Problem]
+
+
+class _Verification:
+    def __init__(self, repository: Repository) -> None:
+        self._repository, self._store = repository, repository.store
+        # Nothing is brought unasked, and what the caller's has read and checked before does not count.
+        self._objects = repository.objects.alone()
+        self._checked: dict[str, Checked] = {}
+        self._present: dict[str, int] = {}
+        self._found: _Problems = {}
+        self._walk = Walk(self._objects)
+        self._lost: dict[str, str] = {}  # what should be here as it was written, and its kind
+        self._away = 0
+
+    def examine(self, progress: Progress | None = None) -> _Problems:
+        """All problems that there are now. Bytes that were found to be good are not read again."""
+        known = {name: one for name, one in self._checked.items() if not one.reasons}
+        self._checked = check_all(self._store, known, progress)
+        self._present = {digest: size for one in self._checked.values() for digest, size in one.good.items()}
+        self._found = {}
+        packs = [one.pack for one in self._checked.values() if one.pack is not None]
+        for name in self._objects.misremembered(packs):
+            self._add("index", name, "the index says something else of it than its header; it is made anew")
+        with suppress(StorageError):
+            self._objects.rebuild()
+        roots = roots_of_store(self._store)
+        self._walk = roots.walk(self._objects)
+        self._add_unreadable(roots)
+        self._add_lost(roots)
+        for one in self._checked.values():
+            for digest, reason in one.reasons.items():
+                needed = self._walk.needed_by(digest) if digest not in self._present else ""
+                self._add("damaged", one.name, reason, needed)
+        return self._found
+
+    def repair(self, remote: Repository) -> bool:
+        """Fetch what is lost, and replace what is damaged. Whether anything was done."""
+        done = self._repair_tombstones(remote)
+        damaged = [one for one in self._checked.values() if one.reasons and not one.is_newer]
+        lost = dict(self._lost)
+        for one in damaged:
+            held = {} if one.pack is None else one.pack.objects
+            lost |= {digest: place.kind for digest, place in held.items() if digest not in self._present}
+            if not is_pack(one.name):
+                lost |= {digest: "file" for digest in one.reasons if digest}
+        came = fetch(remote, self._repository, lost)
+        here = self._present.keys() | came
+        packs = [one for one in damaged if is_pack(one.name)]
+        for one in packs:
+            set_aside(self._repository, one, here)
+        return bool(came or packs or done)
+
+    def _repair_tombstones(self, remote: Repository) -> bool:
+        done = False
+        for name, _ in self._found:
+            if name.startswith(f"{FOLDER}/") and remote.store.exists(name):
+                data = remote.store.get(name)
+                done = data != self._store.get(name) or done
+                self._store.put(name, data)
+        return done
+
+    def report(self, seen: _Problems, left: _Problems) -> Verified:
+        """What was ``seen``, and repaired unless it is ``left``. The index heals by itself."""
+        problems = [
+            dataclasses.replace(problem, repaired=key not in left or problem.kind == "index")
+            for key, problem in seen.items()
+        ]
+        problems.sort(key=lambda problem: (problem.name, problem.reason))
+        commits = sum(named.kind == "commit" for named in self._walk.found.values())
+        return Verified(problems, len(self._present), sum(self._present.values()), commits, self._away)
+
+    def _add(self, kind: Kind, name: str, reason: str, needed_by: str = "") -> None:
+        self._found[name, reason] = Problem(kind, name, reason, needed_by)
+
+    def _add_lost(self, roots: Roots) -> None:
+        """Note what is needed and is not here as it was written, unless it is data that a remote has."""
+        found, walk = self._walk.found, self._walk
+        instead: dict[str, str] = {}
+        with suppress(StorageError):  # one that cannot be read is noted
+            instead = Tombstones(self._store).instead(found)
+        lost = {
+            digest: named.kind
+            for digest, named in found.items()
+            if digest not in self._present and instead.get(digest) not in self._present
+        }
+        away: set[str] = set()
+        if any(not found[digest].is_metadata for digest in lost) and any(True for _ in names(self._store)):
+            tracked = {commit: by for commit, by in roots.commits.items() if by.startswith("remotes/")}
+            pushed = Walk(self._objects)
+            pushed.commits(tracked)
+            away = {digest for digest, named in pushed.found.items() if not named.is_metadata} & lost.keys()
+        damaged = {digest for one in self._checked.values() for digest in one.reasons}
+        self._away = len(away - damaged)
+        self._lost = {
+            digest: kind for digest, kind in lost.items() if digest not in away or digest in damaged
+        }
+        for digest, kind in self._lost.items():
+            if digest not in damaged:
+                self._add("missing", digest, f"the {kind} is not here", walk.needed_by(digest))
+        for digest, error in walk.failures.items():
+            if digest in self._present:
+                self._add("unreadable", digest, str(error), walk.needed_by(digest))
+
+    def _add_unreadable(self, roots: Roots) -> None:
+        for name, error in roots.failures.items():
+            self._add("unreadable", name, str(error))
+        for entry in self._store.list(FOLDER):
+            with self._noted(entry.name):
+                read(self._store, entry.name)
+        with self._noted(FOLDER):
+            for digest in sorted(self._objects.packed(Tombstones(self._store).all())):
+                self._add("purged", digest, "it was purged, but is still here; gc removes it")
+        for remote in names(self._store):
+            with self._noted(f"remotes/{remote}"):
+                recall(self._store, remote)
+
+    @contextmanager
+    def _noted(self, name: str) -> Iterator[None]:
+        """What fails inside is a problem, not an error."""
+        try:
+            yield
+        except HopyardError as error:
+            self._add("unreadable", name, str(error))

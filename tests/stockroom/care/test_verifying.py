@@ -1,0 +1,277 @@
+"""Verify: finds all that is wrong, says what needs it, and repairs it from a remote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from tests.stockroom.care.histories import begun, full, reopened
+from tests.stockroom.remotes.repositories import at, commit, content, samples, tip
+
+from hopyard.errors import FormatError, NotFoundError
+from hopyard.stockroom.care import verify
+from hopyard.stockroom.care.roots import roots_of_store
+from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.packs.layout import read_pack
+from hopyard.stockroom.remotes import Known, Repository, Wanted, bring, fetch, needs, push, remember, select
+from hopyard.storage import LocalStore, MemoryStore
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository that is copied before it is damaged."""
+    folder = tmp_path_factory.mktemp("original")
+    full(folder / "store", folder)
+    return folder / "store"
+
+
+@pytest.fixture
+def repository(original: Path, tmp_path: Path) -> Repository:
+    return at(Path(shutil.copytree(original, tmp_path / "copy")))
+
+
+def folder_of(repository: Repository) -> Path:
+    path = repository.store.path("packs")
+    assert path is not None
+    return path.parent
+
+
+def packs(repository: Repository, group: str = "") -> list[Path]:
+    return sorted((folder_of(repository) / "packs").glob(f"{group}*"))
+
+
+def flip(file: Path, position: int) -> None:
+    file.chmod(0o644)
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.unlink()  # not in place: what others linked stays
+    file.write_bytes(data)
+
+
+def check_repaired(repository: Repository, original: Path) -> None:
+    """That it is repaired, and all that could be read can be read again."""
+    report = verify(at(repository.store), repair_from=at(original, "origin"))
+    assert report.problems
+    assert report.ok, str(report)
+    assert not verify(reopened(repository)).problems
+    for branch in ("main", "dev"):
+        assert content(reopened(repository), tip(repository, branch)) == content(
+            at(original), tip(at(original), branch)
+        )
+
+
+def test_a_sound_repository_has_no_problems(repository: Repository) -> None:
+    told: list[tuple[int, int]] = []
+    report = verify(repository, progress=lambda done, total: told.append((done, total)))
+    assert report.ok
+    assert not report.problems
+    assert report.commits == 5
+    assert report.objects > 20
+    assert told[-1][0] == told[-1][1] > 1_000_000
+    assert "5 commits are whole; no problems" in str(report)
+
+
+def test_a_walk_reaches_what_a_transfer_needs(repository: Repository) -> None:
+    roots = roots_of_store(repository.store)
+    walk = roots.walk(repository.objects)
+    named = {need.digest: (need.kind, need.thing) for need in needs(repository.objects, roots.commits)}
+    assert {digest: (one.kind, one.thing) for digest, one in walk.found.items()} == named
+    assert not walk.failures
+    (image,) = [
+        name for name, one in walk.found.items() if one.thing == "data/image" and one.kind == "fragment"
+    ][:1]
+    assert walk.needed_by(image).startswith("data/image[0..")
+    assert " of the commit " in walk.needed_by(image)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_whatever_byte_is_flipped_is_found_and_repaired(
+    original: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    folder = tmp_path / "flipped"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(original, folder)
+    files = sorted([*(folder / "packs").iterdir(), *(folder / "files").iterdir()])
+    file = data.draw(st.sampled_from(files))
+    flip(file, data.draw(st.integers(0, file.stat().st_size - 1)))
+    report = verify(at(folder))
+    assert f"{file.parent.name}/{file.name}" in {problem.name for problem in report.problems}
+    assert not report.ok
+    check_repaired(at(folder), original)
+
+
+def test_a_byte_in_each_kind_of_object_is_found_with_what_needs_it(repository: Repository) -> None:
+    found = set()
+    for file in packs(repository):
+        pack = read_pack(repository.store, f"packs/{file.name}", file.stat().st_size)
+        for place in pack.objects.values():
+            if place.stop > place.start and place.kind not in found:
+                found.add(place.kind)
+                flip(file, place.start)
+                report = verify(at(repository.store))
+                flip(file, place.start)
+                (problem,) = [one for one in report.problems if one.kind == "damaged"]
+                assert f"the {place.kind} " in problem.reason
+                assert " of the commit " in problem.needed_by or "the commit" in problem.needed_by
+    assert found == {"commit", "page", "json", "fragment", "tensor"}
+    (artifact,) = (folder_of(repository) / "files").iterdir()
+    flip(artifact, 0)
+    (problem,) = verify(at(repository.store)).problems
+    assert str(problem).startswith(
+        f"files/{artifact.name}: the file has changed; needed by run/first of the commit "
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 4, 300, -1])
+@pytest.mark.parametrize("group", ["data", "meta"])
+def test_packs_that_are_cut_off_are_repaired(
+    repository: Repository, original: Path, group: str, kept: int
+) -> None:
+    for file in packs(repository, group):
+        file.write_bytes(file.read_bytes()[:kept])
+    assert not verify(at(repository.store)).ok
+    check_repaired(repository, original)
+
+
+@pytest.mark.parametrize("group", ["data", "meta", ""])
+def test_packs_that_are_gone_are_fetched(repository: Repository, original: Path, group: str) -> None:
+    for file in packs(repository, group):
+        file.unlink()
+    report = verify(at(repository.store))
+    assert {problem.kind for problem in report.problems} <= {"missing", "index"}
+    assert any(problem.kind == "missing" and problem.needed_by for problem in report.problems)
+    check_repaired(repository, original)
+
+
+def test_all_damage_is_reported_not_the_first_only(repository: Repository) -> None:
+    for file in packs(repository, "data"):
+        flip(file, file.stat().st_size - 1)
+    repository.store.put("refs/heads/broken/000000000001", b"nothing")
+    repository.references.set("heads/away", "a" * 64, "Ada")
+    repository.store.put("stage/main/none/000000000001", b"nothing")
+    repository.store.put("remotes/origin", b"nothing")
+    repository.store.put(f"tombstones/{'b' * 64}/{'c' * 64}", b"nothing")
+    report = verify(at(repository.store))
+    names = {problem.name for problem in report.problems}
+    assert {f"packs/{file.name}" for file in packs(repository, "data")} <= names
+    assert {
+        "refs/heads/broken/000000000001",
+        "a" * 64,
+        "stage/main/none/000000000001",
+        "remotes/origin",
+    } <= names
+    assert f"tombstones/{'b' * 64}/{'c' * 64}" in names
+    (away,) = [problem for problem in report.problems if problem.name == "a" * 64]
+    assert away.needed_by == f"the commit {'a' * 12}, to which heads/away leads"
+
+
+def test_a_gap_in_a_log_is_found(repository: Repository) -> None:
+    (folder_of(repository) / "refs/heads/main/000000000002").unlink()
+    (problem,) = verify(repository).problems
+    assert problem.name == "refs/heads/main"
+    assert "its entry 2 is missing" in problem.reason
+
+
+def test_two_roots_and_detached_commits_are_no_damage(tmp_path: Path) -> None:
+    repository = begun(tmp_path)
+    commit(repository, values={"a": 1})
+    commit(repository, "other", values={"b": 1})
+    repository.references.set("worktrees/main", tip(repository, "other"), "Ada")
+    commit(repository, "main", merged=tip(repository, "other"))
+    repository.references.set("heads/other", None, "Ada")
+    commit(repository, "third", values={"c": 1})
+    repository.references.set("heads/third", None, "Ada")  # nothing leads to its commit
+    report = verify(repository)
+    assert not report.problems
+    assert report.commits == 3
+
+
+def test_a_wrong_index_is_made_anew(repository: Repository) -> None:
+    list(repository.objects.packed([tip(repository)]))
+    first, *_ = packs(repository, "meta")
+    pack = read_pack(repository.store, f"packs/{first.name}", first.stat().st_size)
+    moved = {digest: place._replace(start=place.start + 1) for digest, place in pack.objects.items()}
+    repository.objects._index.remove([pack.name])
+    repository.objects._index.add([pack._replace(objects=moved)])
+    (problem,) = verify(repository).problems
+    assert (problem.kind, problem.name, problem.repaired) == ("index", pack.name, True)
+    assert not verify(repository).problems
+
+
+def test_what_is_staged_is_needed(repository: Repository) -> None:
+    stage = Stage(repository.store, "main", tip(repository))
+    stage.append(Operation("root", value=[None, "d" * 64]).encode())
+    (problem,) = verify(repository).problems
+    assert problem.kind == "missing"
+    assert problem.needed_by == f"stage/main/{tip(repository)}/000000000001"
+
+
+def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) -> None:
+    clone = begun(tmp_path / "clone")
+    remember(clone.store, Known("origin", str(original)))
+    origin = at(original, "origin")
+    fetched = fetch(clone, origin)
+    report = verify(clone)
+    assert not report.problems
+    assert report.elsewhere > 4
+    assert f"{report.elsewhere} objects are only at a remote" in str(report)
+    bring(clone, [origin], select(clone.objects, fetched.heads.values(), Wanted(True, history=True)))
+    assert verify(clone).elsewhere < report.elsewhere
+    clone.references.set("heads/mine", tip(origin), "Ada")
+    made = commit(clone, "mine", extra=samples(1))
+    for file in (tmp_path / "clone/packs").glob("data-*"):
+        if read_pack(clone.store, f"packs/{file.name}", file.stat().st_size).objects.keys() & {
+            need.digest for need in needs(clone.objects, [made], [tip(origin)])
+        }:
+            file.unlink()
+    report = verify(clone)
+    assert [problem.kind for problem in report.problems if problem.kind != "index"] == ["missing"]
+
+
+def test_packs_are_what_safetensors_reads(repository: Repository, tmp_path: Path) -> None:
+    for file in packs(repository):
+        with safe_open(file, "np") as opened:
+            assert opened.keys()
+    broken = packs(repository, "data")[0]
+    data = broken.read_bytes()
+    broken.write_bytes(data + b"more")
+    report = verify(at(repository.store))
+    assert any("its header says" in problem.reason for problem in report.problems)
+
+
+def test_what_a_damaged_pack_still_has_is_kept(repository: Repository) -> None:
+    """Also without a remote that has the rest: the bytes are set aside, never deleted."""
+    file = max(packs(repository, "data"), key=lambda one: one.stat().st_size)
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    report = verify(at(repository.store), repair_from=at(MemoryStore(), "empty", index=False))
+    assert not report.ok
+    assert (folder_of(repository) / "damaged/packs" / file.name).read_bytes() == damaged
+    left = verify(at(repository.store))
+    assert {problem.kind for problem in left.problems} == {"missing"}
+    assert len(left.problems) == 1
+
+
+def test_what_is_no_repository_or_a_newer_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no stockroom at"):
+        verify(at(tmp_path / "nothing"))
+    store = LocalStore(tmp_path / "newer")
+    store.put(
+        "FORMAT", json.dumps({"hopyard": "9.0", "kind": "stockroom", "version": 99, "flags": []}).encode()
+    )
+    with pytest.raises(FormatError, match="hopyard>=9.0"):
+        verify(at(store))
+
+
+def test_a_remote_in_memory_is_verified_too(repository: Repository) -> None:
+    remote = at(MemoryStore(), "origin", index=False)
+    push(repository, remote, ["main", "dev"], ["v1"])
+    assert not verify(remote).problems
