@@ -56,13 +56,16 @@ def scratch() -> Iterator[Path]:
 
 def new_stock(directory: Path) -> StockRoom:
     """A stockroom in a new git repository, as most are; so commits record what git has checked out."""
-    author = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"]
-    for arguments in (
-        ["init", "-q", directory],
-        ["-C", directory, *author, "commit", "-q", "--allow-empty", "-mempty"],
-    ):
-        subprocess.run(["git", *arguments], check=True)
+    new_git(directory)
     return StockRoom.init(directory)
+
+
+def new_git(directory: Path) -> None:
+    """A git repository with one commit, so that nothing here is of the one that the benchmarks are in."""
+    author = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"]
+    subprocess.run(["git", "init", "-q", directory], check=True)
+    empty = ["commit", "-q", "--allow-empty", "-m", "empty"]
+    subprocess.run(["git", "-C", directory, *author, *empty], check=True)
 
 
 # Turns

@@ -161,12 +161,18 @@ def _make(db: sqlite3.Connection) -> None:
 
 def _find(db: sqlite3.Connection, keys: list[bytes]) -> dict[str, Location]:
     found = {}
+    shapes: dict[str, tuple[int, ...]] = {}  # a model has many tensors of few shapes
     for first in range(0, len(keys), _AT_ONCE):
         some = keys[first : first + _AT_ONCE]
         for key, pack, start, stop, kind, dtype, shape in db.execute(
             f"{_FIND} ({','.join('?' * len(some))})", some
         ):
-            lengths = (stop - start,) if shape is None else tuple(map(int, shape.split()))
+            if shape is None:
+                lengths: tuple[int, ...] = (stop - start,)
+            elif shape in shapes:
+                lengths = shapes[shape]
+            else:
+                lengths = shapes[shape] = tuple(map(int, shape.split()))
             found[key.hex()] = Location(str(pack), int(start), int(stop), str(kind), dtype or "U8", lengths)
     return found
 
