@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from hopyard.errors import UsageError
+from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import Stored
 from hopyard.stockroom.history.locks import writing
@@ -18,7 +19,7 @@ from hopyard.stockroom.maps import Key, SortedMap, encode
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects, PackWriter
-from hopyard.stockroom.records import ColumnRecord, Record, Shelf, parse
+from hopyard.stockroom.records import ColumnRecord, Json, Record, Shelf, parse
 from hopyard.stockroom.view import names_in, place_of
 
 _INLINE = 1 << 20  # bytes of an operation
@@ -191,6 +192,10 @@ class Draft:
             self._told = told
             del self._saved[place:]
 
+    def tell(self) -> None:
+        """Publish what was written, and tell of it as one write: what ``held`` did not."""
+        self._tell(None)
+
     def close(self) -> None:
         """Refuse all further writes, also those of columns that were taken before."""
         self._is_closed = True
@@ -212,9 +217,9 @@ class Draft:
         """What differs from the base, as ``(shelf/name, how)``, in order."""
         base = SortedMap(self._objects, self.base)
         now = {key: new for key, _, new in base.diff(self._map)} | self._records
-        now |= {
-            encode(("data", name)): {} for name in self._dirty
-        }  # a record of theirs is made when it is needed
+        for name in self._dirty:
+            key = encode(("data", name))
+            now[key] = {} if self._differs(name, base.get(key)) else base.get(key)
         found: list[tuple[str, Literal["added", "removed", "changed"]]] = []
         for key, new in sorted(now.items(), key=itemgetter(0)):
             before = base.get(key)
@@ -224,6 +229,16 @@ class Draft:
         return found
 
     # How
+
+    def _differs(self, name: str, base: Json | None) -> bool:
+        """Whether a column that was written to differs from its record in the base: it may be as it was again."""
+        before = None if base is None else parse(base, f"data/{name}")
+        if not isinstance(before, ColumnRecord):
+            return True
+        now = self._columns[name].snapshot()
+        if (before.settings, before.bits) != (now.record.settings, now.record.bits):
+            return True
+        return any(True for _ in diff_columns(now.objects, before, now.record))
 
     @property
     def _map(self) -> SortedMap:

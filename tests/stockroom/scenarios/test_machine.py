@@ -1,0 +1,502 @@
+"""Two stockrooms and a remote between them, under random operations and crashes, against plain dicts."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.stockroom.scenarios.crashes import dying
+from tests.stockroom.scenarios.model import Content, ancestors, bases, content, copied, merged
+
+from hopyard import StockRoom
+from hopyard.errors import BehindError, ConflictError, HopyardError
+from hopyard.stockroom.history.references import References
+from hopyard.storage import LocalStore
+
+KEYS = st.sampled_from([0, 1, 2, 10, 700, "a", "größe/ü"])
+NAMES = st.sampled_from(["image", "text"])
+BRANCHES = ["main", "dev", "x/y"]
+NUMBERS = st.integers(0, 4)
+PEERS = st.sampled_from(["ada", "bob"])
+RESOLVE = st.sampled_from([None, "ours", "theirs"])
+
+
+@dataclass
+class State:
+    """What one stockroom has; the commits that it names are in the machine."""
+
+    branch: str | None = "main"
+    commit: str | None = None
+    staged: Content | None = None
+    heads: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+def set_sample(state: Content, name: str, key: Any, number: int) -> None:
+    state.setdefault(f"data/{name}", {})[key] = sample(name, number)
+
+
+def sample(name: str, number: int) -> Any:
+    return "x" * number if name == "text" else [number] * 3
+
+
+def write_sample(stock: StockRoom, name: str, key: Any, number: int) -> None:
+    value: Any = sample(name, number)
+    value = value if name == "text" else np.array(value, np.int16)
+    if name in stock.data:
+        stock.data[name][key] = value
+    else:
+        stock.data[name] = {key: value}
+
+
+def refusal(call: Callable[[], object]) -> HopyardError | None:
+    """The error that it raises."""
+    try:
+        call()
+    except HopyardError as error:
+        return error
+    return None
+
+
+def conflicts_of(error: HopyardError) -> set[Any]:
+    assert isinstance(error, ConflictError)
+    return {(conflict.path, conflict.key) for conflict in error.conflicts}
+
+
+class Machine(RuleBasedStateMachine):
+    """Each step is done to a stockroom and to its model; then all that can be read must be equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.commits: dict[str, Content] = {}
+        self.parents: dict[str, tuple[str, ...]] = {}
+        self.remote: dict[str, str] = {}
+        self.states: dict[str, State] = {}
+        self.rooms: dict[str, StockRoom] = {}
+
+    @initialize()
+    def begin(self) -> None:
+        for name in ("ada", "bob"):
+            self.rooms[name] = StockRoom.init(self.folder / name, enable_write=True)
+            self.states[name] = State()
+
+    def teardown(self) -> None:
+        for room in self.rooms.values():
+            room.close()
+        shutil.rmtree(self.folder)
+
+    # What is written
+
+    def now(self, peer: str) -> Content:
+        state = self.states[peer]
+        return copied(self.committed(state.commit) if state.staged is None else state.staged)
+
+    def committed(self, commit: str | None) -> Content:
+        return {} if commit is None else self.commits[commit]
+
+    def stage(self, peer: str, state: Content) -> None:
+        is_new = state != self.committed(self.states[peer].commit)
+        self.states[peer].staged = state if is_new else None
+
+    @rule(peer=PEERS, name=NAMES, key=KEYS, number=NUMBERS)
+    def write(self, peer: str, name: str, key: Any, number: int) -> None:
+        state = self.now(peer)
+        set_sample(state, name, key, number)
+        write_sample(self.rooms[peer], name, key, number)
+        self.stage(peer, state)
+
+    @rule(peer=PEERS, name=NAMES, start=st.integers(0, 3000), count=st.integers(1025, 3000), number=NUMBERS)
+    def write_many(self, peer: str, name: str, start: int, count: int, number: int) -> None:
+        """More than a write that is staged by itself."""
+        state = self.now(peer)
+        for key in range(start, start + count):
+            set_sample(state, name, key, number)
+        rows = {key: state[f"data/{name}"][key] for key in range(start, start + count)}
+        if name != "text":
+            rows = {key: np.array(row, np.int16) for key, row in rows.items()}
+        stock = self.rooms[peer]
+        if name in stock.data:
+            stock.data[name].update(rows)
+        else:
+            stock.data[name] = rows
+        self.stage(peer, state)
+
+    @rule(peer=PEERS, name=NAMES, key=KEYS)
+    def delete(self, peer: str, name: str, key: Any) -> None:
+        state = self.now(peer)
+        if key in state.get(f"data/{name}", {}):
+            del state[f"data/{name}"][key]
+            del self.rooms[peer].data[name][key]
+            self.stage(peer, state)
+
+    @rule(peer=PEERS, name=NAMES)
+    def delete_column(self, peer: str, name: str) -> None:
+        state = self.now(peer)
+        if state.pop(f"data/{name}", None) is not None:
+            del self.rooms[peer].data[name]
+            self.stage(peer, state)
+
+    @rule(peer=PEERS, number=NUMBERS, name=st.sampled_from(["lr", "note, with comma"]))
+    def set_value(self, peer: str, number: int, name: str) -> None:
+        state = self.now(peer)
+        state[f"experiment/{name}"] = number
+        self.rooms[peer].experiment[name] = number
+        self.stage(peer, state)
+
+    @rule(peer=PEERS, number=NUMBERS)
+    def save_model(self, peer: str, number: int) -> None:
+        state = self.now(peer)
+        state["model/net"] = {"layer, one": [number, 1], "empty": []}
+        self.rooms[peer].model["net"] = {
+            "layer, one": np.array([number, 1], np.float32),
+            "empty": np.zeros(0, np.float16),
+        }
+        self.stage(peer, state)
+
+    @rule(peer=PEERS)
+    def discard(self, peer: str) -> None:
+        self.rooms[peer].reset()
+        self.states[peer].staged = None
+
+    @rule(peer=PEERS, name=NAMES, key=KEYS, number=NUMBERS)
+    def fail_in_a_block(self, peer: str, name: str, key: Any, number: int) -> None:
+        try:
+            with self.rooms[peer].enable_write():
+                write_sample(self.rooms[peer], name, key, number)
+                self.rooms[peer].experiment["lr"] = -1
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+
+    # Commits
+
+    def add(self, peer: str, digest: str, new: Content, *parents: str | None) -> None:
+        state = self.states[peer]
+        self.commits[digest] = new
+        self.parents[digest] = tuple(parent for parent in parents if parent is not None)
+        self.arrive(peer, digest)
+        state.staged = None
+
+    def arrive(self, peer: str, commit: str) -> None:
+        state = self.states[peer]
+        state.commit = commit
+        if state.branch is not None:
+            state.heads[state.branch] = commit
+
+    @rule(peer=PEERS)
+    def commit(self, peer: str) -> None:
+        state = self.states[peer]
+        if state.staged is None:
+            assert "nothing has changed" in str(refusal(lambda: self.rooms[peer].commit("nothing")))
+            return
+        self.add(peer, self.rooms[peer].commit("work"), state.staged, state.commit)
+
+    @rule(peer=PEERS, name=NAMES, key=KEYS, number=NUMBERS)
+    def commit_a_block(self, peer: str, name: str, key: Any, number: int) -> None:
+        state, room = self.now(peer), self.rooms[peer]
+        set_sample(state, name, key, number)
+        with room.enable_write():
+            write_sample(room, name, key, number)
+        before = self.states[peer].commit
+        if state != self.committed(before):
+            assert room.head.commit not in (None, before)
+            self.add(peer, str(room.head.commit), state, before)
+        else:
+            self.states[peer].staged = None
+
+    @rule(peer=PEERS, name=st.sampled_from(BRANCHES))
+    def branch(self, peer: str, name: str) -> None:
+        state = self.states[peer]
+        if state.commit is None or name in state.heads:
+            return
+        self.rooms[peer].branch(name)
+        state.heads[name] = state.commit
+        if state.branch is None:
+            state.branch = name
+
+    @rule(peer=PEERS, number=NUMBERS)
+    def tag(self, peer: str, number: int) -> None:
+        state = self.states[peer]
+        if state.commit is not None and f"v{number}" not in state.tags:
+            self.rooms[peer].tag(f"v{number}")
+            state.tags[f"v{number}"] = state.commit
+
+    @rule(peer=PEERS, data=st.data())
+    def switch(self, peer: str, data: st.DataObject) -> None:
+        state = self.states[peer]
+        places = sorted(state.heads) + sorted(state.tags)
+        if not places:
+            return
+        name = data.draw(st.sampled_from(places))
+        target = state.heads.get(name) or state.tags[name]
+        if state.staged is not None and target != state.commit:
+            assert "staged" in str(refusal(lambda: self.rooms[peer].switch(name)))
+            return
+        self.rooms[peer].switch(name)
+        state.branch = name if name in state.heads else None
+        state.commit = target
+
+    # Merges
+
+    def merge_content(self, ours: str, theirs: str, resolve: str | None) -> tuple[Content, set[Any]] | None:
+        """None: there are several bases."""
+        found = bases(self.parents, ours, theirs)
+        if len(found) > 1:
+            return None
+        return merged(
+            self.committed(found[0] if found else None), self.commits[ours], self.commits[theirs], resolve
+        )
+
+    @rule(peer=PEERS, data=st.data(), resolve=RESOLVE)
+    def merge(self, peer: str, data: st.DataObject, resolve: Any) -> None:
+        state, room = self.states[peer], self.rooms[peer]
+        if not state.heads:
+            return
+        name = data.draw(st.sampled_from(sorted(state.heads)))
+        theirs = state.heads[name]
+        if state.staged is not None:
+            assert "staged" in str(refusal(lambda: room.merge(name)))
+            return
+        ours = state.commit
+        assert ours is not None
+        self.merging(peer, ours, theirs, resolve, lambda: room.merge(name, resolve).commit)
+
+    def merging(self, peer: str, ours: str, theirs: str, resolve: Any, call: Any) -> None:
+        if theirs in ancestors(self.parents, ours):
+            call()
+            assert self.rooms[peer].head.commit == ours
+            return
+        if ours in ancestors(self.parents, theirs):
+            call()
+            self.arrive(peer, theirs)
+            return
+        expected = self.merge_content(ours, theirs, resolve)
+        error = refusal(call)
+        if error is not None:
+            assert resolve is None
+            if expected is not None:
+                assert conflicts_of(error) == expected[1]
+            return
+        digest = str(self.rooms[peer].head.commit)
+        if expected is not None:
+            assert not expected[1]
+            new = expected[0]
+        else:
+            new = content(self.rooms[peer])
+            self.between(new, self.commits[ours], self.commits[theirs])
+        self.add(peer, digest, new, ours, theirs)
+
+    @staticmethod
+    def between(new: Content, ours: Content, theirs: Content) -> None:
+        """After criss-cross merges: what both sides have alike stays, and all else is of one of them."""
+        for path in {*new, *ours, *theirs}:
+            now, here, there = new.get(path), ours.get(path), theirs.get(path)
+            if isinstance(now, dict) and isinstance(here, dict) and isinstance(there, dict):
+                for key in {*now, *here, *there}:
+                    assert now.get(key) in (here.get(key), there.get(key))
+            else:
+                assert now in (here, there)
+
+    @rule(peer=PEERS, data=st.data())
+    def revert(self, peer: str, data: st.DataObject) -> None:
+        state, room = self.states[peer], self.rooms[peer]
+        if state.commit is None or state.staged is not None:
+            return
+        undone = data.draw(st.sampled_from(sorted(ancestors(self.parents, state.commit))))
+        parents = self.parents[undone]
+        before = self.committed(parents[0] if parents else None)
+        new, conflicts = merged(self.commits[undone], self.commits[state.commit], before, None)
+        error = refusal(lambda: room.revert(undone, parent=1 if len(parents) > 1 else None))
+        if isinstance(error, ConflictError):
+            assert conflicts_of(error) == conflicts
+        elif error is not None:
+            assert "nothing" in str(error)
+            assert new == self.commits[state.commit]
+        else:
+            assert not conflicts
+            self.add(peer, str(room.head.commit), new, state.commit)
+
+    @rule(peer=PEERS, data=st.data())
+    def reset(self, peer: str, data: st.DataObject) -> None:
+        state = self.states[peer]
+        if state.commit is None:
+            return
+        target = data.draw(st.sampled_from(sorted(ancestors(self.parents, state.commit))))
+        self.rooms[peer].reset(target)
+        state.staged = None
+        self.arrive(peer, target)
+
+    # Remotes
+
+    @rule(peer=PEERS)
+    def push(self, peer: str) -> None:
+        state = self.states[peer]
+        if state.branch is None or state.branch not in state.heads:
+            return
+        there, here = self.remote.get(state.branch), state.heads[state.branch]
+        try:
+            self.rooms[peer].push(self.folder / "remote")
+        except BehindError:
+            assert there is not None
+            assert there not in ancestors(self.parents, here)
+            return
+        assert there is None or there in ancestors(self.parents, here)
+        self.remote[state.branch] = here
+
+    @precondition(lambda self: self.remote)
+    @rule(peer=PEERS, resolve=RESOLVE)
+    def pull(self, peer: str, resolve: Any) -> None:
+        state, room = self.states[peer], self.rooms[peer]
+        if state.branch is None or state.branch not in self.remote:
+            return
+        theirs = self.remote[state.branch]
+        if state.staged is not None:
+            assert "staged" in str(refusal(lambda: room.pull(self.folder / "remote")))
+            return
+        if state.commit is None:
+            room.pull(self.folder / "remote")
+            self.arrive(peer, theirs)
+            return
+        self.merging(
+            peer, state.commit, theirs, resolve, lambda: room.pull(self.folder / "remote", resolve=resolve)
+        )
+
+    @precondition(lambda self: self.remote)
+    @rule()
+    def clone(self) -> None:
+        with StockRoom.clone(self.folder / "remote", self.folder / "copy") as stock:
+            assert stock.head.commit in self.remote.values()
+            for name, commit in self.remote.items():
+                assert content(stock.at(f"origin/{name}")) == self.commits[commit]
+        shutil.rmtree(self.folder / "copy")
+
+    # Failures
+
+    @rule(peer=PEERS)
+    def reopen(self, peer: str) -> None:
+        self.rooms[peer].close()
+        self.rooms[peer] = StockRoom(self.folder / peer, enable_write=True)
+
+    @rule(peer=PEERS)
+    def lose_the_index(self, peer: str) -> None:
+        self.rooms[peer].close()
+        for path in (self.folder / peer / ".hopyard").glob("index*"):
+            path.unlink()
+        self.rooms[peer] = StockRoom(self.folder / peer, enable_write=True)
+
+    @rule(
+        peer=PEERS,
+        at=st.integers(0, 12),
+        what=st.sampled_from(["write", "commit", "block", "merge", "pull", "push", "switch", "reset"]),
+        number=NUMBERS,
+        data=st.data(),
+    )
+    def crash(self, peer: str, at: int, what: str, number: int, data: st.DataObject) -> None:
+        """Afterwards all is as before or as after."""
+        self.rooms[peer].close()
+        state, before = self.states[peer], self.now(peer)
+        after = copied(before)
+        if what in ("write", "block"):
+            set_sample(after, "image", number, number)
+        others = sorted({*state.heads.values(), *state.tags.values()}) or [None]
+        other = data.draw(st.sampled_from(others))
+        with dying(at):
+            room = StockRoom(self.folder / peer, enable_write=True)
+            try:
+                if what == "write":
+                    write_sample(room, "image", number, number)
+                elif what == "block":
+                    with room.enable_write():
+                        write_sample(room, "image", number, number)
+                elif what == "commit":
+                    room.commit("crash")
+                elif what == "push":
+                    room.push(self.folder / "remote")
+                elif what == "pull":
+                    room.pull(self.folder / "remote", resolve="ours")
+                elif other is not None:
+                    {"merge": room.merge, "switch": room.switch, "reset": room.reset}[what](other)
+            except HopyardError:
+                pass  # refused: there is nothing to commit, something is staged, the remote is ahead
+            room.close()
+        del room
+        gc.collect()
+        self.rooms[peer] = StockRoom(self.folder / peer, enable_write=True)
+        self.learn(peer, before, after, what, other)
+
+    def learn(self, peer: str, before: Content, after: Content, what: str, other: str | None) -> None:
+        """The crashed one is one of the states that it may be in; take it over."""
+        state, room = self.states[peer], self.rooms[peer]
+        head, now = room.head, content(room)
+        old = copy.deepcopy(state)
+        assert head.branch in (old.branch, None)
+        if head.commit == old.commit:
+            allowed = [before]
+            if what == "reset":
+                allowed.append(self.committed(old.commit))
+            elif what == "write":
+                allowed.append(after)
+            assert now in allowed
+            self.stage(peer, now)
+        elif head.commit in self.commits:
+            assert what in ("merge", "switch", "reset", "pull")
+            assert now == self.commits[head.commit]
+            state.staged = None
+            state.commit = head.commit
+        else:
+            assert what in ("commit", "block", "merge", "pull")
+            commit = room.log(limit=1)[0]
+            if what in ("commit", "block"):
+                assert now == (after if what == "block" else before)
+                assert commit.parents == (() if old.commit is None else (old.commit,))
+            self.commits[commit.digest], self.parents[commit.digest] = now, commit.parents
+            state.staged, state.commit = None, commit.digest
+        state.branch = head.branch
+        state.heads = room.branches()
+        assert {name: tip for name, tip in state.heads.items() if name != old.branch} == {
+            name: tip for name, tip in old.heads.items() if name != old.branch
+        }
+        remote = References(LocalStore(self.folder / "remote")).names("heads")
+        assert remote in (self.remote, {**self.remote, str(old.branch): old.commit}) or what != "push"
+        self.remote = remote
+
+    # What must hold
+
+    @invariant()
+    def equal(self) -> None:
+        for peer, state in self.states.items():
+            room = self.rooms[peer]
+            assert content(room) == self.now(peer)
+            assert (room.head.branch, room.head.commit) == (state.branch, state.commit)
+            assert room.branches() == state.heads
+            assert room.tags() == state.tags
+            assert bool(room.status().staged) == (state.staged is not None)
+            assert {one.digest for one in room.log()} == ancestors(self.parents, state.commit)
+
+    @rule(peer=PEERS, data=st.data())
+    def look_back(self, peer: str, data: st.DataObject) -> None:
+        state = self.states[peer]
+        if state.commit is not None:
+            commit = data.draw(st.sampled_from(sorted(ancestors(self.parents, state.commit))))
+            assert content(self.rooms[peer].at(commit)) == self.commits[commit]
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    max_examples=int(os.environ.get("HOPYARD_MACHINE_EXAMPLES", "15")),
+    stateful_step_count=int(os.environ.get("HOPYARD_MACHINE_STEPS", "25")),
+    suppress_health_check=list(HealthCheck),
+    derandomize="HOPYARD_MACHINE_EXAMPLES" not in os.environ,
+)
