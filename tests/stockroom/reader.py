@@ -294,12 +294,35 @@ class Repository:
         return value
 
     def log(self, name: str) -> list[str]:
-        """The commit and all that it follows, each after all that follow it."""
-        waiting, found = {name: self.commit(name)["generation"]}, []
+        """The commit and all that it follows, each after all that follow it; else the latest first."""
+        waiting: dict[str, dict[str, Any]] = {name: self.commit(name)}
+        found: list[str] = []
         while waiting:
-            found.append(max(waiting, key=lambda one: (waiting[one], one)))
-            del waiting[found[-1]]
-            waiting |= {one: self.commit(one)["generation"] for one in self.commit(found[-1])["parents"]}
+            found.append(max(waiting, key=lambda one: (waiting[one]["generation"], waiting[one]["time"])))
+            waiting |= {one: self.commit(one) for one in waiting.pop(found[-1])["parents"]}
+        return found
+
+    def stage(self, worktree: str, base: str) -> list[tuple[dict[str, Any], list[Any]]]:
+        """What is staged upon a commit: the header and the samples of each write."""
+        found: list[tuple[dict[str, Any], list[Any]]] = []
+        for path in sorted((self.root / "stage" / worktree / base).iterdir()):
+            data = path.read_bytes()
+            if not data:
+                found.clear()
+                continue
+            at = 8 + struct.unpack("<Q", data[:8])[0]
+            header = json.loads(data[8:at])
+            check_header(header["format"], "operation")
+            samples: list[Any] = []
+            for kind, what in header["samples"]:
+                size = {"string": 0, "bytes": what}.get(kind) if kind in ("string", "bytes") else None
+                size = SIZES[kind] * math.prod(what) if size is None else size
+                content, at = data[at : at + size], at + size
+                samples.append(
+                    what if kind == "string" else content if kind == "bytes" else array(content, kind, what)
+                )
+            require(at == len(data), f"the length of {path.name}")
+            found.append((header, samples))
         return found
 
     def records(self, commit: str) -> dict[tuple[str, str], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stockroom import reader
 
+import sample_stockroom
+from hopyard import StockRoom
+from hopyard.errors import PurgedError
 from hopyard.objects.tensors import ITEM_SIZES, Tensor
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf, Run
@@ -284,6 +288,108 @@ def test_references_and_what_is_refused(made: Made) -> None:
     (made.root / FORMAT_NAME).write_text(json.dumps(format_header("stockroom", 1, ["new"])))
     with pytest.raises(reader.RefusedError, match="newer format"):
         made.read()
+
+
+# The sample
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    """A copy, whose files may be linked and locked."""
+    shutil.copytree(sample_stockroom.SAMPLE, tmp_path / "sample")
+    return tmp_path / "sample"
+
+
+def expected_of(sample: Path) -> Any:
+    return json.loads((sample / "expected.json").read_text())
+
+
+def test_the_sample_is_read_exactly(sample: Path) -> None:
+    assert json.loads(json.dumps(sample_stockroom.contents(sample))) == expected_of(sample)
+
+
+def test_the_sample_opens_as_a_stockroom(sample: Path, tmp_path: Path) -> None:
+    (sample / "objects").rename(sample / ".hopyard")
+    with StockRoom(sample) as stock:
+        assert stock.verify().problems == []
+        assert stock.data["caption"]["cat-7"] == "a cat, and a dog"
+        with pytest.raises(PurgedError, match="asked to"):
+            stock.data["caption"]["secret"]
+    with StockRoom(sample, enable_write=True) as stock:
+        assert stock.experiment["staged"] is True
+        assert stock.data["caption"]["x"] == "ü"
+        assert stock.commit("what was staged") == stock.head.commit
+
+
+def test_the_sample_is_read_by_the_documents_reader(sample: Path) -> None:
+    repository = reader.Repository(sample / "objects")
+    expected = expected_of(sample)
+    for kind, names in expected["references"].items():
+        assert repository.references(kind) == names
+    for digest, commit in expected["commits"].items():
+        read = repository.commit(digest)
+        assert {**commit, **{field: read[field] for field in read if field in commit}} == commit
+        found = {
+            f"{shelf}/{name}": as_json(repository, digest, shelf, name)
+            for shelf, name in repository.records(digest)
+        }
+        numbers = commit["things"]
+        assert found.keys() == numbers.keys()
+        for path, thing in found.items():
+            assert json.loads(json.dumps(thing)) == expected["things"][numbers[path]], path
+    assert repository.log(expected["references"]["heads"]["main"]) == expected["order"]
+    (last,) = (sample / "objects/stage/main").iterdir()
+    (setting, (image,)), (_, texts), (deleting, _), (record, _) = repository.stage("main", last.name)
+    assert (setting["do"], setting["keys"], image.tolist()) == ("set", [7], [[0, 1, 2], [3, 4, 5]])
+    assert (texts, deleting["do"], record["value"]) == (["text", "ü"], "delete", {"value": True})
+
+
+def as_json(repository: reader.Repository, commit: str, shelf: str, name: str) -> Any:
+    described = sample_stockroom.described
+    if shelf == "model":
+        return described(repository.model(commit, name))
+    if shelf == "experiment":
+        return described(repository.value(commit, name))
+    if shelf == "run":
+        run = repository.run(commit, name)
+        series = {}
+        for metric, points in run["series"].items():
+            steps, values, _ = zip(*points, strict=True)
+            series[metric] = [list(steps), np.array(values).tobytes().hex()]
+        return {
+            "status": run["status"], "params": described(run["params"]), "tags": described(run["tags"]),
+            "series": series, "git": described(run["git"]), "links": run["links"],
+            "artifacts": {file: data.decode() for file, data in run["artifacts"].items()},
+        }  # fmt: skip
+    if "dataset" in repository.records(commit)[shelf, name]:
+        manifest, files = repository.dataset(commit, name)
+        assert [len(data) for data in files] == [entry["size"] for entry in manifest["files"]]
+        return {"rows": manifest["rows"], "files": [entry["digest"] for entry in manifest["files"]]}
+    purged = {"purged": True}
+    return {
+        repr(key): purged if isinstance(value, reader.PurgedError) else described(value)
+        for key, value in repository.column(commit, name).items()
+    }
+
+
+def test_the_sample_is_written_again_to_the_last_byte(sample: Path, tmp_path: Path) -> None:
+    """If this fails the format has changed: what was written before would get other digests, or cannot be read."""
+    again = tmp_path / "again"
+    again.mkdir()
+    sample_stockroom.make(again, sample_stockroom.dataset_of(sample))
+    before, after = reader.Repository(sample / "objects"), reader.Repository(again / "objects")
+    assert after.places.keys() == before.places.keys()
+    assert files_of(again) == files_of(sample) - {"expected.json", ".gitattributes"}
+    for name in files_of(again) - {"objects/FORMAT"}:
+        assert (again / name).read_bytes() == (sample / name).read_bytes(), name
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_sample_is_small() -> None:
+    assert sum(path.stat().st_size for path in sample_stockroom.SAMPLE.rglob("*") if path.is_file()) < 200_000
 
 
 def test_digests_are_the_same_in_all_releases(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
