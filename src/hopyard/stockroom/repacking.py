@@ -107,9 +107,9 @@ def bury(objects: Objects) -> int:
     if not tombstones.all():
         return 0
     _unite(objects, tombstones)
+    _make_stand_ins(objects, tombstones)
     removed: set[str] = set()
-    while present := objects.packed(tombstones.all()):
-        _stand_in(objects, tombstones, present)
+    while present := objects.packed(buried(objects, tombstones)):
         for name in sorted({place.pack for place in present.values()}):
             held = read_pack(objects.store, name, objects.store.size(name) or 0).objects
             ordered = sorted(held.items(), key=lambda item: item[1].start)
@@ -117,6 +117,16 @@ def bury(objects: Objects) -> int:
             replace(objects, [name], write(objects, kept))
         removed |= present.keys()
     return len(removed)
+
+
+def buried(objects: Objects, tombstones: Tombstones) -> set[str]:
+    """What shall not be in packs any more: fragments that have a tombstone, and older stand-ins of theirs, which have
+    samples that were purged later."""
+    options = tombstones.options(tombstones.all(), again=False)
+    used = {several[0] for several in options.values()}
+    lacking = objects.missing(used)
+    older = {one for several in options.values() if several[0] not in lacking for one in several[1:]}
+    return options.keys() | (older - used)
 
 
 def _unite(objects: Objects, tombstones: Tombstones) -> None:
@@ -138,29 +148,32 @@ def bury_samples(
 ) -> Tombstone:
     """Store what stands in for a fragment without these samples, and those that were purged ``before``; then the
     tombstone that says so."""
-    with objects.writing() as writer:
-        content, width, body = redact(objects.read(name), purged)
-        instead = writer.add("fragment", content, width, body)
     every = sorted((*before, *purged), key=lambda one: repr(one.key))
+    with objects.writing() as writer:
+        content, width, body = redact(objects.read(name), every)
+        instead = writer.add("fragment", content, width, body)
     tombstone = Tombstone(name, instead, column, tuple(every))
     objects.store.put_new(tombstone.name, tombstone.encode())
     return tombstone
 
 
-def _stand_in(objects: Objects, tombstones: Tombstones, present: Iterable[str]) -> None:
-    """Make what is to be read instead of fragments that are here, if it is not here: in a clone it is made again."""
+def _make_stand_ins(objects: Objects, tombstones: Tombstones) -> None:
+    """Make what is to be read instead of fragments, if it is not here but the fragment is, or an older stand-in: a
+    tombstone may have come from a clone."""
     every = tombstones.all()
+    last = tombstones.instead(every)
+    lacking = objects.missing(last.values())
     with objects.writing() as writer:
-        for name in sorted(present):
-            data, last = objects.read(name), name
-            while last in every:
-                tombstone = every[last][0]
-                content, width, body = redact(data, tombstone.purged)
-                last, data = tombstone.instead, np.frombuffer(content, np.uint8)
-            if not objects.missing([last]):
+        for name, end in sorted(last.items()):
+            if end not in lacking or objects.missing([name]):
                 continue
-            if (made := writer.add("fragment", content, width, body)) != last:
+            data, at = objects.read(name), name
+            while at in every:
+                best = every[at][0]
+                content, width, body = redact(data, best.purged)
+                at, data = best.instead, np.frombuffer(content, np.uint8)
+            if (made := writer.add("fragment", content, width, body)) != end:
                 raise CorruptError(
-                    f"the fragment {name} without what was purged is {made}, but its tombstone says {last}. Nothing "
-                    "was deleted. Fetch with the version of Hopyard that purged it."
+                    f"the fragment {name} without what was purged is {made}, but its tombstone says {end}. Nothing was "
+                    "deleted. Fetch with the version of Hopyard that purged it."
                 )

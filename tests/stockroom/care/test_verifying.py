@@ -267,7 +267,7 @@ def test_what_is_no_repository_or_a_newer_one_is_refused(tmp_path: Path) -> None
     store.put(
         "FORMAT", json.dumps({"hopyard": "9.0", "kind": "stockroom", "version": 99, "flags": []}).encode()
     )
-    with pytest.raises(FormatError, match="hopyard>=9.0"):
+    with pytest.raises(FormatError, match=r"hopyard>=9\.0"):
         verify(at(store))
 
 

@@ -204,12 +204,13 @@ def _plan_packs(plan: _Plan, packs: list[tuple[int, Pack]], needed: dict[str, No
         unneeded = _bytes(pack.objects.values()) - wanted
         if pack.name in young:
             plan.young += unneeded
-        elif unneeded > wanted or not here:
+        elif unneeded > wanted or not here or (unneeded and pack.size < _SMALL):
             old.append(pack)
         elif pack.size < _SMALL:
             small.setdefault(group_of(next(iter(here.values())).kind), []).append(pack)
-    for several in small.values():
-        old += several if len(several) > 1 else []
+    for group, several in small.items():
+        others = any(pack.size < _SMALL and pack.name.startswith(f"packs/{group}-") for pack in old)
+        old += several if len(several) > 1 or others else []
     plan.packs = sorted(pack.name for pack in old)
     anew = set(plan.packs)
     plan.kept = {one: homes[one] for one in needed if one in homes and homes[one].pack in anew}

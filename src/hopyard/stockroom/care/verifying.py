@@ -16,6 +16,7 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.packs.layout import is_pack
 from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones, read
 from hopyard.stockroom.remotes import Repository, check_format, names, recall
+from hopyard.stockroom.repacking import buried
 
 _ROUNDS = 100  # of repairing: what was fetched may show that more is missing
 
@@ -158,7 +159,7 @@ class _Verification:
             with self._noted(entry.name):
                 read(self._store, entry.name)
         with self._noted(FOLDER):
-            for digest in sorted(self._objects.packed(Tombstones(self._store).all())):
+            for digest in sorted(self._objects.packed(buried(self._objects, Tombstones(self._store)))):
                 self._add("purged", digest, "it was purged, but is still here; gc removes it")
         for remote in names(self._store):
             with self._noted(f"remotes/{remote}"):

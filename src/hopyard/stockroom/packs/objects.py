@@ -286,9 +286,10 @@ class Objects:
 
     def _stand_ins(self, names: Sequence[str], again: bool) -> dict[str, Location]:
         """Where what stands in for purged objects is."""
-        instead = self._tombstones.instead(names, again)
-        places = self._index.find(instead.values()) if instead else {}
-        return {name: places[other] for name, other in instead.items() if other in places}
+        options = self._tombstones.options(names, again)
+        places = self._index.find({one for several in options.values() for one in several}) if options else {}
+        here = {name: [one for one in several if one in places] for name, several in options.items()}
+        return {name: places[several[0]] for name, several in here.items() if several}
 
     def _files(self, names: Sequence[str]) -> dict[str, Location]:
         sizes: Mapping[str, int | None]
@@ -362,8 +363,11 @@ class Objects:
             objects = read_pack(self._store, pack, self._store.size(pack) or 0).objects
         except (CorruptError, NotFoundError):  # looking for the objects anew says what is wrong
             return False
-        instead = self._tombstones.instead(places)
-        return all(objects.get(instead.get(name, name)) == place for name, place in places.items())
+        options = self._tombstones.options(places)
+        return all(
+            place in [objects.get(one) for one in (name, *options.get(name, ()))]
+            for name, place in places.items()
+        )
 
     def _load(
         self, pack: str, places: dict[str, Location], mapped: Bytes | None
@@ -404,7 +408,7 @@ class Objects:
                 found = digest_of(data, f"hopyard.{place.kind}")
         except DataError as error:
             found = str(error)
-        if found != name and found != self._tombstones.instead([name]).get(name):
+        if found != name and found not in self._tombstones.options([name]).get(name, ()):
             raise damaged(self._store, place.pack, f"the {place.kind} {name} in it has changed")
         checked.add(place.start)
 

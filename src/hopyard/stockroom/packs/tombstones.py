@@ -91,15 +91,17 @@ class Tombstones:
         Args:
             again: look which tombstones there are now; False: as they were seen last.
         """
+        return {name: options[0] for name, options in self.options(digests, again).items()}
+
+    def options(self, digests: Iterable[str], again: bool = True) -> dict[str, list[str]]:
+        """The same with all that may stand in: the one that counts first, then those that lack fewer samples, which are
+        read until it is here."""
         every = self.all() if again else self._seen
-        found = {}
-        for name in digests if every else ():
-            last = name
-            while last in every:
-                last = every[last][0].instead
-            if last != name:
-                found[name] = last
-        return found
+
+        def ends(name: str) -> list[str]:
+            return [end for one in every[name] for end in ends(one.instead)] if name in every else [name]
+
+        return {name: ends(name) for name in digests if name in every}
 
 
 def read(store: Store, name: str) -> Tombstone:

@@ -1,0 +1,367 @@
+"""Purge: bytes are gone everywhere, what is left stays readable, the record stays."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.stockroom.care.histories import begun, holds, reopened
+from tests.stockroom.care.stores import KillingStore
+from tests.stockroom.care.test_garbage import killed
+from tests.stockroom.remotes.repositories import at, commit, root_of, tip
+
+from hopyard.errors import NotFoundError, PurgedError, UsageError
+from hopyard.stockroom.care import gc, purge, verify
+from hopyard.stockroom.data import Column
+from hopyard.stockroom.data.conflicts import diff_columns
+from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.history.merge import merge_commits
+from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.packs.tombstones import Tombstones
+from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.remotes import (
+    Known,
+    OnDemand,
+    Repository,
+    Wanted,
+    bring,
+    fetch,
+    push,
+    remember,
+    select,
+)
+from hopyard.stockroom.view import Snapshot
+from hopyard.storage import LocalStore, MemoryStore
+
+SECRET = bytes(range(60, 100))
+DAY = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def secret() -> Any:
+    return np.frombuffer(SECRET, np.uint8)
+
+
+def plain(*keys: int) -> dict[Any, Any]:
+    return {key: np.full(40, key + 1, np.uint8) for key in keys}
+
+
+def column(repository: Repository, digest: str | None = None, name: str = "image") -> Column:
+    digest = digest or tip(repository)
+    record = Snapshot(repository.objects, root_of(repository, digest), digest).record("data", name)
+    assert isinstance(record, ColumnRecord)
+    return Column(repository.objects, name, record)
+
+
+def readable(given: Column) -> dict[Any, Any]:
+    found = {}
+    for key in given:
+        try:
+            found[key] = np.asarray(given[key]).tolist()
+        except PurgedError:
+            found[key] = None
+    return found
+
+
+def with_secret(store: Path) -> tuple[Repository, list[str]]:
+    """Three commits that have the secret under 3, in two versions of its fragment, and one without it."""
+    repository = begun(store)
+    commits = [
+        commit(repository, image=plain(1, 2, 4) | {3: secret()}),
+        commit(repository, label={"a": "x"}),
+        commit(repository, image=plain(7)),
+    ]
+    repository.references.set("tags/v1", commits[0], "Ada")
+    draft = Draft(repository.objects, root_of(repository, tip(repository)))
+    del draft.column("image")[3]
+    return repository, commits
+
+
+def purged(repository: Repository, keys: Any = 3, name: str = "image") -> Any:
+    return purge(repository, name, keys, "asked to", "Ada", clock=lambda: DAY)
+
+
+def test_the_bytes_are_gone_and_all_else_is_readable(tmp_path: Path) -> None:
+    repository, commits = with_secret(tmp_path)
+    assert holds(tmp_path, SECRET)
+    opened = column(repository, commits[0])
+    report = purged(repository)
+    assert (report.keys, report.fragments, report.staged, report.remotes) == ([3], 2, 0, [])
+    assert "1 samples of 'image' are purged: 2 fragments" in str(report)
+    assert not holds(tmp_path, SECRET)
+    for each in (repository, reopened(repository)):
+        for digest, extra in zip(commits, [{}, {}, {7: [8] * 40}], strict=True):
+            expected = {key: value.tolist() for key, value in plain(1, 2, 4).items()}
+            assert readable(column(each, digest)) == expected | extra | {3: None}
+    assert readable(opened)[1] == [2] * 40
+    assert not verify(reopened(repository)).problems
+    assert tip(repository) == commits[2]
+
+
+def test_reading_a_purged_sample_says_when_and_why(tmp_path: Path) -> None:
+    repository, _ = with_secret(tmp_path)
+    purged(repository)
+    for each in (repository, reopened(repository)):
+        image = column(each)
+        text = r"the sample 3 was purged from all versions on 2030-01-02T03:04:05\+00:00 by Ada: asked to\. Its bytes"
+        assert 3 in image
+        assert len(image) == 5
+        assert list(image) == [1, 2, 3, 4, 7]
+        for read in (
+            lambda image=image: image[3], lambda image=image: image[[1, 3]], lambda image=image: image[...],
+            lambda image=image: np.asarray(image), lambda image=image: list(image.values()),
+            lambda image=image: dict(image.items()), lambda image=image: image.take([2]),
+        ):  # fmt: skip
+            with pytest.raises(PurgedError, match=text):
+                read()
+        assert image[[1, 2, 4, 7]].shape == (4, 40)
+
+
+@pytest.mark.parametrize(
+    ("samples", "key", "left"),
+    [
+        ({"a": "some text", "b": SECRET.decode(), "c": "more"}, "b", {"a": "some text", "c": "more"}),
+        ({1: b"x", 2: SECRET, 3: b"yy"}, 2, {1: b"x", 3: b"yy"}),
+        (
+            {(1, "a"): b"x", (2, "a"): SECRET, (2, "b"): SECRET, (3, 0): b"z"},
+            2,
+            {(1, "a"): b"x", (3, 0): b"z"},
+        ),
+        ({(1, "a"): b"x", (2, "a"): SECRET}, (2, "a"), {(1, "a"): b"x"}),
+        ({0: np.zeros((2, 3), "f4"), 5: secret()[None].view("f4"), 9: np.ones((1, 1), "f4")}, 5, None),
+        ({5: SECRET}, 5, {}),
+    ],
+)
+def test_samples_of_any_kind_are_purged(tmp_path: Path, samples: Any, key: Any, left: Any) -> None:
+    repository = begun(tmp_path)
+    commit(repository, x=samples)
+    purged(repository, key, "x")
+    assert not holds(tmp_path, SECRET)
+    found = column(reopened(repository), name="x")
+    assert len(found) == len(samples)
+    kept = {one for one in samples if one != key and not (isinstance(one, tuple) and one[0] == key)}
+    for one in samples:
+        if one in kept:
+            assert np.array_equal(found[one], samples[one]) if left is None else found[one] == left[one]
+        else:
+            with pytest.raises(PurgedError):
+                found[one]
+    draft = Draft(repository.objects, root_of(repository, tip(repository)))
+    for one in set(samples) - kept:
+        del draft.column("x")[one]
+    assert set(draft.column("x").keys()) == kept
+    draft.flush()
+    draft.release()
+
+
+def test_purging_again_changes_nothing_and_more_keys_add_up(tmp_path: Path) -> None:
+    repository, commits = with_secret(tmp_path)
+    purged(repository)
+    names = [entry.name for entry in repository.store.list()]
+    again = purged(repository)
+    assert (again.keys, again.fragments) == ([3], 0)
+    assert [entry.name for entry in repository.store.list()] == names
+    purged(repository, [1, 3])
+    for digest in commits:
+        found = readable(column(reopened(repository), digest))
+        assert (found[1], found[3]) == (None, None)
+        assert found[2] == [3] * 40
+    with pytest.raises(PurgedError, match="purged from all versions"):
+        column(repository)[1]
+    assert not verify(reopened(repository)).problems
+    records = [one for several in Tombstones(repository.store).all().values() for one in several[0].purged]
+    assert {(one.key, one.by, one.why) for one in records} == {(1, "Ada", "asked to"), (3, "Ada", "asked to")}
+
+
+def test_what_is_staged_is_purged_too(tmp_path: Path) -> None:
+    repository, commits = with_secret(tmp_path)
+    stage = Stage(repository.store, "main", commits[-1])
+    draft = Draft(
+        repository.objects,
+        root_of(repository, commits[-1]),
+        lambda operation: stage.append(operation.encode()),
+    )
+    draft.column("image")[9] = secret()
+    draft.column("image")[10] = np.zeros(40, np.uint8)
+    draft.column("image").update({20: secret(), 21: np.ones(40, np.uint8)})
+    report = purged(repository, [3, 9, 20])
+    assert (report.keys, report.staged) == ([3, 9, 20], 2)
+    assert not holds(tmp_path, SECRET)
+    again = Draft(reopened(repository).objects, root_of(repository, commits[-1]))
+    again.apply(stage.operations())
+    assert sorted(again.column("image").keys()) == [1, 2, 4, 7, 10, 21]
+    # And a stage that stands on a root of its own.
+    large = Draft(repository.objects, root_of(repository, commits[-1]))
+    large.column("image")[30] = secret()
+    root = large.flush()
+    large.release()
+    Stage(repository.store, "two", commits[-1]).append(
+        Operation("root", value=[root_of(repository, commits[-1]), root]).encode()
+    )
+    assert holds(tmp_path, SECRET)
+    purged(repository, 30)
+    assert not holds(tmp_path, SECRET)
+
+
+def test_what_is_rewritten_compared_or_merged_leaves_purged_samples_out(tmp_path: Path) -> None:
+    repository, commits = with_secret(tmp_path)
+    repository.references.set("heads/dev", commits[0], "Ada")
+    purged(repository)
+    theirs = commit(repository, "dev", image={2: np.zeros(40, np.uint8)})
+    assert list(column(repository, theirs)) == [1, 2, 4]
+    changes = list(
+        diff_columns(repository.objects, column(repository, commits[0]).record, column(repository).record)
+    )
+    assert changes == [(7, "added")]
+    with repository.objects.writing() as writer:
+        merged = merge_commits(writer, tip(repository), theirs)
+    assert not merged.conflicts
+    record = Snapshot(repository.objects, merged.root, "merged").record("data", "image")
+    assert isinstance(record, ColumnRecord)
+    found = readable(Column(repository.objects, "image", record))
+    assert {key: value for key, value in found.items() if value} == {
+        1: [2] * 40, 2: [0] * 40, 4: [5] * 40, 7: [8] * 40,
+    }  # fmt: skip
+    made = commit(repository, image={3: np.full(40, 9, np.uint8)})
+    assert column(repository, made)[3].tolist() == [9] * 40
+    assert len(column(repository, made)) == 5
+
+
+def test_a_remote_and_another_clone_learn_of_it(tmp_path: Path) -> None:
+    repository, _ = with_secret(tmp_path / "one")
+    remote = at(tmp_path / "remote", "origin", index=False)
+    remember(repository.store, Known("origin", remote.store.url))
+    push(repository, remote, ["main"], ["v1"])
+    clone = begun(tmp_path / "clone")
+    heads = fetch(clone, remote).heads
+    bring(clone, [remote], select(clone.objects, heads.values(), Wanted(data=True, history=True)))
+    lazy = begun(tmp_path / "lazy")
+    fetch(lazy, remote)
+    report = purged(repository)
+    assert report.remotes == ["origin"]
+    assert "push to origin, which may still have them" in str(report)
+    assert holds(tmp_path / "remote", SECRET)
+    push(repository, remote, ["main"])  # nothing new but the tombstones
+    assert not holds(tmp_path / "remote", SECRET)
+    assert not verify(at(remote.store)).problems
+    # A clone that has not heard of it reads what is left on demand.
+    reading = Repository.at(lazy.store, absent=OnDemand(lazy, [at(remote.store, "origin", index=False)]))
+    assert readable(column(reading, heads["main"]))[3] is None
+    assert holds(tmp_path / "clone", SECRET)
+    fetch(clone, at(remote.store, "origin", index=False))
+    assert not holds(tmp_path / "clone", SECRET)
+    assert readable(column(clone, heads["main"]))[3] is None
+    assert readable(column(clone, heads["main"]))[4] == [5] * 40
+    assert not verify(reopened(clone)).problems
+    fresh = at(MemoryStore(), "new", index=False)
+    push(clone_with_branch(clone, heads["main"]), fresh, ["main"])
+    assert readable(column(fresh, heads["main"]))[3] is None
+    assert not verify(fresh).problems
+
+
+def clone_with_branch(clone: Repository, commit_digest: str) -> Repository:
+    clone.references.set("heads/main", commit_digest, "Bob")
+    return clone
+
+
+def test_clones_that_purged_different_samples_are_united(tmp_path: Path) -> None:
+    repository, commits = with_secret(tmp_path / "one")
+    remote = at(tmp_path / "remote", "origin", index=False)
+    push(repository, remote, ["main"], ["v1"])
+    other = begun(tmp_path / "two")
+    heads = fetch(other, remote).heads
+    bring(other, [remote], select(other.objects, heads.values(), Wanted(data=True, history=True)))
+    purged(repository, 3)
+    purged(other, 4)
+    clone_with_branch(other, heads["main"])
+    for each in (repository, other, repository):
+        fetch(each, at(remote.store, "origin", index=False))
+        push(each, at(remote.store, "origin", index=False), ["main"])
+    fetch(other, at(remote.store, "origin", index=False))
+    for each in (repository, other, at(remote.store, index=False)):
+        for digest in commits:
+            found = readable(column(reopened(each), digest))
+            assert (found[1], found[3], found[4]) == ([2] * 40, None, None)
+        assert not verify(reopened(each)).problems
+    assert not holds(tmp_path, SECRET)
+
+
+def test_what_was_purged_does_not_come_back(tmp_path: Path) -> None:
+    repository = begun(tmp_path)
+    commit(repository, image=plain(1) | {3: secret()})
+    purged(repository)
+    commit(repository, "again", image=plain(1) | {3: secret()})  # the same fragment
+    assert "purged" in {problem.kind for problem in verify(repository).problems}
+    gc(repository)
+    assert not holds(tmp_path, SECRET)
+    assert not verify(repository).problems
+
+
+def test_what_cannot_be_purged_changes_nothing(tmp_path: Path) -> None:
+    repository, _ = with_secret(tmp_path)
+    names = [entry.name for entry in repository.store.list("packs")]
+    with pytest.raises(
+        NotFoundError, match="no version of the column 'image' has a sample 99, so there is nothing"
+    ):
+        purged(repository, [3, 99])
+    with pytest.raises(NotFoundError, match="no version of the column 'other' has a sample 3"):
+        purged(repository, 3, "other")
+    with pytest.raises(UsageError, match="purge was given no reason"):
+        purge(repository, "image", 3, " ", "Ada")
+    assert [entry.name for entry in repository.store.list("packs")] == names
+    assert column(repository)[3].tobytes() == SECRET
+
+
+_PURGE = """
+import pickle, sys
+from datetime import UTC, datetime
+from hopyard.stockroom.care import purge
+from tests.stockroom.remotes.repositories import at
+purge(at(pickle.load(sys.stdin.buffer)), "image", 3, "asked to", "Ada")
+"""
+
+
+def test_a_purge_that_is_killed_at_any_operation_is_done_again(tmp_path: Path) -> None:
+    repository, commits = with_secret(tmp_path)
+    stage = Stage(repository.store, "main", commits[-1])
+    stage.append(Operation("set", "data", "image", (3,), (SECRET,)).encode())
+    number = 1
+    while killed(_PURGE, KillingStore(LocalStore(tmp_path), number)):
+        for digest in commits:
+            found = readable(column(reopened(repository), digest))
+            assert found[4] == [5] * 40
+            assert found[3] in (None, list(SECRET))
+        assert {problem.kind for problem in verify(reopened(repository)).problems} <= {"purged"}
+        number += 1
+    assert number > 8
+    purged(repository)
+    assert not holds(tmp_path, SECRET)
+    assert not verify(reopened(repository)).problems
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.dictionaries(st.integers(0, 12), st.integers(0, 250), min_size=1), min_size=1, max_size=4),
+    st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True),
+)
+def test_over_any_history_only_what_was_purged_is_missing(
+    tmp_path: Path, versions: list[dict[int, int]], keys: list[int]
+) -> None:
+    repository = begun(MemoryStore())
+    commits = [
+        commit(repository, x={key: np.full(9, value, np.uint8) for key, value in version.items()})
+        for version in versions
+    ]
+    before = [readable(column(repository, digest, "x")) for digest in commits]
+    there = [key for key in keys if any(key in found for found in before)]
+    for key in there:
+        purged(repository, key, "x")
+    for digest, found in zip(commits, before, strict=True):
+        expected = {key: None if key in there else value for key, value in found.items()}
+        assert readable(column(reopened(repository), digest, "x")) == expected
+    assert not verify(reopened(repository)).problems
