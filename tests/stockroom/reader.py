@@ -31,6 +31,14 @@ NUMPY = {
 WORD = (1 << 64) - 1
 
 
+RECORDS = {
+    "column": {"kind", "dtype", "shape", "nested", "bits", "pages", "count", "nbytes"},
+    "dataset": {"manifest", "files", "rows", "nbytes"},
+    "model": {"tree", "nbytes"},
+    "run": {"content", "status", "started"},
+}
+
+
 class RefusedError(Exception):
     """Not of this format, or damaged."""
 
@@ -326,7 +334,11 @@ class Repository:
         return found
 
     def records(self, commit: str) -> dict[tuple[str, str], Any]:
-        return dict(self.items(self.commit(commit)["root"]))
+        found = dict(self.items(self.commit(commit)["root"]))
+        for record in found.values():
+            ((kind, fields),) = record.items()
+            require(kind == "value" or fields.keys() == RECORDS.get(kind), f"the record {record}")
+        return found
 
     # What is on the shelves
 
