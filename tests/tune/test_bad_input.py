@@ -87,7 +87,7 @@ ARGUMENTS: list[tuple[str, Any, type[HopyardError], str]] = [
     ("seed", True, UsageError, "seed is True; it must be an int"),
     ("logdir", 3, UsageError, "logdir is 3; it must be the path of a directory, or None"),
     ("logdir", b"x", UsageError, "logdir is b'x'; it must be the path of a directory, or None"),
-    ("stock", 1, UsageError, "stockrooms come in a later version of Hopyard. Leave it out."),
+    ("stock", 1, UsageError, "stock is 1; it must be a StockRoom, the path of one, or None."),
     ("run_id", "", UsageError, "run_id is ''; it must be up to 100 of the letters"),
     ("run_id", "../x", UsageError, "run_id is '../x'; it must be up to 100 of the letters"),
     ("run_id", "é", UsageError, "run_id is 'é'; it must be up to 100 of the letters"),

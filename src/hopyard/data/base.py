@@ -15,7 +15,7 @@ Rules that every implementation keeps:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -261,3 +261,20 @@ class BaseDataset(ABC):
         for name in options.keys() & {"output", "views"}:
             raise UsageError(f"{name}= was given, but belongs to loader(). Leave it out.")
         return Loader(self, *arguments, tail="drop" if drop_last else tail, **options)
+
+
+class Partitioned(BaseDataset):
+    """A dataset of parts that models can visit one by one."""
+
+    @property
+    @abstractmethod
+    def num_row_groups(self) -> int:
+        """The most partitions there can be."""
+
+    @abstractmethod
+    def partitions(self, p: int) -> Sequence[Partitioned]:
+        """``p`` disjoint datasets of nearly equal rows that make up this one; a function of it and ``p`` only.
+
+        Raises:
+            UsageError: more than ``num_row_groups``, or ``p`` below 1.
+        """

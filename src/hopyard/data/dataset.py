@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hopyard.data.base import BaseDataset
+from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.combining.windows import Length, Windows
 from hopyard.data.manifest import FileEntry, Manifest
@@ -43,7 +43,7 @@ class Skipped:
     reason: str
 
 
-class Dataset(BaseDataset):
+class Dataset(Partitioned):
     """Rows of a prepared dataset, of one of its partitions, or of Parquet files as they are.
 
     Picklable: what travels is where the files are and the part of the manifest that is about them.

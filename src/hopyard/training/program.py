@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from hopyard.data.dataset import Dataset
+from hopyard.data.base import Partitioned
 from hopyard.data.schema import Schema
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest
@@ -48,8 +48,8 @@ class Program:
     estimator_gen_fn: Callable[[dict[str, Any]], Any]
     feature_columns: tuple[str, ...]
     label_columns: tuple[str, ...]
-    train: Dataset | None
-    val: Dataset | None
+    train: Partitioned | None
+    val: Partitioned | None
     num_partitions: int
     num_epochs: int
     seed: int
@@ -59,12 +59,12 @@ class Program:
     schema: Schema | None = None
 
     @cached_property
-    def train_partitions(self) -> list[Dataset]:
+    def train_partitions(self) -> Sequence[Partitioned]:
         """The partitions that models visit; none before data is prepared."""
         return [] if self.train is None else self.train.partitions(self.num_partitions)
 
     @cached_property
-    def val_partitions(self) -> list[Dataset]:
+    def val_partitions(self) -> Sequence[Partitioned]:
         """The partitions that models are validated on, merged in their order; fewer than
         ``num_partitions`` if the data has fewer row groups."""
         if self.val is None:

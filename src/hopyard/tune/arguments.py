@@ -15,6 +15,7 @@ from hopyard.data.preparing.split import check_share
 from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.hopper import Options
 from hopyard.hopper.state import Metric
+from hopyard.stockroom.writing import Room
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
 from hopyard.tune.callbacks import Callback
@@ -42,6 +43,7 @@ class Arguments:
     order_groups: int | None = None
     seed: int = 0
     logdir: Any = None
+    stock: Any = None
     run_id: str | None = None
     fresh: bool = False
     take_over: bool = False
@@ -119,8 +121,6 @@ def find_metric(metric: Metric, measured: Sequence[str], has_validation: bool) -
 
 
 def _refuse_what_comes_later(fields: dict[str, Any]) -> None:
-    if fields["stock"] is not None:
-        raise UsageError("stock= was given, but stockrooms come in a later version of Hopyard. Leave it out.")
     packing = fields["packing"]
     if packing in _LATER_PACKING:
         raise UsageError(
@@ -153,6 +153,12 @@ def _check_kinds(fields: dict[str, Any]) -> None:
         raise UsageError(
             f"init_from is {init_from!r}; it must be a model of a search, as fit(...) or "
             "hopyard.load_model(...) return it."
+        )
+    stock = fields["stock"]
+    if stock is not None and not isinstance(stock, Room | str | os.PathLike):
+        raise UsageError(
+            f"stock is {stock!r}; it must be a StockRoom, the path of one, or None. Make one with "
+            "hopyard.StockRoom.init('repo')."
         )
     if fields["mode"] not in (None, "min", "max"):
         raise UsageError(f"mode is {fields['mode']!r}; it must be 'min', 'max' or None.")

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hopyard.data import Dataset, Ragged, Source, prepare
+from hopyard.data import Dataset, Ragged, Source, as_source, prepare
+from hopyard.data.base import Partitioned
+from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
-from hopyard.objects import digest_json
+from hopyard.objects import derive_seed, digest_json
+from hopyard.stockroom.data import Samples
+from hopyard.stockroom.data.datasets import StoredFiles
 from hopyard.tune.arguments import Arguments
 
 _PEEKED = ("feature_columns", "label_columns", "nulls", "ragged")
@@ -29,12 +33,12 @@ class Splits:
         fingerprint: identifies their rows and the order of these.
     """
 
-    train: Dataset
-    val: Dataset | None
+    train: Partitioned
+    val: Partitioned | None
     fingerprint: str
 
     @classmethod
-    def of(cls, train: Dataset, val: Dataset | None) -> Splits:
+    def of(cls, train: Partitioned, val: Partitioned | None) -> Splits:
         """Datasets that exist already."""
         found = [train.fingerprint, val.fingerprint if val is not None else None]
         return cls(train, val, digest_json(found, "splits"))
@@ -114,10 +118,15 @@ class Raw(Inputs):
 
 @dataclass
 class Ready(Inputs):
-    """Data that models can visit as it is."""
+    """Data that models can visit as it is.
+
+    Attributes:
+        given: what it was made of, before a validation set was split off.
+    """
 
     splits: Splits
     arguments: Arguments
+    given: tuple[Partitioned, Partitioned | None]
 
     @property
     def has_validation(self) -> bool:
@@ -140,6 +149,75 @@ class Ready(Inputs):
         return self.splits
 
 
+def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
+    """What a search was given to train on: as it is where models can visit it so, else to be prepared."""
+    if val is None and not isinstance(arguments.validation, str | float | int | None):
+        val = arguments.validation
+    if isinstance(data, Dataset) and isinstance(val, Dataset):
+        return Ready(Splits.of(data, val), arguments, (data, val))
+    splits = _versions(data, val, arguments)
+    if splits is not None:
+        return Ready(splits, arguments, (data, val))
+    names = [*arguments.feature_columns, *arguments.label_columns]
+    return Raw(as_source(data, names), None if val is None else as_source(val, names), arguments)
+
+
+def origin(data: Partitioned | None) -> str | None:
+    """Which version of what this is, in words, if it is data of a stockroom."""
+    if isinstance(data, Samples):
+        return data.where
+    return data.store.url if isinstance(data, Dataset) and isinstance(data.store, StoredFiles) else None
+
+
+def is_version(data: Any) -> bool:
+    """Whether this is data of a stockroom: a dataset, or samples of columns. It never changes."""
+    return isinstance(data, Partitioned) and origin(data) is not None
+
+
+def _versions(data: Any, val: Any, arguments: Arguments) -> Splits | None:
+    """Data of a stockroom, read where it lies; None: it has to be prepared first."""
+    given = [data] if val is None else [data, val]
+    if not is_version(data) or not all(isinstance(each, Partitioned) for each in given):
+        return None
+    kinds = {
+        each.schema[name].kind
+        for each in given
+        for name in arguments.feature_columns
+        if name in each.schema.names
+    }
+    if "ragged" in kinds and arguments.ragged != "keep":
+        return None
+    if val is not None or arguments.validation is None:
+        parts: tuple[Partitioned, Partitioned | None] | None = (_shuffled(data, arguments.seed), val)
+    else:
+        parts = _split(data, arguments.validation, arguments.seed)
+    return parts and Splits(*parts, Splits.of(data, val).fingerprint)
+
+
+def _shuffled(data: Partitioned, seed: int) -> Partitioned:
+    """Samples come in the order of their keys, which often is that of their labels; datasets were shuffled before."""
+    return data.part(_order(len(data), seed)) if isinstance(data, Samples) else data
+
+
+def _split(data: Partitioned, share: Any, seed: int) -> tuple[Partitioned, Partitioned] | None:
+    """Training and validation set: of samples some rows, of a dataset some row groups; None: it cannot be split so."""
+    if isinstance(share, str):
+        return None
+    count = data.num_row_groups
+    order = _order(count, seed)
+    held = round(count * share)
+    if not 0 < held < count:
+        return None
+    if isinstance(data, Samples):
+        return data.part(order[held:]), data.part(order[:held])
+    assert isinstance(data, Dataset)
+    return data.part(sorted(order[held:].tolist())), data.part(sorted(order[:held].tolist()))
+
+
+def _order(count: int, seed: int) -> Rows:
+    return permutation(count, derive_seed(seed, "split"))
+
+
 def check_partitions(arguments: Arguments, row_groups: int) -> None:
     """Raise UsageError if more partitions are asked for than the training data has row groups."""
     asked = arguments.num_partitions
@@ -150,7 +228,7 @@ def check_partitions(arguments: Arguments, row_groups: int) -> None:
         )
 
 
-def check_alike(wanted: tuple[str, ...], train: Dataset, val: Dataset) -> None:
+def check_alike(wanted: tuple[str, ...], train: Partitioned, val: Partitioned) -> None:
     """Raise DataError if a column is of another kind in the validation data."""
     for name in wanted:
         if train.schema[name] != val.schema[name]:

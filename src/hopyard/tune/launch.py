@@ -29,11 +29,12 @@ from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, find_metric, m
 from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
-from hopyard.tune.inputs import Inputs, Splits
+from hopyard.tune.inputs import Inputs, Splits, origin
 from hopyard.tune.model import Model
 from hopyard.tune.observers import check_logs, observers_of
 from hopyard.tune.progress import Progress
 from hopyard.tune.run import RUN_FORMAT, Run, check_header
+from hopyard.tune.stock import Outcome
 from hopyard.tune.work import TrainingWork
 
 _EXTENDABLE = ("num_models", "num_epochs")
@@ -59,6 +60,7 @@ class Launch:
         self._progress = Progress(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
+        self._outcome: Outcome | None = None
 
     def check(self) -> None:
         with _running(self._arguments.backend):
@@ -67,17 +69,30 @@ class Launch:
     def fit(self) -> Model:
         """Find the run, or make it; returns its best model."""
         arguments = self._arguments
+        if arguments.stock is not None:
+            self._outcome = Outcome(self._kind, arguments, self._searcher_settings, self._inputs)
+            self._outcome.check()
         fingerprint = self._inputs.fingerprint()
         if fingerprint is not None:
             finished = self._finished(fingerprint)
             if finished is not None:
-                return finished.best
+                return self._kept(finished)
         with _running(arguments.backend), self._progress:
             facts = preflight(arguments.backend, arguments.store)
             check_logs(arguments)
             metric = self._check_on_one_batch()
             splits = self._inputs.prepare(self._progress.preparing, self._progress.say)
-            return self._hop(splits, metric, facts[0].instructions)
+            return self._kept(self._hop(splits, metric, facts[0].instructions))
+
+    def _kept(self, run: Run) -> Model:
+        """The best model; the outcome is committed, if that was asked for."""
+        best = run.best
+        if self._outcome is not None:
+            if run.status == "completed":
+                self._outcome.commit(run, self._progress.say)
+            else:
+                self._progress.say(f"run {run.run_id} is not completed yet: then its outcome is committed.")
+        return best
 
     # Identity -------------------------------------------------------------------------------
 
@@ -189,11 +204,10 @@ class Launch:
         partitions = self._arguments.num_partitions or min(DEFAULT_PARTITIONS, splits.train.num_row_groups)
         return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
 
-    def _hop(self, splits: Splits, metric: Metric, instructions: str) -> Model:
+    def _hop(self, splits: Splits, metric: Metric, instructions: str) -> Run:
         """Make the run, or continue it, and drive it to its end."""
         arguments = self._arguments
         settings = self._settings(splits.fingerprint)
-        layout = self._layout(splits)
         run_id = self._run_id(settings)
         folder = arguments.store.runs.at(run_id)
         surroundings = environment(arguments.backend.threads_per_worker, instructions)
@@ -201,7 +215,7 @@ class Launch:
         try:
             if not journal.records:
                 program = save_program(folder, self._program(splits))
-                header = self._header(run_id, settings, layout, metric, surroundings, program)
+                header = self._header(run_id, settings, splits, metric, surroundings, program)
                 journal.append(header)
                 journal.records.append(header)
             state, decisions, pending = self._replayed(journal, settings, surroundings)
@@ -212,7 +226,7 @@ class Launch:
                 self._drive(folder, journal, state, decisions, pending, work)
         finally:
             journal.close()
-        return Run(folder, run_id, list(read_records(folder))).best
+        return Run(folder, run_id, list(read_records(folder)))
 
     def _replayed(
         self, journal: Journal, settings: dict[str, Any], surroundings: dict[str, Any]
@@ -270,12 +284,12 @@ class Launch:
         self,
         run_id: str,
         settings: dict[str, Any],
-        layout: Layout,
+        splits: Splits,
         metric: Metric,
         surroundings: dict[str, Any],
         program: str,
     ) -> Record:
-        arguments = self._arguments
+        arguments, layout = self._arguments, self._layout(splits)
         return {
             "r": "run",
             "run_id": run_id,
@@ -288,6 +302,7 @@ class Launch:
             "order_groups": arguments.order_groups or layout.train,
             "seed": arguments.seed,
             "environment": surroundings,
+            "data": {"train": origin(splits.train), "val": origin(splits.val)},
             "command": command(),
             "program": program,
         }

@@ -43,6 +43,11 @@ class Run:
         return self.state.finished or "unfinished"
 
     @property
+    def program(self) -> tuple[Store, str]:
+        """Where its program is: a store, and the name in it."""
+        return self._store, self.state.header["program"]
+
+    @property
     def best(self) -> Model:
         """The model with the best epoch.
 

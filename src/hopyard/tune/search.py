@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from hopyard.backend import Backend
-from hopyard.data import Dataset, as_source, open_dataset
+from hopyard.data import open_dataset
 from hopyard.errors import UsageError, nearest
 from hopyard.search import GridSearcher, Patience, RandomSearcher, Searcher
 from hopyard.storage import Store
 from hopyard.tune.arguments import Arguments, check_arguments
 from hopyard.tune.callbacks import Callback
-from hopyard.tune.inputs import Inputs, Raw, Ready, Splits
+from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
 from hopyard.tune.model import Model
 
@@ -100,7 +100,7 @@ class Search(ABC):
             many as partitions.
         seed: everything random follows from it. None: a random one, recorded; always a new run.
         logdir: TensorBoard files go there instead of ``<prefix>/logs``.
-        stock: comes in a later version.
+        stock: a ``StockRoom``, or the path of one: the outcome is committed to it when the run is completed.
         run_id: a name for the run; None: a digest of all settings, so that the same script resumes.
         fresh: train again, beside a run with the same settings.
         take_over: go on with a run that another driver seems to hold, for one that hangs or cannot be reached;
@@ -177,7 +177,7 @@ class Search(ABC):
             TrialError: all trials fail.
             RunHeldError: another process drives this run.
         """
-        return self._launch(self._inputs(data, val)).fit()
+        return self._launch(inputs_of(data, val, self.arguments)).fit()
 
     def check(self, data: Any, val: Any = None) -> None:
         """Build, train and validate a trial on one batch, on a worker, and discard it. ``fit`` does it first.
@@ -185,7 +185,7 @@ class Search(ABC):
         Raises:
             TrialError: the first three trials fail alike; carries the evidence.
         """
-        self._launch(self._inputs(data, val)).check()
+        self._launch(inputs_of(data, val, self.arguments)).check()
 
     def fit_on_prepared_data(self) -> Model:
         """Search on the newest dataset that ``prepare`` or ``backend.prepare_data`` left in the store."""
@@ -210,18 +210,7 @@ class Search(ABC):
             val_set = open_dataset(val, "val")
         elif train is None and arguments.validation is not None:
             val_set = open_dataset(store, "val")
-        return self._launch(Ready(Splits.of(train_set, val_set), arguments)).fit()
-
-    def _inputs(self, data: Any, val: Any) -> Inputs:
-        val = (
-            val
-            if val is not None or isinstance(self.arguments.validation, str | float | int | None)
-            else self.arguments.validation
-        )
-        if isinstance(data, Dataset) and isinstance(val, Dataset):
-            return Ready(Splits.of(data, val), self.arguments)
-        names = [*self.arguments.feature_columns, *self.arguments.label_columns]
-        return Raw(as_source(data, names), None if val is None else as_source(val, names), self.arguments)
+        return self._launch(Ready(Splits.of(train_set, val_set), arguments, (train_set, val_set))).fit()
 
     def _launch(self, inputs: Inputs) -> Launch:
         return Launch(self.kind, self.arguments, self._patient_searcher, self._searcher_settings(), inputs)

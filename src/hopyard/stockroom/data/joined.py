@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.base import BaseDataset, Stream
+from hopyard.data.base import Partitioned, Stream
 from hopyard.data.order import Reach, Rows, permutation
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers
@@ -31,7 +31,7 @@ from hopyard.stockroom.maps.keys import encode_many
 from hopyard.stockroom.packs import Objects
 
 
-class Samples(BaseDataset):
+class Samples(Partitioned):
     """The samples whose keys all of some columns have, as rows of these columns. Picklable; threads may share it.
 
     Everything that a dataset can do: ``samples[3]``, ``.loader(batch_size, shuffle=True, output="torch")``,
@@ -42,6 +42,7 @@ class Samples(BaseDataset):
             written, what they are now.
         keys: of the samples, in this order; None: all, in the order of the keys.
         missing: what becomes of samples that not all columns have: an ``"error"`` that says how many, or ``"drop"``.
+        where: what messages and records of runs call them.
 
     Raises:
         UsageError: no columns, or two of one name; an unknown policy.
@@ -53,12 +54,14 @@ class Samples(BaseDataset):
         columns: Mapping[str, Column | ColumnDraft] | Sequence[Column | ColumnDraft],
         keys: Iterable[Key] | None = None,
         missing: Missing = "error",
+        where: str = "",
     ) -> None:
         if missing not in ("error", "drop"):
             raise UsageError(
                 f"missing={missing!r}, but it must be 'error' or 'drop'{nearest(str(missing), ('error', 'drop'), '.')}"
             )
         self.columns: Mapping[str, Column] = named(columns)
+        self.where = where or f"the samples of {', '.join(map(repr, self.columns))}"
         codes = None if keys is None else keys_of(encode_many(list(keys)))
         self._positions, self._count = joined(self.columns, codes, missing)
 
@@ -101,6 +104,11 @@ class Samples(BaseDataset):
         """``"train"``: what a sample is for is not known here."""
         return "train"
 
+    @property
+    def num_row_groups(self) -> int:
+        """The most partitions there can be: one sample each."""
+        return self._count
+
     def keys(self) -> list[Key]:
         """The keys, in the order of the rows."""
         name, column = next(iter(self.columns.items()))
@@ -114,7 +122,7 @@ class Samples(BaseDataset):
         """
         chosen = self._numbers(rows)
         other = object.__new__(type(self))
-        other.columns = self.columns
+        other.columns, other.where = self.columns, self.where
         other._positions = {name: self._places(name, chosen) for name in self.columns}
         other._count = len(chosen)
         return other

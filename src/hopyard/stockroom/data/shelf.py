@@ -100,7 +100,8 @@ class DataShelf(Mapping[str, Any]):
                     f"{name!r} was asked for twice in stock.data[{list(names)!r}]. Name it once."
                 )
             columns[name] = item
-        return Samples(columns, keys, missing)
+        where = f"the samples of {', '.join(map(repr, columns))} of {self._view.revision}"
+        return Samples(columns, keys, missing, where)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._view.record("data", name) is not None

@@ -68,9 +68,10 @@ class ExperimentShelf:
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
         git: Mapping[str, Any] | None = None,
+        id: str | None = None,
     ) -> Run:
         """A new run; see :class:`Run`."""
-        return Run(self._draft(), params, tags, git)
+        return Run(self._draft(), params, tags, git, id=id)
 
     def run(self, id: str) -> RunView:
         """A stored run.

@@ -1,0 +1,87 @@
+"""What a search was, so that it can be made again elsewhere: its arguments, with the user's code inside.
+
+Code of installed packages is named, as everywhere; the user's own modules travel as they were, so that what changes in
+the working tree afterwards changes nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from hopyard.errors import CorruptError, EstimatorError, FormatError
+from hopyard.objects.identity.usercode import is_user_module
+from hopyard.objects.pickles import dumps
+from hopyard.tune.arguments import Arguments
+
+_HEADER = b"hopyard search 1\n"
+_ARGUMENTS = (
+    "estimator_gen_fn", "search_space", "num_epochs", "evaluation_metric", "mode", "feature_columns", "label_columns",
+    "num_partitions", "order_groups", "seed", "patience", "initial_params", "nulls", "ragged",
+)  # fmt: skip
+
+
+def pickle_search(kind: str, arguments: Arguments, more: Mapping[str, Any]) -> bytes:
+    """The search of that kind, without where it runs and what it trains on; ``more`` are arguments of its kind.
+
+    Raises:
+        EstimatorError: the estimator function reaches what cannot be pickled.
+    """
+    fields = {name: getattr(arguments, name) for name in _ARGUMENTS}
+    try:
+        with _user_code_by_value():
+            return _HEADER + dumps({"kind": kind, "arguments": {**fields, **more}})
+    except (TypeError, pickle.PicklingError, NotImplementedError, AttributeError, RecursionError) as error:
+        raise EstimatorError(
+            f"The estimator function cannot be committed with all its code ({error}). With stock=, the modules of "
+            "yours that it uses are pickled as they are: make locks, threads, open files and connections inside "
+            "functions, or leave stock= out."
+        ) from error
+
+
+def load_search(data: bytes, where: str) -> tuple[str, dict[str, Any]]:
+    """Kind and arguments. This runs code that is in ``data``.
+
+    Raises:
+        FormatError: another version wrote it; CorruptError: it cannot be read.
+    """
+    if not data.startswith(_HEADER):
+        raise FormatError(
+            f"{where} starts with {data[:20]!r}; this version of Hopyard reads {_HEADER!r} only. Install the version "
+            "that committed it."
+        )
+    try:
+        fields = pickle.loads(memoryview(data)[len(_HEADER) :])
+        return fields["kind"], fields["arguments"]
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise CorruptError(
+            f"{where} needs what is not installed here: {error}. Install the packages that it was committed with."
+        ) from error
+
+
+@contextmanager
+def _user_code_by_value() -> Iterator[None]:
+    """The modules that are the user's own are pickled as they are, not by name."""
+    registered = set(cloudpickle.list_registry_pickle_by_value())
+    own = [
+        module
+        for name, module in list(sys.modules.items())
+        if type(module) is ModuleType
+        and getattr(module, "__file__", None)
+        and name == module.__name__
+        and name not in registered
+        and is_user_module(name)
+    ]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
