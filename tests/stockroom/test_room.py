@@ -290,7 +290,7 @@ def test_a_commit_that_conflicts_stays_staged_until_a_branch_is_made(filled: Sto
     writer.commit("five")
     writer.switch("main")
     assert writer.experiment["lr"] == 6
-    with pytest.raises(ConflictError, match=r"stock.merge\('mine', resolve='ours'\)"):
+    with pytest.raises(ConflictError, match=r"hopyard stock merge mine --resolve ours"):
         writer.merge("mine")
     assert writer.merge("mine", resolve="theirs").how == "merged"
     assert writer.experiment["lr"] == 5

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from hopyard import __version__
-from hopyard.cli import data, demo, run
+from hopyard.cli import data, demo, run, stock
 from hopyard.errors import HopyardError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
+app.add_typer(stock.app, name="stock")
 
 
 @app.command()
@@ -29,8 +30,17 @@ def version() -> None:
 
 def main() -> None:
     """The ``hopyard`` command. An error that a user can mend ends it with its message and status 1."""
+    _run(app)
+
+
+def stock_main() -> None:
+    """The ``stock`` command, which is ``hopyard stock``."""
+    _run(stock.app)
+
+
+def _run(command: typer.Typer) -> None:
     try:
-        app()
+        command()
     except HopyardError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)

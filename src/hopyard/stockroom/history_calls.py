@@ -12,6 +12,7 @@ from hopyard.stockroom.git import Head
 from hopyard.stockroom.history.commits import Commit, is_ancestor, log, read_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, listed
 from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
+from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.looking.differences import Diff
 from hopyard.stockroom.looking.status import Status, status_of
 from hopyard.stockroom.working import Standing, root_of, short
@@ -98,6 +99,16 @@ class HistoryCalls(Room):
     def tags(self) -> dict[str, str]:
         """All tags and their commits."""
         return self.local.references.names("tags")
+
+    def labels(self) -> dict[str, list[str]]:
+        """By commit what names it: ``HEAD``, branches, tags, branches of remotes."""
+        found: dict[str, list[str]] = {}
+        if self._standing.commit is not None:
+            found[self._standing.commit] = ["HEAD"]
+        for kind, prefix in (("heads", ""), ("tags", "tag "), ("remotes", "")):
+            for name, commit in self.local.references.names(kind).items():
+                found.setdefault(commit, []).append(prefix + name)
+        return found
 
     def branch(self, name: str, revision: str = "HEAD") -> str:
         """Make a branch; its commit. Where commits were detached, this is on the new branch from now on.
@@ -240,12 +251,55 @@ class HistoryCalls(Room):
                 self._move_to(theirs)
                 return Merged(result.how, theirs)
             name = revision if revision != theirs else short(theirs)
-            self._commit_merged(draft, result, message or f"Merge {name}", f"merge({revision!r}", theirs)
+            self._commit_merged(draft, result, message or f"Merge {name}", ("merge", revision), theirs)
         finally:
             draft.close()
         self._arrived()
         assert self._standing.commit is not None
         return Merged("merged", self._standing.commit)
+
+    def merge_heads(self, mine: Head, theirs: Head) -> Head:
+        """Merge what two versions of ``head.stock`` name, without changing the one that is here: for git's driver.
+
+        Raises:
+            ConflictError: both changed something differently. UsageError: something is staged upon mine.
+            NotFoundError: a commit is not here.
+        """
+        if mine.commit is None or theirs.commit is None:
+            return theirs if mine.commit is None else mine
+        missing = self.local.objects.missing([mine.commit, theirs.commit])
+        if missing:
+            raise NotFoundError(
+                f"the commit {short(min(missing))} is not here. Fetch it from where it was pushed: hopyard stock fetch"
+            )
+        if self._tree.stage(mine.commit).entries():
+            raise UsageError(
+                f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
+                "(hopyard stock reset)."
+            )
+        branch = mine.branch
+        if branch is not None and self.local.references.tip(f"heads/{branch}").commit != mine.commit:
+            branch = None
+        draft = Draft(self._objects, root_of(self.local, mine.commit))
+        try:
+            result = merge_commits(draft.writer, mine.commit, theirs.commit)
+            if result.conflicts:
+                raise conflict_error(result.conflicts, "merge", short(theirs.commit))
+            if result.how == "up to date":
+                return mine
+            reference = self._tree.reference(branch)
+            if result.how == "fast-forward":
+                tip = self.local.references.tip(reference)
+                self.local.references.move(reference, tip, theirs.commit, self._author)
+                return Head(branch, theirs.commit)
+            draft.back(result.root)
+            parents = [mine.commit, theirs.commit]
+            message = f"Merge {theirs.branch or short(theirs.commit)}"
+            commit = commit_draft(draft, self.local.references, reference, parents, message, self._facts)
+            assert commit is not None
+            return Head(branch, commit.digest)
+        finally:
+            draft.close()
 
     def revert(self, revision: str, parent: int | None = None, resolve: Resolve = None) -> str:
         """Commit the opposite of what one commit did; the digest of the new commit.
@@ -278,7 +332,7 @@ class HistoryCalls(Room):
                 raise UsageError(
                     f"nothing of {short(commit.digest)} is left to be undone. Nothing was committed."
                 )
-            self._commit_merged(draft, result, message, f"revert({revision!r}")
+            self._commit_merged(draft, result, message, ("revert", revision))
         finally:
             draft.close()
         self._arrived()
@@ -303,10 +357,10 @@ class HistoryCalls(Room):
             self._move_to(commit)
 
     def _commit_merged(
-        self, draft: Draft, result: MergeResult, message: str, call: str, *theirs: str
+        self, draft: Draft, result: MergeResult, message: str, call: tuple[str, str], *theirs: str
     ) -> None:
         if result.conflicts:
-            raise conflict_error(result.conflicts, f"stock.{call}, resolve='ours')")
+            raise conflict_error(result.conflicts, *call)
         draft.back(result.root)
         self._commit(message, draft, *theirs)
 
@@ -352,7 +406,7 @@ class HistoryCalls(Room):
                 "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
             )
         self._renew()
-        self._tree.catch_up(self._standing, self._author)
+        self._tree.catch_up(self._standing, lambda: self._author)
 
     def _check_no_block(self, what: str) -> None:
         if self._blocks:
@@ -361,10 +415,11 @@ class HistoryCalls(Room):
             )
 
 
-def conflict_error(conflicts: list[Conflict], call: str) -> ConflictError:
-    """Both sides changed things differently, and nobody decided."""
+def conflict_error(conflicts: list[Conflict], call: str, argument: str) -> ConflictError:
+    """Both sides changed things differently, and nobody decided. ``call`` is to be repeated, with a decision."""
     return ConflictError(
-        f"{len(conflicts)} changes conflict:\n{listed(conflicts)}\nNothing was merged. Say whose to have: {call}, or "
-        "resolve='theirs', or a function of a conflict.",
+        f"{len(conflicts)} changes conflict:\n{listed(conflicts)}\nNothing was merged. Say whose to have: "
+        f"hopyard stock {call} {argument} --resolve ours (or theirs); in Python "
+        f"stock.{call}({argument!r}, resolve=...) takes 'ours', 'theirs', or a function of a conflict.",
         conflicts,
     )

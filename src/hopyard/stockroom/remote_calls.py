@@ -50,7 +50,7 @@ class RemoteCalls(HistoryCalls):
 
     def remotes(self) -> dict[str, str]:
         """The remotes that are known, and where they are."""
-        store = self._local.store
+        store = self.local.store
         return {name: remotes.recall(store, name).url for name in remotes.names(store)}
 
     def forget_remote(self, name: str) -> None:
@@ -60,7 +60,7 @@ class RemoteCalls(HistoryCalls):
             NotFoundError: there is none of this name.
         """
         self._check_open()
-        remotes.forget(self._local, name, self._author)
+        remotes.forget(self.local, name, self._author)
 
     def push(
         self,
@@ -88,7 +88,7 @@ class RemoteCalls(HistoryCalls):
             branches = [] if given else [self._own_branch("push")]
         target = self._remote(remote, name)
         others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
-        pushed = remotes.push(self._local, self._open(target), branches, given, self._author, others, report)
+        pushed = remotes.push(self.local, self._open(target), branches, given, self._author, others, report)
         self._remember(target)
         return pushed
 
@@ -130,9 +130,9 @@ class RemoteCalls(HistoryCalls):
                 [self._recall(each) for each in self.remotes()] if remote is None else [self._remote(remote)]
             )
             needs = remotes.select(self._objects, [self.resolve(revision)], wanted)
-            return remotes.bring(self._local, [self._open(each) for each in chosen], needs, max_bytes, report)
+            return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
         target = self._remote(remote)
-        fetched = remotes.fetch(self._local, self._open(target), branches, prune, self._author)
+        fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author)
         self._remember(target)
         return fetched
 
@@ -158,14 +158,16 @@ class RemoteCalls(HistoryCalls):
         was = self._standing
         with self._tree.moving(was, own) as moving:
             moving.announce(None)
-            pulled = remotes.pull(self._local, self._open(target), own, self._author, branch, resolve)
+            # Merging reads samples that both changed; they come from the remote if they are not here.
+            local = Repository(self.local.store, self._objects, self.local.references)
+            pulled = remotes.pull(local, self._open(target), own, self._author, branch, resolve)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
         self._remember(target)
         self._arrived()
         if pulled.conflicts:
             there = f"{target.name or target.url}/{branch or own}"
-            raise conflict_error(pulled.conflicts, f"stock.merge({there!r}, resolve='ours')")
+            raise conflict_error(pulled.conflicts, "merge", there)
         return pulled
 
     def _own_branch(self, what: str) -> str:
@@ -178,20 +180,20 @@ class RemoteCalls(HistoryCalls):
         return self._standing.branch
 
     def _recall(self, name: str) -> Known:
-        return remotes.recall(self._local.store, name)
+        return remotes.recall(self.local.store, name)
 
     def _open(self, known: Known) -> Repository:
         if not known.name:
             return Repository.at(open_store(known.url))
-        return remotes.open_remote(self._local.store, known)
+        return remotes.open_remote(self.local.store, known)
 
     def _remember(self, known: Known) -> None:
-        if known.name and known.name not in remotes.names(self._local.store):
-            remotes.remember(self._local.store, known)
+        if known.name and known.name not in remotes.names(self.local.store):
+            remotes.remember(self.local.store, known)
 
     def _remote(self, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
         """The remote that is meant; one that is not known has the name ``""`` unless it is to be remembered."""
-        known = remotes.names(self._local.store)
+        known = remotes.names(self.local.store)
         if given is None:
             if not known:
                 raise NotFoundError(

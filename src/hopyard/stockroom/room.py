@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
 from hopyard.errors import UsageError
+from hopyard.stockroom.care_calls import CareCalls
 from hopyard.stockroom.git import Head, at, prepare, write
-from hopyard.stockroom.remote_calls import RemoteCalls
+from hopyard.stockroom.importers.registry import open_importer
+from hopyard.stockroom.importers.run import Progress
+from hopyard.stockroom.importing import Imported, import_columns
+from hopyard.stockroom.looking.exporting import export
 from hopyard.stockroom.remotes import KIND, Repository
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format
@@ -17,7 +22,7 @@ from hopyard.storage.oserrors import write_errors
 _MAIN = "main"
 
 
-class StockRoom(RemoteCalls):
+class StockRoom(CareCalls):
     """Versions of data, models and experiments, beside git.
 
     >>> stock = StockRoom.init("repo")
@@ -69,3 +74,41 @@ class StockRoom(RemoteCalls):
         tip = Repository.at(store).references.tip(f"heads/{_MAIN}").commit
         write(place.head, Head(_MAIN, tip))
         return cls(folder, enable_write)
+
+    def import_from(
+        self,
+        importer: str,
+        source: str | os.PathLike[str] | None = None,
+        options: Mapping[str, str] | None = None,
+        processes: int = 0,
+        message: str | None = None,
+        watch: Callable[[Progress], None] | None = None,
+        watch_download: Callable[[str, int, int | None], None] | None = None,
+    ) -> Imported:
+        """Import columns, and commit them. If it is interrupted, the same call goes on where it was.
+
+        Args:
+            importer: its name, as ``torchvision.cifar10`` or ``images``.
+            source: a file or folder; None: downloaded, where the importer can.
+            options: of the importer, as texts.
+            processes: that read; 0: this one.
+            message: of the commit; None: it names importer and source.
+            watch, watch_download: told how far it is.
+
+        Raises:
+            UsageError: no such importer; something else is staged.
+            DataError, CorruptError, ...: as the importer says. What was imported before stays staged.
+        """
+        self._check_open()
+        self._check_no_block("import")
+        with open_importer(importer, source, options) as opened:
+            opened.watch_download = watch_download
+            with type(self)(self.place.root, enable_write=True) as writer:
+                imported = import_columns(writer, importer, opened, processes, message, watch)
+        self._renew()
+        return imported
+
+    def export(self, path: str, target: str | os.PathLike[str]) -> Path:
+        """Write something out of a shelf as a file; see :func:`hopyard.stockroom.looking.exporting.export`."""
+        self._check_open()
+        return export(self, path, target)

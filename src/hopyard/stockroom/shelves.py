@@ -47,13 +47,14 @@ class Revision(Shelves):
     Args:
         objects: of the repository.
         digest: of the commit.
-        name: what messages call it; None: its digest.
+        name: what messages call it, beside its digest; None: nothing else.
     """
 
     def __init__(self, objects: Objects, digest: str, name: str | None = None) -> None:
         self._objects, self._name = objects, name or digest[:12]
         self.commit: Commit = read_commit(objects, digest)
-        self._view = Snapshot(objects, self.commit.root, self._name)
+        called = digest[:12] if name is None else f"{name} ({digest[:12]})"
+        self._view = Snapshot(objects, self.commit.root, called)
         locks = contextlib.ExitStack()
         locks.enter_context(reading(objects.store, digest))
         weakref.finalize(self, locks.close)

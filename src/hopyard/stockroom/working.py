@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -91,13 +91,13 @@ class WorkingTree:
         """What a commit moves."""
         return f"worktrees/{self.place.worktree}" if branch is None else f"heads/{branch}"
 
-    def catch_up(self, standing: Standing, by: str) -> None:
+    def catch_up(self, standing: Standing, by: Callable[[], str]) -> None:
         """Let the branch be where ``head.stock`` is, if that follows it: as after a ``git pull`` and a fetch."""
         if standing.branch is not None and standing.commit not in (None, standing.tip):
             name = f"heads/{standing.branch}"
             tip = self._local.references.tip(name)
             if tip.commit == standing.tip:
-                self._local.references.move(name, tip, standing.commit, by)
+                self._local.references.move(name, tip, standing.commit, by())
 
     def stage(self, commit: str | None) -> Stage:
         """What is written upon a commit."""

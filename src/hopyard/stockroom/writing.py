@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -62,9 +62,9 @@ class Room(Shelves):
             )
         read_format(store, KIND)
         index = self.place.objects / "index.sqlite"
-        self._local = Repository.at(store, index)
-        self._objects = Objects(store, index, Absent(self._local, fetch))
-        self._tree = WorkingTree(self.place, self._local)
+        self.local = Repository.at(store, index)
+        self._objects = Objects(store, index, Absent(self.local, fetch))
+        self._tree = WorkingTree(self.place, self.local)
         self._refresh()
         if enable_write:
             self._draft = self._begin()
@@ -87,7 +87,7 @@ class Room(Shelves):
             NotFoundError: nothing is called so, or more than one thing is.
         """
         self._check_open()
-        return resolve(self._objects, self._local.references, revision, self._standing.commit)
+        return resolve(self._objects, self.local.references, revision, self._standing.commit)
 
     def at(self, revision: str) -> Revision:
         """A revision, for reading only: ``stock.at("v1").data["image"]``. It may be pickled."""
@@ -202,17 +202,17 @@ class Room(Shelves):
         self._stand(self._tree.stand())
 
     def _stand(self, standing: Standing) -> None:
-        root = root_of(self._local, standing.commit)
+        root = root_of(self.local, standing.commit)
         self._standing, self._root = standing, root
         self._snapshot = Snapshot(self._objects, root, short(standing.commit))
         self._stage = self._tree.stage(standing.commit)
         self._locks.close()
         if standing.commit is not None:
-            self._locks.enter_context(reading(self._local.store, standing.commit))
+            self._locks.enter_context(reading(self.local.store, standing.commit))
 
     def _begin(self) -> Draft:
         """A draft with what is staged."""
-        self._tree.catch_up(self._standing, self._author)
+        self._tree.catch_up(self._standing, lambda: self._author)
         draft = Draft(self._objects, self._root, self._tell)
         self._apply_staged(draft)
         return draft
@@ -227,7 +227,7 @@ class Room(Shelves):
         if self._draft is None or not self._draft.changed:
             self._refresh()
             if self._draft is not None:
-                self._tree.catch_up(self._standing, self._author)
+                self._tree.catch_up(self._standing, lambda: self._author)
                 self._draft.rebase(self._root)
                 self._apply_staged(self._draft)
 
@@ -288,13 +288,12 @@ class Room(Shelves):
         draft = draft or self._draft
         assert draft is not None
         was = self._standing
-        if message is None:
-            message = _summary(draft.changes())
         parents = [*([] if was.commit is None else [was.commit]), *merged]
         with self._tree.moving(was, was.branch, self._known) as moving:
             reference = self._tree.reference(was.branch)
             commit = commit_draft(
-                draft, self._local.references, reference, parents, message, self._facts, moving.announce
+                draft, self.local.references, reference, parents,
+                message or partial(_summary_of, draft), self._facts, moving.announce,
             )
             moving.arrived(None if commit is None else commit.digest)
         if commit is None:
@@ -366,8 +365,9 @@ class Absent:
         self._bring(digests)
 
 
-def _summary(changes: Sequence[tuple[str, str]]) -> str:
+def _summary_of(draft: Draft) -> str:
     """A message for a commit that was given none."""
+    changes = draft.changes()
     named = [path if how == "changed" else f"{path} {how}" for path, how in changes[:_NAMED]]
     if len(changes) > _NAMED:
         named.append(f"{len(changes) - _NAMED} more")

@@ -64,7 +64,11 @@ def status_of(
         if standing.branch is not None and name.partition("/")[2] == standing.branch and standing.commit:
             here = len(ancestors(local.objects, [standing.commit], [tip]))
             remotes[name] = here, len(ancestors(local.objects, [tip], [standing.commit]))
-    advice = [text for text in (offer(place), place.exposed) if text is not None]
+    advice = [] if place.exposed is None else [place.exposed]
+    if offer(place) is not None:
+        advice.append(
+            "git does not know yet how to merge head.stock; let it call Hopyard: hopyard stock init --git-driver"
+        )
     return Status(
         standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice
     )

@@ -1,0 +1,151 @@
+"""``hopyard stock``: versions of data, models and experiments beside git."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hopyard.cli import stock_history, stock_remotes, stock_things
+from hopyard.cli.terminal import say
+from hopyard.stockroom.git import Head, Place, at, driver
+from hopyard.stockroom.looking.graph import graph as draw_graph
+from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom.working import short
+
+app = typer.Typer(
+    name="stock",
+    help="Versions of data, models and experiments, beside git.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def stock() -> None:
+    """Versions of data, models and experiments, beside git."""
+
+
+@app.command()
+def init(
+    path: Annotated[str, typer.Argument(help="The folder; it is made if need be.")] = ".",
+    git_driver: Annotated[
+        bool, typer.Option("--git-driver", help="Also let git merge call Hopyard for head.stock.")
+    ] = False,
+) -> None:
+    """Make a stockroom in a folder."""
+    if git_driver and at(Path(path)).head.exists():
+        _install_driver(at(Path(path)))
+        return
+    with StockRoom.init(path) as room:
+        say(f"a stockroom is in {room.place.root}; its objects are in {room.place.objects}")
+        if git_driver:
+            _install_driver(room.place)
+        if room.place.git is not None:
+            say(
+                "add head.stock to git, so that it knows which data belong to each of its commits: git add head.stock"
+            )
+        for text in room.status().advice:
+            say(text)
+    say("next: hopyard stock import NAME, or in Python: with StockRoom().enable_write() as stock: ...")
+
+
+def _install_driver(place: Place) -> None:
+    driver.install(place)
+    say("git merge now calls Hopyard for head.stock, in this clone. For others: git add .gitattributes")
+
+
+@app.command()
+def status() -> None:
+    """Show the branch, and what is staged."""
+    with StockRoom() as room:
+        say(str(room.status()))
+
+
+@app.command()
+def commit(
+    message: Annotated[
+        list[str], typer.Option("--message", "-m", help="What was done; several are its paragraphs.")
+    ],
+) -> None:
+    """Commit what is staged."""
+    with said_warnings(), StockRoom(enable_write=True) as room:
+        count = len(room.status().staged)
+        digest = room.commit("\n\n".join(message))
+        things = "thing" if count == 1 else "things"
+        say(f"committed {count} {things} as {short(digest)} on {room.head.branch or 'no branch'}")
+
+
+@app.command()
+def log(
+    revisions: Annotated[
+        list[str] | None, typer.Argument(help="Where to begin; none: where this is.")
+    ] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="Draw branches and merges.")] = False,
+    all_branches: Annotated[bool, typer.Option("--all", help="Of all branches, tags and remotes.")] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="So many commits at most.", min=1)
+    ] = None,
+) -> None:
+    """List commits, the latest first."""
+    with StockRoom() as room:
+        commits = room.log(*(revisions or []), limit=limit, branches="all" if all_branches else "these")
+        labels = room.labels()
+        drawn = draw_graph(commits) if graph else [("", commit) for commit in commits]
+        width = Console().width if Console().is_terminal else None
+        for lanes, each in drawn:
+            line = lanes
+            if each is not None:
+                time = datetime.fromisoformat(each.time).astimezone().strftime("%Y-%m-%d %H:%M")
+                named = "".join(f" ({label})" for label in labels.get(each.digest, []))
+                author = each.author.partition(" <")[0]
+                message = each.message.partition("\n")[0]
+                line = f"{lanes} {short(each.digest)} {time} {author}{named}  {message}".lstrip()
+            say(line if width is None or len(line) <= width else line[: width - 3] + "...")
+        if not commits:
+            say("nothing is committed yet")
+
+
+@app.command()
+def diff(
+    a: Annotated[
+        str | None, typer.Argument(help="From this revision; none: the commit that this is at.")
+    ] = None,
+    b: Annotated[str | None, typer.Argument(help="To this one; none: what is staged.")] = None,
+) -> None:
+    """Show what differs: samples, tensors and how far they moved, values, files."""
+    with StockRoom() as room:
+        say(str(room.diff(a, b)))
+
+
+@app.command(hidden=True)
+def merge_driver(base: str, ours: str, theirs: str, path: str) -> None:
+    """What git calls to merge head.stock: three versions of it, and which one it is."""
+    with StockRoom(Path(path).parent) as room:
+
+        def merge(_: Head, mine: Head, other: Head) -> Head:
+            return room.merge_heads(mine, other)
+
+        raise typer.Exit(driver.run(Path(base), Path(ours), Path(theirs), merge))
+
+
+@contextmanager
+def said_warnings() -> Iterator[None]:
+    """Warnings of the room as lines on standard error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        typer.echo(str(warning.message), err=True)
+
+
+stock_history.add(app)
+stock_things.add(app)
+stock_remotes.add(app)

@@ -1,0 +1,179 @@
+"""``hopyard stock``: remotes and care."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import typer
+
+from hopyard.cli.stock_history import Resolve
+from hopyard.cli.stock_things import describe_bytes
+from hopyard.cli.terminal import RowProgress, say
+from hopyard.errors import UsageError
+from hopyard.stockroom.remotes import Brought, Progress
+from hopyard.stockroom.remotes.transfer import Report
+from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom.working import short
+
+Remote = Annotated[
+    str | None, typer.Argument(help="A remote's name, URL or folder; none: origin, or the only one.")
+]
+Names = Annotated[list[str] | None, typer.Option(help="Repeat it for several; '*': all.")]
+
+
+def clone(
+    url: Annotated[str, typer.Argument(help="Where a stockroom was pushed to: a URL or a folder.")],
+    path: Annotated[str, typer.Argument(help="The new folder.")],
+) -> None:
+    """Make a copy of history and metadata. Data come when they are read, or by fetch."""
+    with StockRoom.clone(url, path) as room:
+        on = f"branch {room.head.branch} at {short(room.head.commit)}"
+        say(f"cloned to {room.place.root}: {on}, {len(room.log(branches='all'))} commits")
+        for text in room.status().advice:
+            say(text)
+    say("data come when they are read; by name: hopyard stock fetch --data NAME")
+
+
+def push(
+    remote: Remote = None,
+    branch: Annotated[
+        list[str] | None, typer.Option(help="HERE or HERE:THERE; none: the one that this is on.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag to push.")] = None,
+    name: Annotated[str | None, typer.Option(help="What a new remote is called from now on.")] = None,
+) -> None:
+    """Send the branch, and all that it needs, to a remote."""
+    branches = None
+    if branch:
+        branches = {here: there or here for here, _, there in (each.partition(":") for each in branch)}
+    with StockRoom() as room, RowProgress(unit="bytes") as progress:
+        pushed = room.push(remote, branches, tag or (), name, report=_report(progress, "sending"))
+    for each, (before, now) in pushed.branches.items():
+        say(f"{each}: {'new' if before is None else short(before)} -> {short(now)}")
+    for each, commit in pushed.tags.items():
+        say(f"tag {each}: {short(commit)}")
+    if pushed.branches or pushed.tags:
+        say(f"{pushed.objects:,} objects, {describe_bytes(pushed.nbytes)}")
+    else:
+        say("nothing is new; the remote has all of it")
+
+
+def pull(
+    remote: Remote = None,
+    branch: Annotated[str | None, typer.Option(help="The remote's; none: of the same name.")] = None,
+    resolve: Resolve = None,
+) -> None:
+    """Fetch, and merge the remote's branch into this one."""
+    with StockRoom() as room:
+        pulled = room.pull(remote, branch, resolve.value if resolve else None)
+        how = {"nothing": "nothing is new", "forward": "fast-forward", "merged": "merged"}[pulled.how]
+        say(f"{how}: {room.head.branch} is at {short(pulled.commit)}")
+
+
+def fetch(
+    remote: Remote = None,
+    data: Names = None,
+    keys: Annotated[str | None, typer.Option(help="FIRST:STOP, or one key, or several with commas.")] = None,
+    model: Names = None,
+    run: Names = None,
+    at: Annotated[str, typer.Option("--at", help="The revision of which the data are.")] = "HEAD",
+    history: Annotated[bool, typer.Option("--history", help="Of all revisions before it, too.")] = False,
+    max_bytes: Annotated[int | None, typer.Option(help="Leave what does not fit.", min=0)] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Forget branches that the remote has no more.")
+    ] = False,
+) -> None:
+    """Bring what is new in a remote's history; or with names, data."""
+    with StockRoom() as room, RowProgress(unit="bytes") as progress:
+        done = room.fetch(
+            remote, data=_names(data), keys=_keys(keys), models=_names(model), runs=_names(run), revision=at,
+            history=history, max_bytes=max_bytes, prune=prune, report=_report(progress, "fetching"),
+        )  # fmt: skip
+    if isinstance(done, Brought):
+        say(f"{done.objects:,} objects, {describe_bytes(done.nbytes)}")
+        for thing, left in done.left.items():
+            say(f"left: {left.objects:,} objects of {thing}, {describe_bytes(left.nbytes)}")
+        return
+    for name, (before, now) in done.branches.items():
+        say(f"{name}: {'new' if before is None else short(before)} -> {short(now)}")
+    for name, commit in done.tags.items():
+        say(f"tag {name}: {short(commit)}")
+    for name, commit in done.differing.items():
+        say(f"tag {name} is {short(commit)} there and another commit here; it stays")
+    for name in done.gone:
+        say(f"{name} is gone from the remote{'' if prune else '; --prune forgets it here'}")
+    if not (done.branches or done.tags):
+        say("nothing is new")
+
+
+def verify(
+    repair_from: Annotated[
+        str | None, typer.Option("--repair-from", help="A remote that has what is damaged or missing.")
+    ] = None,
+) -> None:
+    """Check every byte that is here. Status 1 if something is wrong."""
+    with StockRoom() as room:
+        with RowProgress(unit="bytes") as progress:
+            verified = room.verify(repair_from, lambda done, total: progress("checking", done, total))
+        say(str(verified))
+        if not verified.ok:
+            if repair_from is None and room.remotes():
+                say(f"to repair it: hopyard stock verify --repair-from {next(iter(room.remotes()))}")
+            raise typer.Exit(1)
+
+
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+) -> None:
+    """Delete what nothing needs any more, and pack the rest anew."""
+    with StockRoom() as room:
+        say(str(room.gc(dry_run, say)))
+
+
+def purge(
+    column: Annotated[str, typer.Argument(help="The column.")],
+    key: Annotated[
+        list[str], typer.Option("--key", help="Of a sample; repeat it for several. 'text' is a string.")
+    ],
+    why: Annotated[str, typer.Option("--why", help="For the record, which stays.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove samples from all of history, for good."""
+    keys = [int(each) if each.lstrip("-").isdecimal() else each.strip("'") for each in key]
+    name = column.removeprefix("data/")
+    if not yes:
+        typer.confirm(f"Remove {len(keys)} samples of {name} from all versions for good?", abort=True)
+    with StockRoom() as room:
+        say(str(room.purge(name, keys, why)))
+
+
+def _names(given: list[str] | None) -> Sequence[str] | Literal[True]:
+    return True if given == ["*"] else given or []
+
+
+def _keys(text: str | None) -> range | list[int | str] | None:
+    if text is None:
+        return None
+    first, sign, stop = text.partition(":")
+    if sign:
+        try:
+            return range(int(first), int(stop))
+        except ValueError:
+            raise UsageError(
+                f"--keys {text!r} must be FIRST:STOP, two whole numbers, or keys with commas."
+            ) from None
+    return [int(each) if each.lstrip("-").isdecimal() else each for each in text.split(",")]
+
+
+def _report(progress: RowProgress, phase: str) -> Report:
+    def told(now: Progress) -> None:
+        progress(phase, now.nbytes, now.total)
+
+    return told
+
+
+def add(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (clone, push, pull, fetch, verify, gc, purge):
+        app.command()(command)

@@ -1,0 +1,252 @@
+"""``hopyard stock``: what is on the shelves, and ways in and out."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hopyard.cli.terminal import RowProgress, console, describe_seconds, say
+from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.stockroom.data.leaks import leaks as find_leaks
+from hopyard.stockroom.git import find
+from hopyard.stockroom.importers.registry import find_importer, importer_names
+from hopyard.stockroom.looking.exporting import export as export_thing
+from hopyard.stockroom.looking.listing import list_shelves
+from hopyard.stockroom.models import describe
+from hopyard.stockroom.records import ModelRecord
+from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom.shelves import Shelves
+from hopyard.stockroom.working import short
+
+_MOST = 20
+_BARS = " ▁▂▃▄▅▆▇█"
+
+ThingPath = Annotated[str, typer.Argument(help="SHELF/NAME: data/image, model/resnet, experiment/lr.")]
+At = Annotated[str | None, typer.Option("--at", help="A revision; none: what is here, with what is staged.")]
+
+
+def import_(
+    name: Annotated[str | None, typer.Argument(help="An importer; none: all are listed.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", help="The archive, file or folder; none: it is downloaded.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="A setting of the importer: name=value.")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="That read; 0: this one.", min=0)] = 0,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
+) -> None:
+    """Import a dataset, and commit it. An interrupted import goes on when it is run again."""
+    if name is None:
+        for each in importer_names():
+            say(each)
+        return
+    importer = find_importer(name)
+    if source is None and importer.needs_source:
+        raise UsageError(f"{name} reads what you have. Give its place: --from PATH.\n\n{importer.help()}")
+    options = dict(_option(each) for each in option or ())
+    began = time.monotonic()
+    with _found_or_made() as room, RowProgress(unit="samples") as progress:
+        imported = room.import_from(
+            name, source, options, processes, message,
+            watch=lambda now: progress(name, now.done, now.total),
+            watch_download=lambda file, done, total: progress(file, done, total),
+        )  # fmt: skip
+        seconds = time.monotonic() - began
+    new = sum(imported.columns.values()) - imported.resumed
+    for column, count in imported.columns.items():
+        say(f"data/{column}: {count:,} samples")
+    again = f"; {imported.resumed:,} were there from an interrupted import" if imported.resumed else ""
+    say(f"{new:,} samples in {describe_seconds(seconds)}, {new / seconds:,.0f} samples/s{again}")
+    say(f"committed as {short(imported.commit)} on {room.head.branch or 'no branch'}")
+
+
+def _found_or_made() -> StockRoom:
+    try:
+        find()
+    except NotFoundError:
+        room = StockRoom.init()
+        say(f"a stockroom is in {room.place.root}; its objects are in {room.place.objects}")
+        return room
+    return StockRoom()
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise UsageError(f"--option {text!r} must be name=value.")
+    return name, value
+
+
+def export(
+    path: ThingPath,
+    target: Annotated[str, typer.Argument(help="A file (.npy, .parquet, .safetensors, .json) or a folder.")],
+    at: At = None,
+) -> None:
+    """Write something out of a shelf as a file that other programs read."""
+    with StockRoom(enable_write=at is None) as room:
+        file = export_thing(room if at is None else room.at(at), path, target)
+        size = sum(each.stat().st_size for each in ([file] if file.is_file() else file.iterdir()))
+        say(f"{path}: {describe_bytes(size)} in {file}")
+
+
+def list_(
+    shelf: Annotated[str | None, typer.Argument(help="data, model, experiment or run; none: all.")] = None,
+    at: At = None,
+) -> None:
+    """List what is on the shelves."""
+    shelves = ("data", "model", "experiment", "run")
+    if shelf is not None and shelf not in shelves:
+        raise UsageError(
+            f"there is no shelf {shelf!r}{nearest(shelf, shelves, '.')} Shelves: {', '.join(shelves)}."
+        )
+    with StockRoom(enable_write=at is None) as room:
+        shown: Shelves = room if at is None else room.at(at)
+        table = _table("", "", "samples", "size")
+        for each in list_shelves(shown, shelf):  # type: ignore[arg-type]
+            count = "" if each.count is None else f"{each.count:,}"
+            table.add_row(
+                each.path, each.what, count, "" if each.nbytes is None else describe_bytes(each.nbytes)
+            )
+        if table.row_count:
+            console().print(table)
+        else:
+            say(f"nothing is {'on the shelf' if shelf else 'on the shelves'} {shelf or ''}".rstrip())
+
+
+def inspect(
+    path: ThingPath,
+    at: At = None,
+    against: Annotated[
+        str | None, typer.Option("--against", help="Of a model: how far it moved since this revision.")
+    ] = None,
+) -> None:
+    """Show one thing: a model's tensors with norms and histograms; a column's first samples; a run."""
+    with StockRoom(enable_write=at is None) as room:
+        shown: Shelves = room if at is None else room.at(at)
+        shelf, _, name = path.partition("/")
+        if shelf == "model":
+            other = None if against is None else room.at(against).model.record(name)
+            _show_model(shown, name, other)
+        elif shelf == "data":
+            _show_data(shown.data[name], name)
+        elif shelf == "experiment":
+            say(repr(shown.experiment[name]))
+        elif shelf == "run":
+            _show_run(shown.experiment.run(name))
+        else:
+            raise UsageError(f"{path!r} names no thing of a shelf. hopyard stock list shows what there is.")
+
+
+def _show_model(shelves: Shelves, name: str, other: ModelRecord | None) -> None:
+    facts = describe(shelves.model, name, other)
+    total = sum(fact.nbytes for fact in facts if fact.change != "removed")
+    say(f"{len(facts)} tensors, {describe_bytes(total)}")
+    table = _table(
+        "tensor", "dtype", "shape", "norm", "mean", "std", "histogram", *(["moved"] if other else [])
+    )
+    for fact in facts:
+        shape = "x".join(map(str, fact.shape)) or "scalar"
+        if fact.spread is None:
+            cells = ["", "", "", ""]
+        else:
+            spread = fact.spread
+            cells = [f"{number:.3g}" for number in (spread.norm, spread.mean, spread.std)]
+            cells.append(_bars(spread.histogram))
+        moved: list[str] = []
+        if other is not None:
+            moved = [fact.change or ""] if fact.moved is None else [f"{fact.moved:.3g}"]
+        table.add_row(fact.path, fact.dtype, shape, *cells, *moved)
+    console().print(table)
+
+
+def _bars(histogram: tuple[int, ...]) -> str:
+    most = max(histogram, default=0) or 1
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in histogram)
+
+
+def _show_data(item: Any, name: str) -> None:
+    if hasattr(item, "schema"):
+        say(f"dataset {name}: {len(item):,} rows")
+        for column in item.schema:
+            say(f"    {column}")
+        return
+    shape = ", ".join("?" if length is None else str(length) for length in item.shape)
+    say(f"{item.kind} column of {len(item):,} samples, {describe_bytes(item.nbytes)}")
+    if item.kind == "tensor":
+        say(f"dtype {item.dtype}, shape ({shape})")
+    for key, _ in zip(item, range(_MOST // 2), strict=False):
+        sample = item[key]
+        text = repr(sample) if not hasattr(sample, "ndim") or sample.ndim == 0 else _short_array(sample)
+        say(f"    [{key!r}] {text if len(text) <= 70 else text[:67] + '...'}")
+    if len(item) > _MOST // 2:
+        say(f"    and {len(item) - _MOST // 2:,} more")
+
+
+def _short_array(array: Any) -> str:
+    values = array.reshape(-1)[:6].tolist()
+    shown = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
+    return f"{list(array.shape)} {', '.join(shown)}"
+
+
+def _show_run(run: Any) -> None:
+    say(f"run {run.id}: {run.status}, {describe_seconds(run.seconds)}")
+    for title, values in (("params", run.params), ("tags", run.tags)):
+        for name, value in values.items():
+            say(f"    {title} {name} = {value!r}")
+    for name, (steps, values) in run.metrics.items():
+        if len(values):
+            say(f"    metric {name}: {len(values):,} values, last {values[-1]:.6g} at step {steps[-1]}")
+    for name, size in run.artifacts.items():
+        say(f"    artifact {name}: {describe_bytes(size)}")
+    if run.error is not None:
+        say(f"    {run.error['kind']}: {run.error['message']}")
+
+
+def leaks(
+    first: Annotated[str, typer.Argument(help="A column or dataset, such as train.")],
+    second: Annotated[str, typer.Argument(help="Another one, such as val.")],
+    columns: Annotated[
+        str | None, typer.Option(help="Of datasets: compare these, with commas between.")
+    ] = None,
+    at: At = None,
+) -> None:
+    """Find samples that stand in both of two columns or datasets."""
+    with StockRoom(enable_write=at is None) as room:
+        data = (room if at is None else room.at(at)).data
+        names = None if columns is None else [name.strip() for name in columns.split(",")]
+        found = find_leaks(data[first.removeprefix("data/")], data[second.removeprefix("data/")], names)
+    say(str(found))
+    for pair in found.pairs[:_MOST]:
+        say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
+    if len(found.pairs) > _MOST:
+        say(f"    and {len(found.pairs) - _MOST:,} more")
+
+
+def describe_bytes(count: int) -> str:
+    """A size as people say it, in powers of 1000."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, title in enumerate(titles):
+        is_number = title in ("samples", "size", "norm", "mean", "std", "moved")
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=number > 0, overflow="fold")
+    return table
+
+
+def add(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("import")(import_)
+    app.command("list")(list_)
+    for command in (export, inspect, leaks):
+        app.command()(command)

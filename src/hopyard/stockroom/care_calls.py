@@ -1,0 +1,87 @@
+"""What a stockroom does to stay sound and small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from hopyard.stockroom import care
+from hopyard.stockroom.care import Collected, PurgeReport, Verified
+from hopyard.stockroom.care.garbage import Tell
+from hopyard.stockroom.maps import Key
+from hopyard.stockroom.remote_calls import RemoteCalls
+from hopyard.stockroom.remotes import Repository
+
+
+class CareCalls(RemoteCalls):
+    """Verify, gc, purge."""
+
+    def verify(
+        self,
+        repair_from: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Verified:
+        """Check every byte that is here against its digest, and that all is here that should be.
+
+        Args:
+            repair_from: a remote from which to bring what is damaged or missing; None: nothing is changed.
+            progress: told the bytes that are checked, and those of all.
+
+        Returns:
+            All problems; ``.ok`` if there is none, or none is left.
+        """
+        self._check_open()
+        remote = None if repair_from is None else self._open(self._remote(repair_from))
+        verified = care.verify(self.local, remote, progress)
+        self._objects.refresh()
+        return verified
+
+    def gc(self, dry_run: bool = False, tell: Tell | None = None) -> Collected:
+        """Delete what no branch, tag, remote's branch, staged write, open reader or git commit needs, and pack the rest
+        anew.
+
+        Args:
+            dry_run: only say what would be done. tell: told, in words, if others are waited for.
+
+        Raises:
+            StorageError: somebody writes all the time, or git's history cannot be read. Nothing was deleted.
+            UsageError: within a block.
+        """
+        self._let_go("gc")
+        collected = care.gc(self.local, self.place, dry_run, tell=tell)
+        self._objects.refresh()
+        return collected
+
+    def purge(self, column: str, key: Key | Sequence[Key], why: str = "no reason was given") -> PurgeReport:
+        """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
+        stay; their keys are still listed, and reading them raises ``PurgedError``. Remotes follow when they are pushed
+        to.
+
+        Args:
+            key: one, or a list.
+            why: for the record, which stays.
+
+        Raises:
+            NotFoundError: no version has such a sample. UsageError: within a block. Nothing was changed.
+        """
+        self._let_go("purge")
+        repository = Repository(self.local.store, self._objects, self.local.references)
+        report = care.purge(repository, column, key, why, self._author, self.place)
+        self._objects.refresh()
+        if self._draft is not None:  # what was staged of it is gone, too
+            self._draft.close()
+            self._draft = self._begin()
+        return report
+
+    def _let_go(self, what: str) -> None:
+        """Hold no lock against the collector: all that is staged is durable.
+
+        Raises:
+            UsageError: within a block.
+        """
+        self._check_open()
+        self._check_no_block(what)
+        if self._draft is not None:
+            self._draft.close()
+            self._draft = self._begin()
+            self._draft.release()

@@ -1,0 +1,148 @@
+"""Importing: what an importer reads becomes columns, staged as it goes, so that it can go on after a kill.
+
+Beside the stage lies ``stage/<worktree>.importing``: which importer and source it is. What is staged of a column says
+how far it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.errors import UsageError
+from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
+from hopyard.stockroom.importers.run import Progress, read_columns
+from hopyard.stockroom.writing import Room
+from hopyard.storage import Store
+
+_AT_ONCE = 64 << 20  # bytes after which what came is staged: what a kill costs at most
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import did.
+
+    Attributes:
+        commit: its digest.
+        columns: their names, and how many samples each has.
+        resumed: samples of all columns that an interrupted import had brought before.
+    """
+
+    commit: str
+    columns: dict[str, int]
+    resumed: int
+
+
+def import_columns(
+    room: Room,
+    name: str,
+    importer: Importer,
+    processes: int = 0,
+    message: str | None = None,
+    watch: Callable[[Progress], None] | None = None,
+) -> Imported:
+    """Import all columns of an open importer into a room that is open for writing, and commit them.
+
+    Columns of the same names that are there are replaced.
+
+    Raises:
+        UsageError: something else is staged.
+    """
+    draft = room.view
+    assert isinstance(draft, Draft)
+    columns = importer.columns()
+    begun = _Begun(room, name, importer, columns)
+    done = begun.samples(draft) if begun.is_this else {}
+    if not begun.is_this:
+        if draft.changed:
+            raise UsageError(
+                f"something is staged, which the commit of the import {name!r} would have as well. Commit it (hopyard "
+                "stock commit), or discard it (hopyard stock reset)."
+            )
+        begun.write()
+    _write(draft, columns, done, processes, watch)
+    identity = json.dumps(importer.identity(), sort_keys=True, ensure_ascii=False)
+    text = f"Import {name}" if message is None else message
+    commit = room.commit(f"{text}\n\n{identity}")
+    begun.remove()
+    return Imported(commit, {column.name: column.count for column in columns}, sum(done.values()))
+
+
+def _write(
+    draft: Draft,
+    columns: list[ColumnSource],
+    done: dict[str, int],
+    processes: int,
+    watch: Callable[[Progress], None] | None,
+) -> None:
+    sources = {column.name: column for column in columns}
+    chunks = read_columns(columns, processes=processes, start=done, watch=watch)
+    chunk = next(chunks, None)
+    while chunk is not None:
+        nbytes = 0
+        with draft.held():
+            while chunk is not None and nbytes < _AT_ONCE:
+                column, first, samples = chunk
+                _add(draft, sources[column], first, samples)
+                nbytes += _size(samples)
+                chunk = next(chunks, None)
+        draft.tell()
+
+
+def _add(draft: Draft, source: ColumnSource, first: int, samples: Samples) -> None:
+    column = draft.column(source.name)
+    values: Any = samples
+    if source.keys is not None:
+        values = dict(zip(source.keys(first, first + len(samples)), samples, strict=True))
+    if first == 0:
+        draft.set("data", source.name, None)
+        column = draft.column(source.name)
+    if source.keys is None:
+        column.extend(values)
+    else:
+        column.update(values)
+
+
+def _size(samples: Samples) -> int:
+    if isinstance(samples, list):
+        return sum(len(each) if isinstance(each, str | bytes) else each.nbytes for each in samples)
+    return samples.nbytes
+
+
+class _Begun:
+    """What says that an import is under way upon a commit."""
+
+    def __init__(self, room: Room, name: str, importer: Importer, columns: list[ColumnSource]) -> None:
+        self._store: Store = room.local.store
+        self._object = f"stage/{room.place.worktree}.importing"
+        self._columns = columns
+        self._value = json.dumps(
+            {
+                "base": room.head.commit, "columns": [[each.name, each.count] for each in columns],
+                "identity": importer.identity(), "importer": name,
+            },
+            sort_keys=True,
+        ).encode()  # fmt: skip
+
+    @property
+    def is_this(self) -> bool:
+        """Whether the same import was begun before."""
+        return self._store.exists(self._object) and self._store.get(self._object) == self._value
+
+    def samples(self, draft: Draft) -> dict[str, int]:
+        """By column, how many came before."""
+        there = {path for path, _ in draft.changes()}
+        return {
+            column.name: len(draft.column(column.name))
+            for column in self._columns
+            if f"data/{column.name}" in there
+        }
+
+    def write(self) -> None:
+        self._store.put(self._object, self._value)
+
+    def remove(self) -> None:
+        self._store.delete(self._object)

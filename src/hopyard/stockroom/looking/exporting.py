@@ -1,0 +1,191 @@
+"""Things of a shelf as files that other programs read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hopyard.data import Dataset
+from hopyard.errors import NotFoundError, UsageError
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.models import export_safetensors
+from hopyard.stockroom.quoting import quoted
+from hopyard.stockroom.shelves import Shelves
+from hopyard.storage.oserrors import write_errors
+from hopyard.storage.temporary import temporary_name
+
+_AT_ONCE = 32 << 20  # bytes
+
+
+def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
+    """Write one thing out of a shelf; what is at ``target`` is replaced when all is written.
+
+    ================  ==========================================================================================
+    ``data/NAME``     of a column ``.npy``: all samples in the order of their keys, which are of one shape;
+                      ``.parquet``: columns ``key`` and the name; else a folder with a file for each sample. Of a
+                      dataset a folder with its Parquet files.
+    ``model/NAME``    ``.safetensors``
+    ``experiment/X``  ``.json``
+    ================  ==========================================================================================
+
+    Raises:
+        NotFoundError: there is no such thing; UsageError: it cannot be written so.
+    """
+    shelf, _, name = path.partition("/")
+    file = Path(target)
+    if not file.parent.is_dir():
+        raise NotFoundError(
+            f"{path} cannot be exported to {file}: there is no directory {file.parent}. Make it."
+        )
+    if shelf == "model":
+        _check_suffix(path, file, ".safetensors")
+        shelves.model.record(name)
+        export_safetensors(shelves.model, name, file)
+    elif shelf == "experiment":
+        _check_suffix(path, file, ".json")
+        text = json.dumps(shelves.experiment[name], indent=2, ensure_ascii=False)
+        _replaced(file, lambda temporary: _write_text(temporary, text))
+    elif shelf == "data":
+        _export_data(path, shelves.data[name], file)
+    else:
+        raise UsageError(
+            f"{path!r} names no thing of a shelf. Write data/NAME, model/NAME or experiment/NAME."
+        )
+    return file
+
+
+def _export_data(path: str, item: Any, file: Path) -> None:
+    column = item.snapshot() if isinstance(item, ColumnDraft) else item
+    if isinstance(column, Dataset):
+        _check_suffix(path, file, "")
+        _replaced(file, lambda temporary: _write_dataset(column, temporary))
+    elif file.suffix == ".npy":
+        if column.kind != "tensor" or None in column.shape:
+            raise UsageError(
+                f"{path} has samples of {'different shapes' if column.kind == 'tensor' else column.kind}, which .npy "
+                "does not hold. Export it as .parquet, or as a folder (a name without a suffix)."
+            )
+        _replaced(file, lambda temporary: _write_npy(column, temporary))
+    elif file.suffix == ".parquet":
+        _replaced(file, lambda temporary: _write_parquet(path, column, temporary))
+    else:
+        _check_suffix(path, file, "")
+        _replaced(file, lambda temporary: _write_folder(column, temporary))
+
+
+def _check_suffix(path: str, file: Path, suffix: str) -> None:
+    if file.suffix != suffix:
+        kinds = {
+            "": "a folder (a name without a suffix)"
+            + (", .npy or .parquet" if path.startswith("data/") else "")
+        }
+        raise UsageError(
+            f"{path} cannot be exported to {file.name}: it is written as {kinds.get(suffix, suffix)}."
+        )
+
+
+def _replaced(file: Path, write: Callable[[Path], None]) -> None:
+    temporary = file.with_name(file.name + temporary_name())
+    try:
+        with write_errors(file):
+            write(temporary)
+            if file.is_dir() and any(file.iterdir()):
+                raise UsageError(f"the folder {file} is not empty. Give another one, or empty it.")
+            if file.is_dir():
+                file.rmdir()
+            temporary.replace(file)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def _blocks(column: Column) -> Iterator[Any]:
+    """Numbers of samples, some at a time."""
+    step = max(1, _AT_ONCE // max(1, column.nbytes // max(1, len(column))))
+    for first in range(0, len(column), step):
+        yield np.arange(first, min(first + step, len(column)))
+
+
+def _write_text(file: Path, text: str) -> None:
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def _write_npy(column: Column, file: Path) -> None:
+    first = np.asarray(column.take(np.arange(min(1, len(column)))))
+    with file.open("wb") as out:
+        header = np.lib.format.header_data_from_array_1_0(first)
+        header["shape"] = (len(column), *first.shape[1:])
+        np.lib.format.write_array_header_2_0(out, header)
+        for rows in _blocks(column):
+            out.write(np.ascontiguousarray(column.take(rows)).data)
+
+
+def _write_parquet(path: str, column: Column, file: Path) -> None:
+    keys = list(column.keys())
+    kinds = {type(key) for key in keys}
+    if len(kinds) > 1 or tuple in kinds:
+        raise UsageError(
+            f"{path} has keys of several kinds, which one column of Parquet does not hold. Export it as a folder."
+        )
+    writer: pq.ParquetWriter | None = None
+    for rows in _blocks(column) if keys else [np.arange(0)]:
+        values = _arrow(column.take(rows))
+        names = pa.array([keys[row] for row in rows], pa.string() if kinds == {str} else pa.int64())
+        table = pa.table({"key": names, column.name: values})
+        writer = writer or pq.ParquetWriter(file, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+
+
+def _arrow(values: Any) -> pa.Array:
+    if isinstance(values, list):
+        if values and isinstance(values[0], np.ndarray):
+            if any(value.ndim != 1 for value in values):
+                raise UsageError(
+                    "samples of several shapes are lists in Parquet only if they have one dimension."
+                )
+            return pa.array(values)
+        return pa.array(values)
+    array = np.asarray(values)
+    for length in reversed(array.shape[1:]):
+        if length == 0:
+            raise UsageError("samples without elements cannot be columns of Parquet. Export them as .npy.")
+    flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+    for length in reversed(array.shape[1:]):
+        flat = pa.FixedSizeListArray.from_arrays(flat, length)
+    return flat
+
+
+def _write_folder(column: Column, folder: Path) -> None:
+    folder.mkdir()
+    for key, sample in column.items():
+        parts = key if isinstance(key, tuple) else (key,)
+        name = "--".join(quoted(str(part)) for part in parts)
+        if isinstance(sample, str):
+            (folder / f"{name}.txt").write_text(sample, encoding="utf-8")
+        elif isinstance(sample, bytes):
+            (folder / f"{name}.bin").write_bytes(sample)
+        elif isinstance(sample, dict):
+            for part, value in sample.items():
+                np.save(folder / f"{name}--{quoted(str(part))}.npy", np.asarray(value))
+        else:
+            np.save(folder / f"{name}.npy", np.asarray(sample))
+
+
+def _write_dataset(dataset: Dataset, folder: Path) -> None:
+    folder.mkdir()
+    assert dataset.store is not None
+    for entry in dataset.store.list():
+        (folder / entry.name).write_bytes(dataset.store.get(entry.name))
