@@ -27,7 +27,7 @@ def commit_draft(
     references: References,
     reference: str,
     parents: Sequence[str],
-    message: str,
+    message: str | Callable[[], str],
     facts: Facts,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Commit | None:
@@ -37,6 +37,7 @@ def commit_draft(
         reference: what is to move: ``heads/<branch>``; or, of a working tree that is at no branch, ``worktrees/<id>``,
             which only this working tree moves.
         parents: the commits that it follows: the one that the draft was begun from first, then merged ones.
+        message: of the commit; or what gives it, called when the draft is written: then what changed is soon found.
         announce: told the digest of a commit that is stored, before the reference is moved to it.
 
     Raises:
@@ -49,6 +50,7 @@ def commit_draft(
         author, git = asked.result()
     if root == draft.base and len(parents) < 2:
         return None
+    text = message if isinstance(message, str) else message()
     detached = not reference.startswith("heads/")
     while True:
         tip = references.tip(reference)
@@ -56,7 +58,7 @@ def commit_draft(
         if not detached and tip.commit is not None and tip.commit not in parents:
             merged = _onto(draft, reference, tip.commit, root)
             follows[:1] = [tip.commit]
-        commit = write_commit(draft.writer, merged, list(dict.fromkeys(follows)), message, author, git)
+        commit = write_commit(draft.writer, merged, list(dict.fromkeys(follows)), text, author, git)
         draft.publish()
         announce(commit.digest)
         if references.move(reference, tip, commit.digest, author) is not None:
