@@ -80,8 +80,11 @@ def test_a_validation_set_is_split_off_a_dataset_by_row_groups(
     run = search(store, num_models=1).fit(datasets.data["train"]).run
     assert not copied(store)
     assert run.broken_rules() == []
-    again = search(store, num_models=1).fit(datasets.at("v1").data["train"]).run
+    old = datasets.at("v1")
+    again = search(store, num_models=1).fit(old.data["train"]).run
     assert again.run_id == run.run_id  # the same rows: found finished
+    other = search(store, num_models=1, seed=1).fit(old.data["train"]).run
+    assert other.state.header["data"]["train"] == f"dataset 'train' of v1 ({old.commit.digest[:12]})"
 
 
 def test_samples_of_columns_are_trained_on_where_they_lie(

@@ -58,6 +58,9 @@ def describe(
     settings, header = run.settings, run.state.header
     say(f"run {run_id}: {run.status}, {settings['kind']} search, seed {settings['seed']}")
     say(f"search space: {settings['search_space']}")
+    trained_on = (header.get("data") or {}).get("train")
+    if trained_on is not None:
+        say(f"trained on {trained_on}")
     layout = header["layout"]
     say(f"{_counted(run)}, {header['num_epochs']} epochs over {layout['train']} partitions\n")
     console().print(leaderboard(run, most))

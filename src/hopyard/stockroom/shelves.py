@@ -53,7 +53,7 @@ class Revision(Shelves):
     def __init__(self, objects: Objects, digest: str, name: str | None = None) -> None:
         self._objects, self._name = objects, name or digest[:12]
         self.commit: Commit = read_commit(objects, digest)
-        called = digest[:12] if name is None else f"{name} ({digest[:12]})"
+        called = digest[:12] if self._name == digest[:12] else f"{self._name} ({digest[:12]})"
         self._view = Snapshot(objects, self.commit.root, called)
         locks = contextlib.ExitStack()
         locks.enter_context(reading(objects.store, digest))
