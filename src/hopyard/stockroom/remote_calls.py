@@ -158,9 +158,12 @@ class RemoteCalls(HistoryCalls):
         was = self._standing
         with self._tree.moving(was, own) as moving:
             moving.announce(None)
-            # Merging reads samples that both changed; they come from the remote if they are not here.
-            local = Repository(self.local.store, self._objects, self.local.references)
-            pulled = remotes.pull(local, self._open(target), own, self._author, branch, resolve)
+            # Merging reads samples that both changed; they come from the remotes if they are not here.
+            others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
+            opened = self._open(target)
+            absent = remotes.OnDemand(self.local, [opened, *others])
+            local = Repository.at(self.local.store, self.place.objects / "index.sqlite", absent)
+            pulled = remotes.pull(local, opened, own, self._author, branch, resolve)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
         self._remember(target)

@@ -29,6 +29,7 @@ NAMES = st.sampled_from(["image", "text"])
 BRANCHES = ["main", "dev", "x/y"]
 NUMBERS = st.integers(0, 4)
 PEERS = st.sampled_from(["ada", "bob"])
+WHICH = st.integers(0, 20)
 RESOLVE = st.sampled_from([None, "ours", "theirs"])
 
 
@@ -105,6 +106,11 @@ class Machine(RuleBasedStateMachine):
 
     def committed(self, commit: str | None) -> Content:
         return {} if commit is None else self.commits[commit]
+
+    def earlier(self, commit: str, which: int) -> str:
+        """The commit or one that it follows, the same in each run, though digests are others."""
+        found = ancestors(self.parents, commit)
+        return [one for one in self.commits if one in found][which % len(found)]
 
     def stage(self, peer: str, state: Content) -> None:
         is_new = state != self.committed(self.states[peer].commit)
@@ -233,13 +239,13 @@ class Machine(RuleBasedStateMachine):
             self.rooms[peer].tag(f"v{number}")
             state.tags[f"v{number}"] = state.commit
 
-    @rule(peer=PEERS, data=st.data())
-    def switch(self, peer: str, data: st.DataObject) -> None:
+    @rule(peer=PEERS, which=WHICH)
+    def switch(self, peer: str, which: int) -> None:
         state = self.states[peer]
         places = sorted(state.heads) + sorted(state.tags)
         if not places:
             return
-        name = data.draw(st.sampled_from(places))
+        name = places[which % len(places)]
         target = state.heads.get(name) or state.tags[name]
         if state.staged is not None and target != state.commit:
             assert "staged" in str(refusal(lambda: self.rooms[peer].switch(name)))
@@ -259,12 +265,12 @@ class Machine(RuleBasedStateMachine):
             self.committed(found[0] if found else None), self.commits[ours], self.commits[theirs], resolve
         )
 
-    @rule(peer=PEERS, data=st.data(), resolve=RESOLVE)
-    def merge(self, peer: str, data: st.DataObject, resolve: Any) -> None:
+    @rule(peer=PEERS, which=WHICH, resolve=RESOLVE)
+    def merge(self, peer: str, which: int, resolve: Any) -> None:
         state, room = self.states[peer], self.rooms[peer]
         if not state.heads:
             return
-        name = data.draw(st.sampled_from(sorted(state.heads)))
+        name = sorted(state.heads)[which % len(state.heads)]
         theirs = state.heads[name]
         if state.staged is not None:
             assert "staged" in str(refusal(lambda: room.merge(name)))
@@ -309,12 +315,12 @@ class Machine(RuleBasedStateMachine):
             else:
                 assert now in (here, there)
 
-    @rule(peer=PEERS, data=st.data())
-    def revert(self, peer: str, data: st.DataObject) -> None:
+    @rule(peer=PEERS, which=WHICH)
+    def revert(self, peer: str, which: int) -> None:
         state, room = self.states[peer], self.rooms[peer]
         if state.commit is None or state.staged is not None:
             return
-        undone = data.draw(st.sampled_from(sorted(ancestors(self.parents, state.commit))))
+        undone = self.earlier(state.commit, which)
         parents = self.parents[undone]
         before = self.committed(parents[0] if parents else None)
         new, conflicts = merged(self.commits[undone], self.commits[state.commit], before, None)
@@ -328,12 +334,12 @@ class Machine(RuleBasedStateMachine):
             assert not conflicts
             self.add(peer, str(room.head.commit), new, state.commit)
 
-    @rule(peer=PEERS, data=st.data())
-    def reset(self, peer: str, data: st.DataObject) -> None:
+    @rule(peer=PEERS, which=WHICH)
+    def reset(self, peer: str, which: int) -> None:
         state = self.states[peer]
         if state.commit is None:
             return
-        target = data.draw(st.sampled_from(sorted(ancestors(self.parents, state.commit))))
+        target = self.earlier(state.commit, which)
         self.rooms[peer].reset(target)
         state.staged = None
         self.arrive(peer, target)
@@ -401,17 +407,18 @@ class Machine(RuleBasedStateMachine):
         at=st.integers(0, 12),
         what=st.sampled_from(["write", "commit", "block", "merge", "pull", "push", "switch", "reset"]),
         number=NUMBERS,
-        data=st.data(),
+        which=WHICH,
     )
-    def crash(self, peer: str, at: int, what: str, number: int, data: st.DataObject) -> None:
+    def crash(self, peer: str, at: int, what: str, number: int, which: int) -> None:
         """Afterwards all is as before or as after."""
         self.rooms[peer].close()
         state, before = self.states[peer], self.now(peer)
         after = copied(before)
         if what in ("write", "block"):
             set_sample(after, "image", number, number)
-        others = sorted({*state.heads.values(), *state.tags.values()}) or [None]
-        other = data.draw(st.sampled_from(others))
+        named = {*state.heads.values(), *state.tags.values()}
+        others = [commit for commit in self.commits if commit in named] or [None]
+        other = others[which % len(others)]
         with dying(at):
             room = StockRoom(self.folder / peer, enable_write=True)
             try:
@@ -485,11 +492,11 @@ class Machine(RuleBasedStateMachine):
             assert bool(room.status().staged) == (state.staged is not None)
             assert {one.digest for one in room.log()} == ancestors(self.parents, state.commit)
 
-    @rule(peer=PEERS, data=st.data())
-    def look_back(self, peer: str, data: st.DataObject) -> None:
+    @rule(peer=PEERS, which=WHICH)
+    def look_back(self, peer: str, which: int) -> None:
         state = self.states[peer]
         if state.commit is not None:
-            commit = data.draw(st.sampled_from(sorted(ancestors(self.parents, state.commit))))
+            commit = self.earlier(state.commit, which)
             assert content(self.rooms[peer].at(commit)) == self.commits[commit]
 
 

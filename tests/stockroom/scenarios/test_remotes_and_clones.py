@@ -1,0 +1,224 @@
+"""Push, pull, clone and fetch through what users call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.stockroom.scenarios.model import content
+
+from hopyard import StockRoom
+from hopyard.errors import BehindError, ConflictError, NotFoundError, StorageError, UsageError
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    return tmp_path / "remote"
+
+
+def write(stock: StockRoom, key: int, number: int = 0) -> None:
+    with stock.enable_write():
+        if "x" not in stock.data:
+            stock.data["x"] = {key: np.full(3, number)}
+        else:
+            stock.data["x"][key] = np.full(3, number)
+
+
+def clone(remote: Path, name: str, **settings: str) -> StockRoom:
+    return StockRoom.clone(remote, remote.parent / name, **settings)  # type: ignore[arg-type]
+
+
+def test_every_commit_arrives_whatever_the_shape_of_history(stock: StockRoom, remote: Path) -> None:
+    """main merges q, feature merges main: Hangar left out one commit of such a history."""
+    write(stock, 0)
+    stock.branch("q")
+    stock.branch("feature")
+    for name in ("q", "main", "feature"):
+        stock.switch(name)
+        write(stock, len(name))
+    stock.switch("main")
+    stock.merge("q")
+    stock.push(remote)
+    stock.switch("feature")
+    stock.merge("main")
+    stock.push(remote)
+    with clone(remote, "copy") as copy:
+        copy.switch("feature")
+        assert copy.log() == stock.log()
+        assert len(copy.log()) == 6
+        for commit in stock.log():
+            assert content(copy.at(commit.digest)) == content(stock.at(commit.digest))
+
+
+def test_a_push_without_news_does_nothing(stock: StockRoom, remote: Path) -> None:
+    write(stock, 0)
+    assert stock.push(remote).objects > 0
+    files = {path: path.stat().st_mtime_ns for path in remote.rglob("*") if path.is_file()}
+    done = stock.push()
+    assert (done.objects, done.branches) == (0, {})
+    stock.fetch()
+    assert {path: path.stat().st_mtime_ns for path in remote.rglob("*") if path.is_file()} == files
+
+
+def test_a_push_that_is_behind_or_apart_fails_and_changes_nothing(stock: StockRoom, remote: Path) -> None:
+    write(stock, 0)
+    stock.push(remote)
+    with clone(remote, "copy") as copy:
+        write(copy, 1)
+        copy.push()
+        write(stock, 2)
+        with pytest.raises(BehindError, match="pull"):
+            stock.push()
+        stock.pull()
+        stock.push()
+        assert sorted(content(stock)["data/x"]) == [0, 1, 2]
+        write(copy, 2, 5)
+        with pytest.raises(ConflictError, match="both added"):
+            copy.pull()
+        assert sorted(content(copy)["data/x"]) == [0, 1, 2]
+        assert content(copy)["data/x"][2] == [5, 5, 5]
+        copy.pull(resolve="theirs")
+        assert content(copy)["data/x"][2] == [0, 0, 0]
+
+
+def test_merging_reads_what_only_the_remote_has_also_at_the_first_pull(
+    stock: StockRoom, remote: Path, tmp_path: Path
+) -> None:
+    with StockRoom.init(tmp_path / "other") as other:
+        write(other, 1)
+        write(other, 0, 5)
+        other.push(remote)
+    write(stock, 0, 5)
+    write(stock, 2)
+    stock.pull(remote)
+    assert sorted(content(stock)["data/x"]) == [0, 1, 2]
+
+
+def test_what_is_not_here_comes_or_is_an_error_that_says_how(stock: StockRoom, remote: Path) -> None:
+    with stock.enable_write():
+        stock.data["x"] = np.random.default_rng(0).random((3000, 100))
+        stock.data["y"] = np.arange(10)
+        stock.model["net"] = {"w": np.ones(3)}
+    stock.push(remote)
+    with clone(remote, "never", fetch="never") as copy:
+        assert (len(copy.data["x"]), copy.data["x"].shape) == (3000, (100,))
+        for read in (lambda: copy.data["x"][0], lambda: copy.model["net"]["w"].sum()):
+            with pytest.raises(NotFoundError, match="fetch"):
+                read()
+        copy.fetch(data=["x"], keys=range(10))
+        assert np.array_equal(copy.data["x"][9], stock.data["x"][9])
+        with pytest.raises(NotFoundError, match="fetch"):
+            copy.data["x"][2999]
+        copy.fetch(models=True, revision="main")
+        assert copy.model["net"]["w"].sum() == 3
+        with pytest.raises(NotFoundError, match="y"):
+            copy.fetch(data=["yy"])
+    with clone(remote, "auto") as copy:
+        assert content(copy)["data/y"] == content(stock)["data/y"]
+        assert np.array_equal(copy.data["x"][...], stock.data["x"][...])
+
+
+def test_a_partial_clone_pushes_to_a_second_remote(stock: StockRoom, remote: Path) -> None:
+    with stock.enable_write():
+        stock.data["x"] = np.arange(3000).reshape(1000, 3)
+    stock.push(remote)
+    with clone(remote, "copy", fetch="never") as copy:
+        with copy.enable_write():
+            copy.data["y"] = np.arange(5)
+        copy.push(remote.parent / "second")
+    with clone(remote.parent / "second", "third") as third:
+        assert len(content(third)["data/x"]) == 1000
+        assert content(third)["data/y"][4] == 4
+
+
+def test_merging_needs_no_data(stock: StockRoom, remote: Path) -> None:
+    with stock.enable_write():
+        stock.data["a"] = np.arange(10)
+        stock.data["b"] = np.arange(10)
+    stock.push(remote)
+    with clone(remote, "copy", fetch="never") as copy:
+        copy.branch("dev")
+        with copy.enable_write():
+            copy.data["c"] = np.arange(3)
+        copy.switch("dev")
+        with copy.enable_write():
+            copy.experiment["lr"] = 1
+        copy.merge("main")
+        assert sorted(copy.data) == ["a", "b", "c"]
+
+
+def test_addresses_that_lead_nowhere(stock: StockRoom, remote: Path) -> None:
+    write(stock, 0)
+    with pytest.raises(NotFoundError, match="no remote"):
+        stock.push()
+    with pytest.raises(NotFoundError, match="no remote"):
+        stock.push("orign")
+    with pytest.raises((StorageError, UsageError)):
+        StockRoom.clone(remote, remote.parent / "copy")
+    assert not (remote.parent / "copy").exists()
+    stock.push(remote)
+    with pytest.raises(UsageError, match="already"):
+        StockRoom.clone(remote, stock.place.root)
+
+
+_PUSH = """
+import sys
+import numpy as np
+from hopyard import StockRoom
+from hopyard.errors import BehindError
+folder, remote, me = sys.argv[1:]
+with StockRoom.clone(remote, folder) as stock:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(5):
+        with stock.enable_write():
+            stock.data["x"][10 * int(me) + number] = np.zeros(3, int)
+        while True:
+            try:
+                stock.push()
+                break
+            except BehindError:
+                stock.pull()
+"""
+
+
+def test_processes_that_push_at_once_lose_nothing(stock: StockRoom, remote: Path) -> None:
+    write(stock, 0)
+    stock.push(remote)
+    command = [sys.executable, "-W", "error", "-c", _PUSH]
+    writers = [
+        subprocess.Popen(
+            [*command, str(remote.parent / f"clone-{me}"), str(remote), str(me)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for me in (1, 2, 3)
+    ]  # fmt: skip
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+    for writer in writers:
+        writer.communicate("\n", timeout=100)
+        assert writer.returncode == 0
+    stock.pull()
+    assert sorted(stock.data["x"]) == [0, *(10 * me + number for me in (1, 2, 3) for number in range(5))]
+
+
+def test_a_damaged_remote_spreads_nothing(stock: StockRoom, remote: Path) -> None:
+    with stock.enable_write():
+        stock.data["x"] = np.arange(1000)
+    stock.push(remote)
+    damage((remote / "packs").glob("data-*").__next__())
+    with clone(remote, "copy") as copy:
+        with pytest.raises(StorageError):
+            copy.data["x"][...]
+        assert not list((copy.place.objects / "packs").glob("data-*"))
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)

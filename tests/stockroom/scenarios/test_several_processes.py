@@ -1,0 +1,126 @@
+"""Real processes: races, serial orders, kills."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.stockroom.scenarios.model import content
+
+from hopyard import StockRoom
+
+ROOT = Path(__file__).parents[3]
+
+_WRITER = """
+import sys
+import numpy as np
+from hopyard import StockRoom
+folder, me, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(rounds):
+    with StockRoom(folder) as stock, stock.enable_write(f"{me} {number}"):
+        for key in range(me, 40, 3):
+            stock.data["x"][key] = np.array([me, number])
+        stock.data["own"][me, number] = np.array(number)
+        if number % 2:
+            del stock.data["own"][me, number - 1]
+"""
+
+_FOREVER = """
+import itertools, sys
+import numpy as np
+from hopyard import StockRoom
+stock = StockRoom(sys.argv[1], enable_write=True)
+stock.reset()
+start = stock.experiment["count"] if "count" in stock.experiment else 0
+for number in itertools.count(start):
+    if "x" in stock.data:
+        stock.data["x"][number] = np.full(1000, number)
+    else:
+        stock.data["x"] = {number: np.full(1000, number)}
+    stock.experiment["count"] = number + 1
+    stock.commit(f"{number}")
+    print(number, flush=True)
+"""
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def test_sixteen_processes_race_for_one_branch(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.stockroom.scenarios.racing", str(tmp_path / "stock"), "4"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_writers_at_once_equal_a_serial_order(stock: StockRoom) -> None:
+    """The order is that of the log: each commit is the one before with what its writer did."""
+    with stock.enable_write():
+        stock.data.create("x", dtype="int64", shape=(2,))
+        stock.data.create("own", dtype="int64", nested=True)
+    writers = [start(_WRITER, stock.place.root, me, 8) for me in range(3)]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.communicate("\n", timeout=100)
+        assert writer.returncode == 0
+    with StockRoom(stock.place.root) as after:
+        commits = after.log()[::-1]
+        expected: dict[str, dict[Any, Any]] = {"data/x": {}, "data/own": {}}
+        assert len(commits) == 1 + 3 * 8
+        for commit in commits[1:]:
+            me, number = map(int, commit.message.split())
+            expected["data/x"].update({key: [me, number] for key in range(me, 40, 3)})
+            expected["data/own"][me, number] = number
+            if number % 2:
+                del expected["data/own"][me, number - 1]
+            assert content(after.at(commit.digest)) == expected
+        assert content(after) == content(after.at("main"))
+
+
+def test_killed_in_a_loop_of_commits(tmp_path: Path) -> None:
+    """No manual step: the next one goes on, and what was reported is there."""
+    StockRoom.init(tmp_path / "stock").close()
+    for lines in (1, 2, 3, 5):
+        process = start(_FOREVER, tmp_path / "stock")
+        assert process.stdout is not None
+        last = [int(process.stdout.readline()) for _ in range(lines)][-1]
+        process.kill()
+        output, _ = process.communicate(timeout=60)
+        last = max([last, *map(int, output.split())])
+        with StockRoom(tmp_path / "stock") as stock:
+            count = stock.experiment["count"]
+            assert count in (last + 1, last + 2)
+            assert stock.head.commit == stock.branches()["main"]
+            assert len(stock.log()) == count
+            column = stock.data["x"]
+            assert [int(column[key][0]) for key in column] == list(range(count))
+    with StockRoom(tmp_path / "stock", enable_write=True) as stock:
+        stock.reset()
+        stock.data["x"][10**6] = np.zeros(1000, int)
+        stock.commit("after all")
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_reader_in_another_process_sees_its_commit(stock: StockRoom, how: str) -> None:
+    import multiprocessing
+
+    with stock.enable_write():
+        stock.data["x"] = np.arange(5)
+    old = stock.at("HEAD")
+    with stock.enable_write():
+        stock.data["x"][0] = np.array(7)
+    with multiprocessing.get_context(how).Pool(1) as pool:
+        assert pool.map(first, [old, stock.at("main")]) == [0, 7]
+
+
+def first(revision: Any) -> int:
+    return int(revision.data["x"][0])
