@@ -72,7 +72,16 @@ class WorkingTree:
         Raises:
             NotFoundError: the commit of ``head.stock`` is not here.
         """
-        head = self._finished(read(self.place.head))
+        standing = self._seen()
+        # Others of this tree may have moved the branch since head.stock was read. What moved it has announced that
+        # before, so looking again finds it under way, or done.
+        while standing.branch is None and (now := self._seen()) != standing:
+            standing = now
+        return standing
+
+    def _seen(self) -> Standing:
+        self._finish_what_was_begun()
+        head = read(self.place.head)
         if head.commit is not None and self._local.objects.missing([head.commit]):
             raise NotFoundError(
                 f"{self.place.head} is at the commit {short(head.commit)}, which is not in {self.place.objects}. Bring "
@@ -166,15 +175,13 @@ class WorkingTree:
             return True
         return commit is not None and was is not None and is_ancestor(self._local.objects, was, commit)
 
-    def _finished(self, head: Head) -> Head:
+    def _finish_what_was_begun(self) -> None:
         if not self._local.store.exists(self._pending):
-            return head
+            return
         with ExitStack() as stack:
             self.lock(stack)
-            if not self._local.store.exists(self._pending):  # it was under way, and has ended
-                return read(self.place.head)
-            self._finish()
-        return read(self.place.head)
+            if self._local.store.exists(self._pending):  # else it was under way, and has ended
+                self._finish()
 
     def _finish(self) -> None:
         try:
