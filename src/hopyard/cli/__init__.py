@@ -7,7 +7,7 @@ import sys
 import typer
 
 from hopyard import __version__
-from hopyard.cli import data, demo, run, stock
+from hopyard.cli import data, demo, run, stock, stock_reproduce
 from hopyard.errors import HopyardError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command("demo")(demo.demo)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
 app.add_typer(stock.app, name="stock")
+stock.app.command("reproduce")(stock_reproduce.reproduce)
 
 
 @app.command()

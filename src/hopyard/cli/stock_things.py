@@ -61,7 +61,8 @@ def import_(
         say(f"data/{column}: {count:,} samples")
     again = f"; {imported.resumed:,} were there from an interrupted import" if imported.resumed else ""
     say(f"{new:,} samples in {describe_seconds(seconds)}, {new / seconds:,.0f} samples/s{again}")
-    say(f"committed as {short(imported.commit)} on {room.head.branch or 'no branch'}")
+    done = "committed as" if imported.is_new else "all of it is there already, in"
+    say(f"{done} {short(imported.commit)} on {room.head.branch or 'no branch'}")
 
 
 def _found_or_made() -> StockRoom:

@@ -13,9 +13,9 @@ from typing import Any
 
 from hopyard.errors import UsageError
 from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.history_calls import HistoryCalls
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.run import Progress, read_columns
-from hopyard.stockroom.writing import Room
 from hopyard.storage import Store
 
 _AT_ONCE = 64 << 20  # bytes after which what came is staged: what a kill costs at most
@@ -29,15 +29,17 @@ class Imported:
         commit: its digest.
         columns: their names, and how many samples each has.
         resumed: samples of all columns that an interrupted import had brought before.
+        is_new: False: all of it was there already, so nothing was committed.
     """
 
     commit: str
     columns: dict[str, int]
     resumed: int
+    is_new: bool = True
 
 
 def import_columns(
-    room: Room,
+    room: HistoryCalls,
     name: str,
     importer: Importer,
     processes: int = 0,
@@ -66,9 +68,15 @@ def import_columns(
     _write(draft, columns, done, processes, watch)
     identity = json.dumps(importer.identity(), sort_keys=True, ensure_ascii=False)
     text = f"Import {name}" if message is None else message
-    commit = room.commit(f"{text}\n\n{identity}")
+    is_new = draft.changed
+    if is_new:
+        room.commit(f"{text}\n\n{identity}")
+    else:
+        room.reset()
     begun.remove()
-    return Imported(commit, {column.name: column.count for column in columns}, sum(done.values()))
+    assert room.head.commit is not None
+    counts = {column.name: column.count for column in columns}
+    return Imported(room.head.commit, counts, sum(done.values()), is_new)
 
 
 def _write(
@@ -115,7 +123,9 @@ def _size(samples: Samples) -> int:
 class _Begun:
     """What says that an import is under way upon a commit."""
 
-    def __init__(self, room: Room, name: str, importer: Importer, columns: list[ColumnSource]) -> None:
+    def __init__(
+        self, room: HistoryCalls, name: str, importer: Importer, columns: list[ColumnSource]
+    ) -> None:
         self._store: Store = room.local.store
         self._object = f"stage/{room.place.worktree}.importing"
         self._columns = columns

@@ -1,0 +1,168 @@
+"""``hopyard stock`` as users type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.stockroom.importers.formats import cifar10, tar
+from typer.testing import CliRunner
+
+from hopyard import StockRoom
+from hopyard.cli import stock
+from hopyard.errors import HopyardError
+
+Stock = Callable[..., str]
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stock:
+    """The command in an empty folder: ``typed("log", "--graph")`` gives what it prints; errors are raised."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada")
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(stock.app, list(arguments))
+        if isinstance(done.exception, HopyardError):
+            raise done.exception
+        assert done.exit_code == code, done.output
+        return done.output
+
+    return run
+
+
+def test_the_way_of_a_newcomer(typed: Stock) -> None:
+    assert "a stockroom is in" in typed("init")
+    assert "nothing is committed yet" in typed("status")
+    assert typed("log") == "nothing is committed yet\n"
+    assert typed("list") == "nothing is on the shelves\n"
+    room = StockRoom(enable_write=True)
+    room.data["image"] = np.zeros((3, 2, 2), np.uint8)
+    room.data["name"] = {"a": "x"}
+    room.model["net"] = {"w": torch.arange(6.0).reshape(2, 3)}
+    room.experiment["lr"] = 0.1
+    with room.run(params={"lr": 0.1}) as run:
+        run.log(loss=0.5)
+    room.close()
+    shown = typed("status")
+    assert "on branch main, nothing is committed yet" in shown
+    assert "    added    data/image" in shown
+    assert typed("commit", "-m", "first", "-m", "with a run").startswith("committed 5 things as ")
+    assert typed("log").rstrip().endswith("(HEAD) (main)  first")
+    listed = typed("list")
+    assert "data/image" in listed
+    assert "uint8 (2, 2)" in listed
+    assert max(map(len, listed.splitlines())) <= 80
+    assert typed("list", "experiment").split() == ["samples", "size", "experiment/lr", "0.1"]
+    assert "dtype uint8, shape (2, 2)" in typed("inspect", "data/image")
+    assert "w       F32    2x3" in typed("inspect", "model/net", "--against", "HEAD")
+    assert typed("inspect", "experiment/lr") == "0.1\n"
+    assert "metric loss: 1 values, last 0.5 at step 0" in typed("inspect", f"run/{run.id}")
+    assert "to go there: hopyard stock switch dev" in typed("branch", "dev")
+    assert typed("switch", "dev").startswith("on branch dev, at ")
+    with StockRoom().enable_write("on dev") as dev:
+        dev.experiment["lr"] = 0.2
+    typed("switch", "main")
+    with StockRoom().enable_write("on main") as main:
+        main.experiment["lr"] = 0.3
+    with pytest.raises(HopyardError, match="hopyard stock merge dev --resolve ours"):
+        typed("merge", "dev")
+    assert typed("merge", "dev", "--resolve", "theirs").startswith("merged: main is at ")
+    assert typed("log", "--graph").splitlines()[1] == "|\\"
+    assert typed("diff", "HEAD~1", "HEAD").splitlines() == ["~ experiment/lr", "    0.3 -> 0.2"]
+    typed("tag", "v1")
+    assert typed("tag").startswith("v1  ")
+    assert typed("branch").splitlines()[1].startswith("* main")
+    typed("revert", "HEAD", "--parent", "1")
+    assert typed("inspect", "experiment/lr", "--at", "v1") == "0.2\n"
+    assert typed("inspect", "experiment/lr") == "0.3\n"
+    typed("reset", "v1")
+    assert typed("inspect", "experiment/lr") == "0.2\n"
+    assert "3 of 3 samples are among the 3 others too" in typed("leaks", "image", "image")
+    assert "no problem" in typed("verify")
+    assert "freed" in typed("gc")
+    assert "1 samples of 'image' are purged" in typed(
+        "purge", "image", "--key", "1", "--why", "asked", "--yes"
+    )
+
+
+def test_remotes(typed: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed("init")
+    with StockRoom().enable_write() as room:
+        room.data["image"] = np.zeros((3, 2, 2), np.uint8)
+    assert "main: new -> " in typed("push", "../remote")
+    assert typed("push") == "nothing is new; the remote has all of it\n"
+    assert "branch main at" in typed("clone", "../remote", "../copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    assert typed("fetch") == "nothing is new\n"
+    assert typed("fetch", "--data", "image", "--keys", "0:2").startswith("1 objects, ")
+    assert typed("pull").startswith("nothing is new: main is at ")
+    with pytest.raises(HopyardError, match=r"--keys 'a:b' must be FIRST:STOP"):
+        typed("fetch", "--data", "image", "--keys", "a:b")
+
+
+def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
+    typed("init")
+    images = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    with StockRoom().enable_write() as room:
+        room.data["image"] = images
+        room.data["name"] = {"a": "x", "b": "y"}
+        room.model["net"] = {"w": torch.ones(2)}
+        room.experiment["lr"] = {"x": [1, 2.5]}
+    for path, name in (
+        ("data/image", "i.npy"), ("data/image", "i.parquet"), ("data/name", "folder"),
+        ("model/net", "n.safetensors"), ("experiment/lr", "lr.json"),
+    ):  # fmt: skip
+        assert typed("export", path, name).startswith(f"{path}: ")
+    assert np.array_equal(np.load("i.npy"), images)
+    table = pq.read_table("i.parquet")
+    assert table["key"].to_pylist() == [0, 1, 2]
+    assert table["image"].to_pylist() == images.tolist()
+    assert Path("folder/a.txt").read_text() == "x"
+    assert json.loads(Path("lr.json").read_text()) == {"x": [1, 2.5]}
+    for path, name, message in (
+        ("data/name", "x.npy", "has samples of string, which .npy does not hold"),
+        ("model/net", "x.bin", "cannot be exported to x.bin: it is written as .safetensors"),
+        ("data/image", "x.txt", "it is written as a folder"),
+        ("what/image", "x.npy", "'what/image' names no thing of a shelf"),
+    ):
+        with pytest.raises(HopyardError, match=message):
+            typed("export", path, name)
+    assert sorted(path.suffix for path in Path().iterdir() if path.name.startswith("x")) == []
+
+
+def test_an_import_makes_a_stockroom_and_commits_what_it_is(typed: Stock, tmp_path: Path) -> None:
+    files, columns = cifar10()
+    archive = tar(tmp_path / "cifar-10-python.tar.gz", files, "w:gz")
+    assert "torchvision.cifar10" in typed("import").splitlines()
+    with pytest.raises(HopyardError, match=r"Give its place: --from PATH"):
+        typed("import", "images")
+    shown = typed("import", "torchvision.cifar10", "--from", str(archive))
+    assert "data/test-image: 4 samples" in shown
+    room = StockRoom()
+    assert sorted(room.data) == ["image", "label", "test-image", "test-label"]
+    assert np.array_equal(np.asarray(room.data["image"]), np.asarray(columns["image"]))
+    title, identity = room.log()[0].message.split("\n\n")
+    assert title == "Import torchvision.cifar10"
+    assert len(json.loads(identity)["classes"]) == 10
+    assert "all of it is there already, in" in typed("import", "torchvision.cifar10", "--from", str(archive))
+
+
+def test_help_and_errors_of_the_program(
+    tmp_path: Path, hopyard: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = hopyard("stock", "-h", cwd=tmp_path)
+    assert "Versions of data, models and experiments, beside git." in done.stdout
+    done = hopyard("stock", "status", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"NotFoundError: {os.path.realpath(tmp_path)} is in no stockroom")

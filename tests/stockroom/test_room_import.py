@@ -1,0 +1,61 @@
+"""Imports that are interrupted go on where they were."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopyard import StockRoom
+from hopyard.errors import UsageError
+
+_SCRIPT = """
+import os, signal, sys
+from hopyard import StockRoom
+from hopyard.stockroom import importing
+
+importing._AT_ONCE = 1 << 20
+importing.read_columns.__kwdefaults__["chunk_bytes"] = 1 << 19
+kill = int(sys.argv[2])
+
+def watch(progress):
+    if kill and progress.done >= kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+imported = StockRoom(sys.argv[1]).import_from("numpy", sys.argv[3], watch=watch)
+print(imported.resumed, imported.columns)
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", _SCRIPT, *arguments], capture_output=True, text=True)
+
+
+def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
+    values = np.arange(1_000_000).reshape(100_000, 10)
+    np.save(tmp_path / "x.npy", values)
+    root, source = str(tmp_path / "repo"), str(tmp_path / "x.npy")
+    stock = StockRoom.init(root)
+    done = run(root, "60000", source)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert stock.log() == []
+    np.save(tmp_path / "y.npy", values[:5])
+    with pytest.raises(
+        UsageError, match="something is staged, which the commit of the import 'numpy' would have"
+    ):
+        stock.import_from("numpy", tmp_path / "y.npy")
+    done = run(root, "0", source)
+    assert done.returncode == 0, done.stderr
+    assert 0 < int(done.stdout.split()[0]) < 100_000
+    stock = StockRoom(root)
+    (name,) = stock.data
+    assert np.array_equal(np.asarray(stock.data[name]), values)
+    assert stock.status().staged == []
+    again = stock.import_from("numpy", source)
+    assert (again.resumed, again.is_new) == (0, False)
+    assert stock.status().staged == []
+    assert len(stock.log()) == 1
