@@ -114,7 +114,7 @@ def _made(path: Path, commit: str) -> int:
     with write_errors(path):
         files.make_directory(str(path.parent))
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        files.write_all(fd, commit.encode())
+        os.write(fd, commit.encode())  # not synced: after a crash of the machine nobody reads
     _flock(fd, fcntl.LOCK_SH)
     return fd
 
