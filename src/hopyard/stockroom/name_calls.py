@@ -1,0 +1,114 @@
+"""What a stockroom does with the names of commits: branches and tags."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.stockroom.history.commits import is_ancestor
+from hopyard.stockroom.working import Standing, short
+from hopyard.stockroom.writing import Room
+
+
+class NameCalls(Room):
+    """Branches and tags: listed, made, deleted."""
+
+    def branches(self) -> dict[str, str]:
+        """All branches and their commits."""
+        return self.local.references.names("heads")
+
+    def tags(self) -> dict[str, str]:
+        """All tags and their commits."""
+        return self.local.references.names("tags")
+
+    def labels(self) -> dict[str, list[str]]:
+        """By commit what names it: ``HEAD``, branches, tags, branches of remotes."""
+        found: dict[str, list[str]] = {}
+        if self._standing.commit is not None:
+            found[self._standing.commit] = ["HEAD"]
+        for kind, prefix in (("heads", ""), ("tags", "tag "), ("remotes", "")):
+            for name, commit in self.local.references.names(kind).items():
+                found.setdefault(commit, []).append(prefix + name)
+        return found
+
+    def branch(self, name: str, revision: str = "HEAD") -> str:
+        """Make a branch; its commit. Where commits were detached, this is on the new branch from now on.
+
+        Raises:
+            UsageError: there is one of this name, or it cannot be one; NotFoundError: there is no such revision.
+        """
+        commit = self._name("heads", name, revision)
+        if self._standing.branch is None and commit == self._standing.commit:
+            self._tree.set_head(name, commit)
+            self._standing = Standing(name, commit, name, commit)
+        return commit
+
+    def tag(self, name: str, revision: str = "HEAD") -> str:
+        """Name a commit for ever; its digest.
+
+        Raises:
+            UsageError: there is one of this name, or it cannot be one; NotFoundError: there is no such revision.
+        """
+        return self._name("tags", name, revision)
+
+    def delete_branch(self, name: str, force: bool = False) -> None:
+        """Delete a branch.
+
+        Args:
+            force: also if commits of it are in no other branch or tag, and would be collected as garbage some day.
+
+        Raises:
+            NotFoundError: there is none; UsageError: this is on it, or it has commits that are nowhere else.
+        """
+        self._check_open()
+        if name == self._standing.named:
+            raise UsageError(
+                f"this is on the branch {name!r}, so it cannot be deleted. Switch to another first."
+            )
+        commit = self._named("heads", name)
+        references = self.local.references
+        others = {tip for other, tip in references.names("heads").items() if other != name}
+        others.update(*(references.names(kind).values() for kind in ("tags", "remotes")))
+        if not force and not any(is_ancestor(self._objects, commit, other) for other in others):
+            raise UsageError(
+                f"the branch {name!r} has commits that no other branch or tag has (the last is {short(commit)}). Merge "
+                "or tag it first, or delete it for good with force=True (hopyard stock branch --delete --force)."
+            )
+        references.set(f"heads/{name}", None, self._author)
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        self._named("tags", name)
+        self.local.references.set(f"tags/{name}", None, self._author)
+
+    def _name(self, kind: Literal["heads", "tags"], name: str, revision: str) -> str:
+        self._check_open()
+        called = "branch" if kind == "heads" else "tag"
+        if revision == "HEAD" and self._standing.commit is None:
+            raise UsageError(
+                f"nothing is committed yet, so the {called} {name!r} would name nothing. Commit first."
+            )
+        commit = self.resolve(revision)
+        tip = self.local.references.tip(f"{kind}/{name}")
+        if tip.commit is not None:
+            raise UsageError(
+                f"there is a {called} {name!r} already, at {short(tip.commit)}. Use another name, or delete it first."
+            )
+        if self.local.references.move(f"{kind}/{name}", tip, commit, self._author) is None:
+            raise UsageError(f"another process has made the {called} {name!r} just now. Use another name.")
+        return commit
+
+    def _named(self, kind: Literal["heads", "tags"], name: str) -> str:
+        self._check_open()
+        commit = self.local.references.tip(f"{kind}/{name}").commit
+        if commit is None:
+            known = self.local.references.names(kind)
+            called = "branch" if kind == "heads" else "tag"
+            raise NotFoundError(
+                f"there is no {called} {name!r}{nearest(name, known, '.')} There are: {', '.join(known) or 'none'}."
+            )
+        return commit
