@@ -165,7 +165,10 @@ def test_an_extended_run_is_committed_once_more(
     search(store, stock=stock, run_id="mine", num_models=1).fit(make_rows())
     search(store, stock=stock, run_id="mine", num_models=2).fit(make_rows())
     assert len(stock.log()) == 2
-    assert stock.experiment.run("mine").tags["trials"] == 2
+    run = stock.experiment.run("mine")
+    assert run.tags["trials"] == 2
+    assert json.loads(run.read("search.json"))["settings"]["num_models"] == 2
+    assert reproduce(stock, trust=True, progress=False, num_workers=0).equal
     assert list(stock.data) == ["mine/train", "mine/val"]
 
 

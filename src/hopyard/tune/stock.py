@@ -57,7 +57,7 @@ class Outcome:
     """
 
     def __init__(self, kind: str, arguments: Arguments, more: Mapping[str, Any], inputs: Inputs) -> None:
-        self._arguments, self._inputs = arguments, inputs
+        self._arguments, self._inputs, self._more = arguments, inputs, dict(more)
         self._search = pickle_search(kind, arguments, more)
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class Outcome:
             "format": format_header(FORMAT),
             "run_id": run.run_id,
             "outcome": outcome_digest(run),
-            "settings": run.settings,
+            "settings": {**run.settings, "num_epochs": self._arguments.num_epochs, **self._more},
             "environment": header["environment"],
             "device": device,
             "data": data,
