@@ -293,8 +293,8 @@ class Room(Shelves):
             reference = self._tree.reference(was.branch)
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
-                message or partial(_summary_of, draft), self._facts, moving.announce,
-            )
+                partial(_summary, draft) if message is None else message, self._facts, moving.announce,
+            )  # fmt: skip
             moving.arrived(None if commit is None else commit.digest)
         if commit is None:
             return None
@@ -365,7 +365,7 @@ class Absent:
         self._bring(digests)
 
 
-def _summary_of(draft: Draft) -> str:
+def _summary(draft: Draft) -> str:
     """A message for a commit that was given none."""
     changes = draft.changes()
     named = [path if how == "changed" else f"{path} {how}" for path, how in changes[:_NAMED]]
