@@ -82,12 +82,15 @@ class WorkingTree:
     def _seen(self) -> Standing:
         self._finish_what_was_begun()
         head = read(self.place.head)
-        if head.commit is not None and self._local.objects.missing([head.commit]):
+        try:
+            # Read, not looked for: what a damaged index does not know is found by reading.
+            root_of(self._local, head.commit)
+        except NotFoundError:
             raise NotFoundError(
                 f"{self.place.head} is at the commit {short(head.commit)}, which is not in {self.place.objects}. Bring "
                 f"it from where it was pushed: hopyard stock clone URL {self.place.root}, or, if there is a stockroom "
                 "already: hopyard stock fetch URL."
-            )
+            ) from None
         if head.branch is None:
             return Standing(None, head.commit, None, None)
         tip = self._local.references.tip(f"heads/{head.branch}").commit

@@ -21,11 +21,11 @@ def race(folder: Path, me: int, rounds: int, barrier: Barrier, wins: Any) -> Non
     """Each round all want the same sample, and each one of its own."""
     for number in range(rounds):
         stock = StockRoom(folder)
-        barrier.wait()
+        barrier.wait(60)
         try:
             with stock.enable_write():
                 stock.data["wanted"][number] = np.array(me)
-                barrier.wait()  # all began from the same commit
+                barrier.wait(60)  # all began from the same commit
         except ConflictError:
             pass
         else:
@@ -33,7 +33,7 @@ def race(folder: Path, me: int, rounds: int, barrier: Barrier, wins: Any) -> Non
         with stock.enable_write():
             stock.data["own"][number, me] = np.array(me)
         stock.close()
-        barrier.wait()
+        barrier.wait(60)
 
 
 def main(folder: Path, rounds: int) -> None:

@@ -95,6 +95,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for room in self.rooms.values():
+            assert not room.verify().problems
             room.close()
         shutil.rmtree(self.folder)
 
@@ -253,6 +254,11 @@ class Machine(RuleBasedStateMachine):
         self.rooms[peer].switch(name)
         state.branch = name if name in state.heads else None
         state.commit = target
+
+    @rule(peer=PEERS)
+    def collect(self, peer: str) -> None:
+        """Deletes nothing that anything leads to."""
+        self.rooms[peer].gc()
 
     # Merges
 

@@ -1,0 +1,125 @@
+"""git checks out, branches, merges and clones; the data follow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.stockroom.git.repositories import run_git
+from tests.stockroom.scenarios.model import content
+
+from hopyard import StockRoom
+from hopyard.errors import NotFoundError
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Two git commits, each with its own data."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    run_git(folder, "init")
+    with StockRoom.init(folder) as stock:
+        for number in (0, 1):
+            write(stock, number)
+            save(folder, f"{number}")
+    return folder
+
+
+def write(stock: StockRoom, number: int, key: int = 0) -> None:
+    with stock.enable_write():
+        if "x" not in stock.data:
+            stock.data["x"] = {key: np.array(number)}
+        else:
+            stock.data["x"][key] = np.array(number)
+        stock.experiment["lr"] = number / 10 if key == 0 else stock.experiment["lr"]
+
+
+def save(folder: Path, message: str) -> None:
+    run_git(folder, "add", "-A")
+    run_git(folder, "commit", "-m", message)
+
+
+def test_what_git_checks_out_is_read_and_written_upon(project: Path) -> None:
+    run_git(project, "checkout", "-b", "older", "HEAD~1")
+    with StockRoom(project) as stock:
+        assert stock.experiment["lr"] == 0
+        old = stock.head.commit
+        with pytest.warns(UserWarning, match=r"stock.branch"):
+            write(stock, 9)
+        assert stock.log()[0].parents == (old,)
+        stock.branch("older")
+    save(project, "older goes on")
+    run_git(project, "checkout", "main")
+    with StockRoom(project) as stock:
+        assert content(stock) == {"data/x": {0: 1}, "experiment/lr": 0.1}
+    assert run_git(project, "status", "--porcelain") == ""
+
+
+def test_nothing_that_git_cleans_is_lost(project: Path) -> None:
+    run_git(project, "clean", "-fdx")
+    (project / "a" / "b").mkdir(parents=True)
+    with StockRoom(project / "a" / "b") as stock:
+        assert stock.place.root == project.resolve()
+        assert stock.data["x"][0] == 1
+
+
+@pytest.mark.parametrize("ending", ["\n", "\n\n", "\r\n", "  \n"])
+def test_white_space_in_head_stock_does_not_matter(project: Path, ending: str) -> None:
+    head = project / "head.stock"
+    head.write_bytes(head.read_bytes().replace(b"\n", ending.encode()))
+    with StockRoom(project) as stock:
+        assert stock.data["x"][0] == 1
+
+
+def test_a_clone_of_git_says_where_data_are_brought_from(project: Path, tmp_path: Path) -> None:
+    with StockRoom(project) as stock:
+        stock.push(tmp_path / "remote")
+    run_git(tmp_path, "clone", str(project), "cloned")
+    with pytest.raises(NotFoundError, match="hopyard stock clone URL"):
+        StockRoom(tmp_path / "cloned")
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "cloned") as cloned:
+        assert content(cloned) == {"data/x": {0: 1}, "experiment/lr": 0.1}
+
+
+def test_git_merges_the_data_of_two_branches(project: Path) -> None:
+    from hopyard.stockroom.git.driver import install
+
+    with StockRoom(project) as stock:
+        install(stock.place)
+        save(project, "driver")
+        run_git(project, "checkout", "-b", "dev")
+        stock.branch("dev")
+        stock.switch("dev")
+        write(stock, 5, key=5)
+        save(project, "dev")
+        run_git(project, "checkout", "main")
+    with StockRoom(project) as stock:
+        write(stock, 6, key=6)
+        save(project, "main")
+    run_git(project, "merge", "dev", "-m", "both")
+    with StockRoom(project) as stock:
+        assert content(stock)["data/x"] == {0: 1, 5: 5, 6: 6}
+
+
+def stock_command(folder: Path, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "hopyard", "stock", *arguments]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def test_the_command_line_in_a_git_repository(project: Path) -> None:
+    assert "branch main" in stock_command(project, "status")
+    assert "nothing has changed" in stock_command(project, "commit", "-m", "clean", code=1)
+    with StockRoom(project, enable_write=True) as stock:
+        stock.experiment["wd"] = True
+    stock_command(project, "commit", "-m", "first", "-m", "second")
+    with StockRoom(project) as stock:
+        assert stock.experiment["wd"] is True
+        assert isinstance(stock.log()[0].message, str)
+        assert stock.log()[0].message.startswith("first")
+    assert "lr" in stock_command(project, "list")
+    stock_command(project, "verify")
