@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip
+from tests.stockroom.remotes.repositories import CountingStore, at, commit, samples, tip
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError
+from hopyard.stockroom.packs.tombstones import Tombstone
 from hopyard.stockroom.remotes import Repository, delete, fetch, forget, needs, push
 from hopyard.stockroom.remotes.known import Known, names, recall, remember
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 
 
 def has_metadata(repository: Repository, digest: str) -> bool:
-    wanted = [need for need in needs(repository.objects, [digest])]
-    metadata = {need.digest for need in wanted if need.is_metadata}
+    metadata = {need.digest for need in needs(repository.objects, [digest]) if need.is_metadata}
     return not repository.objects.missing(metadata)
 
 
@@ -187,9 +187,9 @@ def test_a_remote_that_lacks_something_is_named(local: Repository, tmp_path: Pat
 
 def test_tombstones_come_first(local: Repository, remote: Repository, tmp_path: Path) -> None:
     commit(local, image=samples(1))
-    local.store.put(f"tombstones/{'1' * 64}", b"{}")
+    tombstone = Tombstone("1" * 64, "2" * 64, "image", ())
+    local.store.put(tombstone.name, tombstone.encode())
     push(local, remote, ["main"])
     copy = at(tmp_path / "copy")
     fetch(copy, remote)
-    assert copy.store.exists(f"tombstones/{'1' * 64}")
-    assert content(local, tip(local))
+    assert copy.store.get(tombstone.name) == tombstone.encode()

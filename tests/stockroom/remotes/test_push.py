@@ -9,9 +9,21 @@ import numpy as np
 import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
 
-from hopyard.errors import BehindError, FormatError, NotFoundError, NotWritableError, UsageError
-from hopyard.stockroom.remotes import Need, Progress, Repository, delete, fetch, needs, pull, push
-from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.errors import BehindError, FormatError, NotFoundError, NotWritableError, StorageError, UsageError
+from hopyard.stockroom.packs.tombstones import Purged, Tombstone
+from hopyard.stockroom.remotes import (
+    ALL,
+    Progress,
+    Repository,
+    bring,
+    delete,
+    fetch,
+    needs,
+    pull,
+    push,
+    select,
+)
+from hopyard.storage import LocalStore, MemoryStore, ObjectStore, Store
 from hopyard.storage.format import claim_format
 
 
@@ -207,6 +219,19 @@ def test_a_remote_without_permission_is_refused(
         push(local, at(store, index=False), ["main"])
 
 
+def test_a_remote_that_is_not_there_is_told(local: Repository) -> None:
+    commit(local, image=samples(1))
+    there = {"endpoint": "http://127.0.0.1:9", "region": "us-east-1", "skip_signature": True}
+    store = ObjectStore("s3://bucket/x", retry_config={"max_retries": 0}, **there)
+    for call in (
+        lambda: push(local, at(store, "origin"), ["main"]),
+        lambda: fetch(local, at(store, "origin")),
+    ):
+        with pytest.raises(StorageError, match="s3://bucket/x"):
+            call()
+    assert local.references.names("remotes") == {}
+
+
 def test_a_push_from_a_partial_clone_takes_from_elsewhere(
     local: Repository, remote: Repository, tmp_path: Path
 ) -> None:
@@ -227,20 +252,35 @@ def test_a_push_from_a_partial_clone_takes_from_elsewhere(
     assert whole(backup.store) == {last}
 
 
-def test_what_was_purged_is_not_sent_again(local: Repository, remote: Repository) -> None:
+def buried(repository: Repository, thing: str, instead: bytes) -> tuple[str, str]:
+    """Bury a fragment; its digest, and that of what stands in for it."""
+    every = needs(repository.objects, [tip(repository)])
+    gone = next(need.digest for need in every if need.thing == thing and not need.is_metadata)
+    with repository.objects.writing() as writer:
+        other = writer.add("fragment", instead)
+    tombstone = Tombstone(gone, other, thing, (Purged(0, "2026-01-01T00:00:00+00:00", "Ada", "asked"),))
+    repository.store.put(tombstone.name, tombstone.encode())
+    return gone, other
+
+
+def test_of_what_was_purged_only_what_stands_in_for_it_is_sent(
+    local: Repository, remote: Repository, tmp_path: Path
+) -> None:
     commit(local, image=samples(3), label=samples(1))
-    packs = local.objects
-    gone = next(need.digest for need in _data(local) if need.thing == "data/image")
-    remote.store.put(f"tombstones/{gone}", b"{}")
-    claim_format(remote.store, "stockroom")
+    gone, other = buried(local, "data/image", b"stands in")
     push(local, remote, ["main"])
-    assert remote.objects.missing([gone]) == {gone}
-    assert packs.missing([gone]) == set()
-    local.store.put(f"tombstones/{'0' * 64}", b"{}")
-    commit(local, image=samples(1, 9))
-    push(local, remote, ["main"])
-    assert remote.store.exists(f"tombstones/{'0' * 64}")
+    assert remote.objects.packed([gone, other]).keys() == {other}
+    copy = at(tmp_path / "copy")
+    fetch(copy, remote)
+    bring(copy, [remote], select(copy.objects, [tip(local)], ALL))
+    assert copy.objects.packed([gone, other]).keys() == {other}
 
 
-def _data(repository: Repository) -> list[Need]:
-    return [need for need in needs(repository.objects, [tip(repository)]) if not need.is_metadata]
+def test_what_was_purged_at_the_remote_is_not_sent_again(local: Repository, remote: Repository) -> None:
+    commit(local, image=samples(3), label=samples(1))
+    push(local, remote, ["main"])
+    gone, _ = buried(remote, "data/image", b"stands in")
+    remote.store.delete(remote.objects.locate(gone).pack)
+    commit(local, other=samples(1, 9))
+    push(local, remote, {"main": "new"})
+    assert gone not in remote.objects.packed([gone])
