@@ -3,8 +3,8 @@
     python benchmarks/data_w2_embeddings.py [--rows 200000] [--pairs 9] [--peers all] [--cores 1,2]
 
 ``hopyard-cold`` is a first epoch: the dataset is opened with an empty node cache. ``decode`` is pyarrow reading
-every row group in one thread, and doing nothing with it. The other lines compare later epochs with limits of the machine
-and with peers that read the same rows and feed the same consumer; epochs take turns, and the medians are
+every row group in one thread, and doing nothing with it. The other lines compare later epochs with limits of the
+machine and with peers that read the same rows and feed the same consumer; epochs take turns, and the medians are
 printed. ``take`` is ``numpy.take`` of whole rows, ``memcpy`` a copy of the epoch's bytes.
 """
 

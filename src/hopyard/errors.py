@@ -16,6 +16,7 @@
     │   └── MissingExtraError   install an extra
     ├── StorageError            look at the store
     │   ├── NotFoundError       nothing under that name
+    │   │   ├── MissingKeyError nothing on a shelf, or in a column, under that name or key
     │   │   └── PurgedError     a sample was purged: leave it out
     │   ├── NotWritableError    permissions, read-only file systems
     │   ├── StorageFullError    make space; what was under way can be repeated
@@ -104,6 +105,12 @@ class StorageError(HopyardError):
 
 class NotFoundError(StorageError):
     """Nothing is stored under that name."""
+
+
+class MissingKeyError(NotFoundError, KeyError):
+    """Nothing is on a shelf, or in a column, under that name or key; a ``KeyError`` too."""
+
+    __str__ = Exception.__str__  # KeyError's shows the text as its repr
 
 
 class PurgedError(NotFoundError):

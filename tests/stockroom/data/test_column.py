@@ -240,3 +240,17 @@ def test_arrays_are_only_of_samples_of_one_size(draft: ColumnDraft, published: P
         np.asarray(column)
     with pytest.raises(UsageError, match=r"out=. Leave it out"):
         column.take([0], out=np.empty(1))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda column: column.__setitem__(0, 1),
+        lambda column: column.__delitem__(0),
+        lambda column: column.extend([1]),
+        lambda column: column.update({0: 1}),
+    ],
+)
+def test_what_was_opened_for_reading_says_how_to_write(images: Column, write: Any) -> None:
+    with pytest.raises(UsageError, match=r"was opened for reading\. Write within `with stock\.enable_write"):
+        write(images)

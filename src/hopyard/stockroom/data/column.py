@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import DataError, NotFoundError, UsageError, nearest
+from hopyard.errors import DataError, MissingKeyError, UsageError, nearest
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import Fragments, Positions, Readable, Table, checked, table_of
@@ -27,12 +27,6 @@ from hopyard.stockroom.data.samples import (
 )
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
-
-
-class _NoSampleError(NotFoundError, KeyError):
-    """There is no sample under that key."""
-
-    __str__ = Exception.__str__
 
 
 class Column(Mapping[Any, Any]):
@@ -190,7 +184,7 @@ class Column(Mapping[Any, Any]):
         """(n,) int64: the positions of these keys, for ``take``.
 
         Raises:
-            NotFoundError: there is no sample under one of them; it is a KeyError as well.
+            MissingKeyError: there is no sample under one of them.
         """
         if isinstance(keys, np.ndarray) and keys.dtype.kind == "i":
             wanted = keys.astype(np.int64)
@@ -216,11 +210,11 @@ class Column(Mapping[Any, Any]):
             if isinstance(pair, tuple)
         }
 
-    def missing(self, key: Key) -> _NoSampleError:
+    def missing(self, key: Key) -> MissingKeyError:
         """The error for a key under which there is no sample."""
         text = f"column {self.name!r} has no sample {key!r}"
         if not len(self):
-            return _NoSampleError(f"{text}; it is empty. Add samples with .extend(...) or .update(...).")
+            return MissingKeyError(f"{text}; it is empty. Add samples with .extend(...) or .update(...).")
         first = decode(self._pages.at(0)[0])
         last = decode(Entry.of(*self._pages.at(len(self._pages) - 1)).last)
         item = self._pages.floor(encode(key)) or self._pages.at(0)
@@ -228,9 +222,18 @@ class Column(Mapping[Any, Any]):
         names = [decode(code) for code in near] if near.dtype == object else []
         texts = [name for name in names if isinstance(name, str)]
         hint = nearest(key, texts, ".") if isinstance(key, str) else "."
-        return _NoSampleError(
+        return MissingKeyError(
             f"{text}{hint} It has {len(self)} samples, from {first!r} to {last!r}: see .keys()."
         )
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Writing to what was opened for reading."""
+        raise UsageError(
+            f"column {self.name!r} was opened for reading. Write within `with stock.enable_write():`, or open "
+            "StockRoom(path, enable_write=True); what was read before stays as it is."
+        )
+
+    __setitem__ = __delitem__ = extend = update = _refuse
 
     # In order
 

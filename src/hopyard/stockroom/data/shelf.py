@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from hopyard.data import Dataset, Prepared
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import MissingKeyError, UsageError, nearest
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -18,12 +18,6 @@ from hopyard.stockroom.records import ColumnRecord, DatasetRecord, check_name
 from hopyard.stockroom.view import View, Writable
 
 Item: TypeAlias = Column | ColumnDraft | Dataset
-
-
-class _NoDataError(NotFoundError, KeyError):
-    """There is neither a column nor a dataset of that name."""
-
-    __str__ = Exception.__str__
 
 
 @runtime_checkable
@@ -67,7 +61,7 @@ class DataShelf(Mapping[str, Any]):
         """A column or dataset; of a list of names, their samples (see :meth:`samples`).
 
         Raises:
-            NotFoundError: there is none of this name; it is a KeyError as well.
+            MissingKeyError: there is none of this name.
         """
         if not isinstance(name, str) and isinstance(name, list | tuple):
             return self.samples(name)
@@ -183,9 +177,9 @@ class DataShelf(Mapping[str, Any]):
     def _what(self, name: str) -> str:
         return "dataset" if isinstance(self._view.record("data", name), DatasetRecord) else "column"
 
-    def _not_found(self, name: str) -> _NoDataError:
+    def _not_found(self, name: str) -> MissingKeyError:
         names = self._names()
-        return _NoDataError(
+        return MissingKeyError(
             f"there is no column or dataset {name!r} in {self._view.revision}{nearest(name, names, '.')} "
             f"It has {', '.join(map(repr, names)) or 'none'}."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import NotFoundError, UsageError, missing_extra, nearest
+from hopyard.errors import MissingKeyError, UsageError, missing_extra, nearest
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
@@ -28,7 +28,7 @@ class ExperimentShelf:
         """The value as it was stored, of the same types; scalars of NumPy as Python's.
 
         Raises:
-            NotFoundError: there is none of this name.
+            MissingKeyError: there is none of this name.
         """
         return read(self._view.objects, self._record(name))
 
@@ -77,12 +77,12 @@ class ExperimentShelf:
         """A stored run.
 
         Raises:
-            NotFoundError: there is none of this id.
+            MissingKeyError: there is none of this id.
         """
         record = self._view.record("run", check_name(id, "The experiment shelf"))
         if not isinstance(record, RunRecord):
             known = self._view.names("run")
-            raise NotFoundError(
+            raise MissingKeyError(
                 f"there is no run {id!r} in {self._view.revision}{nearest(id, known, '.')} "
                 f"It has {len(known)} runs; runs() gives them."
             )
@@ -97,7 +97,7 @@ class ExperimentShelf:
         """Take a run off the shelf.
 
         Raises:
-            NotFoundError: there is none of this id.
+            MissingKeyError: there is none of this id.
         """
         draft = self._draft()
         self.run(id)
@@ -120,7 +120,7 @@ class ExperimentShelf:
         found = self._view.record("experiment", check_name(name, "The experiment shelf"))
         if not isinstance(found, ValueRecord):
             names = self.keys()
-            raise NotFoundError(
+            raise MissingKeyError(
                 f"there is no value {name!r} in {self._view.revision}{nearest(name, names, '.')} "
                 f"It has {', '.join(map(repr, names)) or 'none'}."
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import MissingKeyError, UsageError, nearest
 from hopyard.objects import Tree
 from hopyard.stockroom.models.content import Content, read, write
 from hopyard.stockroom.models.leaves import Taken, take_in
@@ -38,7 +38,7 @@ class ModelShelf:
             nothing that is stored. Where the repository is on this machine they are mapped, and read when touched.
 
         Raises:
-            NotFoundError: there is no such model, or key; UsageError: ``prefix`` for what is not a dict.
+            MissingKeyError: there is no such model, or key; UsageError: ``prefix`` for what is not a dict.
             MissingExtraError: the library that a tensor came from is not installed; use :meth:`tree`.
         """
         return self._content(name, prefix).values()
@@ -54,12 +54,12 @@ class ModelShelf:
         """What the revision says of the model.
 
         Raises:
-            NotFoundError: there is none of this name.
+            MissingKeyError: there is none of this name.
         """
         found = self._view.record("model", check_name(name, "The model shelf"))
         if not isinstance(found, ModelRecord):
             names = self.keys()
-            raise NotFoundError(
+            raise MissingKeyError(
                 f"there is no model {name!r} in {self._view.revision}{nearest(name, names, '.')} "
                 f"It has {', '.join(map(repr, names)) or 'none'}."
             )
