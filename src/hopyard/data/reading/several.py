@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Gather: TypeAlias = Callable[[int, int, Buffers], Batch]
 """As ``Stream.batch``."""
 
-_GATHERED_AT_ONCE = 1 << 20  # bytes
+_GATHERED_AT_ONCE = 256 << 10  # bytes; with what is done with them they stay in the cache of the core
 _MOST_AT_ONCE = 16  # batches
 
 
