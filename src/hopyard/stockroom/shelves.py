@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from abc import ABC, abstractmethod
 from typing import Any
 
 from hopyard.stockroom.data.shelf import DataShelf
@@ -15,13 +16,13 @@ from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.view import Snapshot, View
 
 
-class Shelves:
+class Shelves(ABC):
     """Data, models and experiments of a view."""
 
     @property
+    @abstractmethod
     def view(self) -> View:
         """What the shelves show."""
-        raise NotImplementedError
 
     @property
     def data(self) -> DataShelf:
