@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.errors import UsageError
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import Record, Shelf, parse
@@ -54,6 +55,20 @@ class Writable(View, Protocol):
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before."""
+
+
+def writable(view: View) -> Writable:
+    """The view, if it can be written to.
+
+    Raises:
+        UsageError: it was opened for reading.
+    """
+    if not isinstance(view, Writable):
+        raise UsageError(
+            f"{view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
+            "StockRoom(path, enable_write=True)."
+        )
+    return view
 
 
 class Snapshot:

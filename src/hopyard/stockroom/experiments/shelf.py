@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import MissingKeyError, UsageError, missing_extra, nearest
+from hopyard.errors import MissingKeyError, missing_extra, nearest
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
 from hopyard.stockroom.records import RunRecord, ValueRecord, check_name
-from hopyard.stockroom.view import View, Writable
+from hopyard.stockroom.view import View, writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,11 +40,11 @@ class ExperimentShelf:
                 for writing. The shelf is as it was.
         """
         check_name(name, "The experiment shelf")
-        draft = self._draft()
+        draft = writable(self._view)
         draft.set("experiment", name, write(draft.writer, plain(value, f"The value {name!r}")))
 
     def __delitem__(self, name: str) -> None:
-        draft = self._draft()
+        draft = writable(self._view)
         self._record(name)
         draft.set("experiment", name, None)
 
@@ -71,7 +71,7 @@ class ExperimentShelf:
         id: str | None = None,
     ) -> Run:
         """A new run; see :class:`Run`."""
-        return Run(self._draft(), params, tags, git, id=id)
+        return Run(writable(self._view), params, tags, git, id=id)
 
     def run(self, id: str) -> RunView:
         """A stored run.
@@ -99,7 +99,7 @@ class ExperimentShelf:
         Raises:
             MissingKeyError: there is none of this id.
         """
-        draft = self._draft()
+        draft = writable(self._view)
         self.run(id)
         draft.set("run", id, None)
 
@@ -125,14 +125,6 @@ class ExperimentShelf:
                 f"It has {', '.join(map(repr, names)) or 'none'}."
             )
         return found
-
-    def _draft(self) -> Writable:
-        if not isinstance(self._view, Writable):
-            raise UsageError(
-                f"{self._view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
-                "StockRoom(path, enable_write=True)."
-            )
-        return self._view
 
 
 def _row(run: RunView) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hopyard.errors import MissingKeyError, UsageError, nearest
+from hopyard.errors import MissingKeyError, nearest
 from hopyard.objects import Tree
 from hopyard.stockroom.models.content import Content, read, write
 from hopyard.stockroom.models.leaves import Taken, take_in
 from hopyard.stockroom.records import ModelRecord, check_name
-from hopyard.stockroom.view import Readable, View, Writable
+from hopyard.stockroom.view import Readable, View, writable
 
 
 class ModelShelf:
@@ -73,17 +73,17 @@ class ModelShelf:
             UsageError: the name cannot be one, or this is not open for writing.
         """
         check_name(name, "The model shelf")
-        self._draft()
+        writable(self._view)
         self.put(name, take_in(model, name))
 
     def put(self, name: str, taken: Taken) -> None:
         """The same for a model that was taken in before."""
         check_name(name, "The model shelf")
-        draft = self._draft()
+        draft = writable(self._view)
         draft.set("model", name, write(draft.writer, taken))
 
     def __delitem__(self, name: str) -> None:
-        draft = self._draft()
+        draft = writable(self._view)
         self.record(name)
         draft.set("model", name, None)
 
@@ -114,11 +114,3 @@ class ModelShelf:
         if prefix is not None:
             content.only(prefix)
         return content
-
-    def _draft(self) -> Writable:
-        if not isinstance(self._view, Writable):
-            raise UsageError(
-                f"{self._view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
-                "StockRoom(path, enable_write=True)."
-            )
-        return self._view
