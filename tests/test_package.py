@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import hopyard
-from hopyard import errors
+from hopyard import data, errors
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "hopyard"
@@ -38,11 +38,40 @@ def test_version_is_the_one_of_the_distribution() -> None:
     assert hopyard.__version__ == project["version"]
 
 
+def loaded_by(statement: str) -> set[str]:
+    """Names of the modules that a new process has after ``statement``."""
+    code = f"import sys; {statement}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(loaded.stdout.split())
+
+
 @pytest.mark.parametrize("name", ["hopyard", "hopyard.data", "hopyard.tune"])
 def test_import_loads_no_framework(name: str) -> None:
-    code = f"import sys, {name}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert {module.partition(".")[0] for module in loaded.split()} & HEAVY == set()
+    assert {module.partition(".")[0] for module in loaded_by(f"import {name}")} & HEAVY == set()
+
+
+def test_a_stockroom_loads_only_what_it_uses_of_data() -> None:
+    assert loaded_by("import hopyard.data") & {"numpy", "pyarrow", "rich"} == set()
+    loaded = loaded_by("from hopyard import StockRoom")
+    assert {"hopyard.data.dataset", "hopyard.data.ragged"} < loaded
+    rooms = [
+        "combining.mixing",
+        "opening.opening",
+        "petastorm",
+        "preparing.prepare",
+        "reports",
+        "sources.sources",
+    ]
+    assert {"rich", "pyarrow.csv", *(f"hopyard.data.{room}" for room in rooms)} & loaded == set()
+
+
+def test_names_of_data_are_there_when_asked_for() -> None:
+    everything: dict[str, object] = {}
+    exec("from hopyard.data import *", everything)
+    assert set(data.__all__) == set(data._ELSEWHERE) == everything.keys() - {"__builtins__"}
+    assert set(data.__all__) <= set(dir(data))
+    with pytest.raises(AttributeError, match=r"module 'hopyard\.data' has no attribute 'Datasets'"):
+        getattr(data, "Datasets")  # noqa: B009 - type checkers know the names
 
 
 @pytest.mark.parametrize("file", modules(SRC), ids=lambda file: str(file.relative_to(SRC)))

@@ -1,22 +1,30 @@
 """Data: prepared once into Parquet that is also flat arrays, read in an order that is a pure function."""
 
-from hopyard.data.cache.listing import CacheListing, list_cache
-from hopyard.data.cache.node import NodeCache
-from hopyard.data.combining.mixing import Mix, mix
-from hopyard.data.combining.windows import Windows
-from hopyard.data.dataset import Dataset
-from hopyard.data.loader import Loader
-from hopyard.data.opening.opening import open_dataset
-from hopyard.data.petastorm.convert import convert_petastorm, petastorm_source
-from hopyard.data.preparing.prepare import prepare
-from hopyard.data.preparing.prepared import Prepared
-from hopyard.data.ragged import Ragged
-from hopyard.data.recipe.decoding import image
-from hopyard.data.reports.report import report
-from hopyard.data.reports.summary import inspect
-from hopyard.data.reports.throughput import Throughput, shuffle_quality, throughput
-from hopyard.data.schema import Column, Schema
-from hopyard.data.sources.sources import Source, as_source
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hopyard.errors import no_name
+
+if TYPE_CHECKING:
+    from hopyard.data.cache.listing import CacheListing, list_cache
+    from hopyard.data.cache.node import NodeCache
+    from hopyard.data.combining.mixing import Mix, mix
+    from hopyard.data.combining.windows import Windows
+    from hopyard.data.dataset import Dataset
+    from hopyard.data.loader import Loader
+    from hopyard.data.opening.opening import open_dataset
+    from hopyard.data.petastorm.convert import convert_petastorm, petastorm_source
+    from hopyard.data.preparing.prepare import prepare
+    from hopyard.data.preparing.prepared import Prepared
+    from hopyard.data.ragged import Ragged
+    from hopyard.data.recipe.decoding import image
+    from hopyard.data.reports.report import report
+    from hopyard.data.reports.summary import inspect
+    from hopyard.data.reports.throughput import Throughput, shuffle_quality, throughput
+    from hopyard.data.schema import Column, Schema
+    from hopyard.data.sources.sources import Source, as_source
 
 __all__ = [
     "CacheListing",
@@ -44,3 +52,42 @@ __all__ = [
     "shuffle_quality",
     "throughput",
 ]
+
+_ELSEWHERE = {
+    "CacheListing": "cache.listing",
+    "Column": "schema",
+    "Dataset": "dataset",
+    "Loader": "loader",
+    "Mix": "combining.mixing",
+    "NodeCache": "cache.node",
+    "Prepared": "preparing.prepared",
+    "Ragged": "ragged",
+    "Schema": "schema",
+    "Source": "sources.sources",
+    "Throughput": "reports.throughput",
+    "Windows": "combining.windows",
+    "as_source": "sources.sources",
+    "convert_petastorm": "petastorm.convert",
+    "image": "recipe.decoding",
+    "inspect": "reports.summary",
+    "list_cache": "cache.listing",
+    "mix": "combining.mixing",
+    "open_dataset": "opening.opening",
+    "petastorm_source": "petastorm.convert",
+    "prepare": "preparing.prepare",
+    "report": "reports.report",
+    "shuffle_quality": "reports.throughput",
+    "throughput": "reports.throughput",
+}
+
+if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
+
+    def __getattr__(name: str) -> Any:
+        """Names are imported when first asked for: who reads a stockroom does not pay for reports and sources."""
+        if name not in _ELSEWHERE:
+            raise no_name(__name__, name, __all__)
+        return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
