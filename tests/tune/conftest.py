@@ -44,7 +44,9 @@ def estimator(params: dict[str, Any]) -> TorchEstimator:
     )
 
 
-def random_search(store: Any, backend: Any = None, **changes: Any) -> RandomSearch:
+def random_search(
+    store: Any, backend: Any = None, kind: type[RandomSearch] = RandomSearch, **changes: Any
+) -> RandomSearch:
     arguments: dict[str, Any] = {
         "backend": backend or InlineBackend(),
         "store": store,
@@ -56,7 +58,7 @@ def random_search(store: Any, backend: Any = None, **changes: Any) -> RandomSear
         "evaluation_metric": "accuracy",
         "progress": False,
     }
-    return RandomSearch(**(arguments | changes))
+    return kind(**(arguments | changes))
 
 
 def contents(run: Any) -> dict[int, Any]:

@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard import StockRoom
+from hopyard import StockRoom, tune
 from hopyard.backend import InlineBackend
 from hopyard.data import open_dataset, prepare
-from hopyard.errors import EstimatorError, HopyardError, NotFoundError, RunInterruptedError, UsageError
+from hopyard.errors import (
+    EstimatorError,
+    FormatError,
+    HopyardError,
+    NotFoundError,
+    RunInterruptedError,
+    UsageError,
+)
 from hopyard.hopper.state import TrialState
+from hopyard.search import RandomSearcher, Searcher
 from hopyard.storage import LocalStore
-from hopyard.tune import Callback
+from hopyard.tune import Callback, RandomSearch
 from hopyard.tune.reproduce import reproduce
 
 
@@ -358,6 +366,55 @@ def test_what_a_search_started_from_is_reproduced(
     first = search(store, **point).fit(make_rows())
     search(store, stock=stock, init_from=first, run_id="tuned", **point).fit(make_rows())
     assert stock.model.keys() == ["tuned", "tuned/init_from"]
+    assert reproduce(stock, trust=True, progress=False, num_workers=0).equal
+
+
+def test_any_search_is_reproduced_by_its_class_and_arguments(
+    stock: StockRoom, store: LocalStore, make_rows: Any, search: Any, monkeypatch: Any
+) -> None:
+    class Halves(RandomSearch):
+        """As one that a later version brings: of ``hopyard.tune``, with an argument of its own."""
+
+        kind = "halves"
+        __module__ = "hopyard.tune.later"
+
+        def __init__(
+            self, backend: Any, store: Any, estimator_gen_fn: Any, search_space: Any, num_models: int,
+            num_epochs: int, divisor: int = 2, **common: Any,
+        ) -> None:  # fmt: skip
+            self.divisor = divisor
+            super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
+
+        def _make_searcher(self) -> Searcher:
+            arguments = self.arguments
+            return RandomSearcher(
+                arguments.search_space, self.num_models // self.divisor, arguments.num_epochs, arguments.seed
+            )
+
+    monkeypatch.setattr(tune, "Halves", Halves, raising=False)
+    model = search(store, kind=Halves, divisor=3, stock=stock).fit(make_rows())
+    assert model.run.settings["divisor"] == 3
+    done = reproduce(stock, trust=True, progress=False, num_workers=0)
+    assert done.equal
+    assert done.num_series == len(model.get_history())  # of one trial, not of three
+    monkeypatch.delattr(tune, "Halves")
+    with pytest.raises(
+        FormatError, match=r"is a 'Halves', which is none of the searches of this version .*: 0\.1\.0\."
+    ):
+        reproduce(stock, trust=True, progress=False, num_workers=0)
+
+
+def test_a_search_of_the_users_own_is_reproduced(
+    stock: StockRoom, store: LocalStore, make_rows: Any, search: Any
+) -> None:
+    class Mine(RandomSearch):
+        kind = "mine"
+
+        def _make_searcher(self) -> Searcher:
+            arguments = self.arguments
+            return RandomSearcher(arguments.search_space, self.num_models, arguments.num_epochs, 7)
+
+    search(store, kind=Mine, num_models=1, stock=stock).fit(make_rows())
     assert reproduce(stock, trust=True, progress=False, num_workers=0).equal
 
 

@@ -54,9 +54,11 @@ class Launch:
         make_searcher: Callable[[], Searcher],
         searcher_settings: dict[str, Any],
         inputs: Inputs,
+        pickle_search: Callable[[], bytes],
     ) -> None:
         self._kind, self._arguments, self._inputs = kind, arguments, inputs
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
+        self._pickle_search = pickle_search
         self._progress = Progress(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
@@ -70,7 +72,7 @@ class Launch:
         """Find the run, or make it; returns its best model."""
         arguments = self._arguments
         if arguments.stock is not None:
-            self._outcome = Outcome(self._kind, arguments, self._searcher_settings, self._inputs)
+            self._outcome = Outcome(arguments, self._searcher_settings, self._inputs, self._pickle_search())
             self._outcome.check()
         fingerprint = self._inputs.fingerprint()
         if fingerprint is not None:

@@ -1,4 +1,4 @@
-"""What a search was, so that it can be made again elsewhere: its arguments, with the user's code inside.
+"""What a search was, so that it can be made again elsewhere: its class and arguments, with the user's code inside.
 
 Code of installed packages is named, as everywhere; the user's own modules travel as they were, so that what changes in
 the working tree afterwards changes nothing.
@@ -23,20 +23,27 @@ from hopyard.tune.arguments import Arguments
 _HEADER = b"hopyard search 1\n"
 _ARGUMENTS = (
     "estimator_gen_fn", "search_space", "num_epochs", "evaluation_metric", "mode", "feature_columns", "label_columns",
-    "num_partitions", "order_groups", "seed", "patience", "initial_params", "nulls", "ragged",
+    "num_partitions", "order_groups", "seed", "patience", "initial_params", "nulls", "ragged", "reproducible",
 )  # fmt: skip
 
 
-def pickle_search(kind: str, arguments: Arguments, more: Mapping[str, Any]) -> bytes:
-    """The search of that kind, without where it runs and what it trains on; ``more`` are arguments of its kind.
+def pickle_search(search: type, arguments: Arguments, own: Mapping[str, Any]) -> bytes:
+    """How to construct the search, but for where it runs and what it trains on.
+
+    Args:
+        search: its class. One of ``hopyard.tune`` is named, another is the user's code.
+        own: the arguments that this class has beside those of all searches.
 
     Raises:
         EstimatorError: the estimator function reaches what cannot be pickled.
     """
     fields = {name: getattr(arguments, name) for name in _ARGUMENTS}
+    is_ours = search.__module__.startswith("hopyard.")
     try:
         with _user_code_by_value():
-            return _HEADER + dumps({"kind": kind, "arguments": {**fields, **more}})
+            return _HEADER + dumps(
+                {"search": search.__name__ if is_ours else search, "arguments": {**fields, **own}}
+            )
     except (TypeError, pickle.PicklingError, NotImplementedError, AttributeError, RecursionError) as error:
         raise EstimatorError(
             f"The estimator function cannot be committed with all its code ({error}). With stock=, the modules of "
@@ -45,8 +52,8 @@ def pickle_search(kind: str, arguments: Arguments, more: Mapping[str, Any]) -> b
         ) from error
 
 
-def load_search(data: bytes, where: str) -> tuple[str, dict[str, Any]]:
-    """Kind and arguments. This runs code that is in ``data``.
+def load_search(data: bytes, where: str) -> tuple[str | type, dict[str, Any]]:
+    """The name in ``hopyard.tune`` of its class, or the class; and the arguments. This runs code that is in ``data``.
 
     Raises:
         FormatError: another version wrote it; CorruptError: it cannot be read.
@@ -58,7 +65,7 @@ def load_search(data: bytes, where: str) -> tuple[str, dict[str, Any]]:
         )
     try:
         fields = pickle.loads(memoryview(data)[len(_HEADER) :])
-        return fields["kind"], fields["arguments"]
+        return fields["search"], fields["arguments"]
     except (ModuleNotFoundError, AttributeError) as error:
         raise CorruptError(
             f"{where} needs what is not installed here: {error}. Install the packages that it was committed with."

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hopyard import tune
 from hopyard.backend import Backend, InlineBackend, LocalBackend
 from hopyard.backend.devices import visible_gpus
-from hopyard.errors import CorruptError, NotFoundError, UsageError
+from hopyard.errors import FormatError, NotFoundError, UsageError
 from hopyard.objects import StateRef, Tensor, flatten, load_state, save_state
 from hopyard.stockroom.experiments import RunView
 from hopyard.stockroom.shelves import Revision
@@ -23,10 +24,8 @@ from hopyard.tune.environment import environment_changes
 from hopyard.tune.pinned import unpin
 from hopyard.tune.recipe import load_search
 from hopyard.tune.run import Run
-from hopyard.tune.search import GridSearch, RandomSearch, Search
+from hopyard.tune.search import Search
 from hopyard.tune.stock import ABOUT, FORMAT, SEARCH, read_about, series_name
-
-_SEARCHES: dict[str, type[Search]] = {search.kind: search for search in (GridSearch, RandomSearch)}
 
 
 @dataclass(frozen=True)
@@ -210,18 +209,24 @@ def _train(
     revision: Revision, stored: RunView, about: dict[str, Any], backend: Backend, store: Store, progress: bool
 ) -> Run:
     where = f"{SEARCH} of the run {stored.id}"
-    kind, arguments = load_search(stored.read(SEARCH), where)
-    if kind not in _SEARCHES:
-        raise CorruptError(f"{where} is a search {kind!r}, which this version of Hopyard does not have.")
+    recorded, arguments = load_search(stored.read(SEARCH), where)
+    kind = getattr(tune, recorded, None) if isinstance(recorded, str) else recorded
+    if kind is None or not issubclass(kind, Search):
+        version = about["environment"]["versions"]["hopyard"]
+        raise FormatError(
+            f"{where} is a {recorded!r}, which is none of the searches of this version of Hopyard. Install the version "
+            f"that committed it: {version}."
+        )
     init_from = None
     if about["has_init_from"]:
         folder = store.at("init_from")
         init_from = _Weights(folder, save_state(folder, revision.model.tree(f"{stored.id}/init_from")))
-    search = _SEARCHES[kind](
+    search = kind(
         **arguments, backend=backend, store=store, init_from=init_from, validation=about["validation"],
-        reproducible=False, progress=progress,
+        progress=progress,
     )  # fmt: skip
-    return search.fit(*unpin(revision.data, about["data"], stored)).run
+    trained: Run = search.fit(*unpin(revision.data, about["data"], stored)).run
+    return trained
 
 
 @dataclass(frozen=True)

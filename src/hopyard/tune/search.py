@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from hopyard.backend import Backend
@@ -17,6 +18,7 @@ from hopyard.tune.callbacks import Callback
 from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
 from hopyard.tune.model import Model
+from hopyard.tune.recipe import pickle_search
 
 
 class Common(TypedDict, total=False):
@@ -156,9 +158,15 @@ class Search(ABC):
     def _make_searcher(self) -> Searcher:
         """A fresh searcher."""
 
+    def _own_arguments(self) -> dict[str, Any]:
+        """The arguments that this kind of search has beside those of all; each is an attribute of that name."""
+        own = inspect.signature(type(self)).parameters.keys() - inspect.signature(Search).parameters.keys()
+        return {name: getattr(self, name) for name in sorted(own)}
+
     def _searcher_settings(self) -> dict[str, Any]:
-        """What this kind of search adds to a run's settings."""
-        return {"initial_params": [dict(point) for point in self.arguments.initial_params]}
+        """What this kind of search adds to a run's settings, as JSON."""
+        points = [dict(point) for point in self.arguments.initial_params]
+        return {"initial_params": points, **self._own_arguments()}
 
     def fit(self, data: Any, val: Any = None) -> Model:
         """Search on ``data``: a dict of arrays, a pandas, polars or pyarrow frame, paths of Parquet or CSV
@@ -213,7 +221,10 @@ class Search(ABC):
         return self._launch(Ready(Splits.of(train_set, val_set), arguments, (train_set, val_set))).fit()
 
     def _launch(self, inputs: Inputs) -> Launch:
-        return Launch(self.kind, self.arguments, self._patient_searcher, self._searcher_settings(), inputs)
+        return Launch(
+            self.kind, self.arguments, self._patient_searcher, self._searcher_settings(), inputs,
+            partial(pickle_search, type(self), self.arguments, self._own_arguments()),
+        )  # fmt: skip
 
     def _patient_searcher(self) -> Searcher:
         searcher = self._make_searcher()
@@ -260,6 +271,3 @@ class RandomSearch(Search):
             arguments.seed,
             initial_params=arguments.initial_params,
         )
-
-    def _searcher_settings(self) -> dict[str, Any]:
-        return super()._searcher_settings() | {"num_models": self.num_models}

@@ -40,7 +40,6 @@ from hopyard.tune.arguments import Arguments
 from hopyard.tune.inputs import Inputs, Ready
 from hopyard.tune.model import Model
 from hopyard.tune.pinned import Given, check_pinnable, names_of, pin
-from hopyard.tune.recipe import pickle_search
 from hopyard.tune.run import Run
 
 FORMAT = "stock-search"
@@ -52,13 +51,14 @@ class Outcome:
 
     Args:
         arguments: of the search; its ``stock`` is a stockroom, or the path of one.
-        kind, more: of the search, and what it adds to the arguments.
+        more: what the search adds to a run's settings.
         inputs: what it trains on.
+        search: see ``hopyard.tune.recipe``.
     """
 
-    def __init__(self, kind: str, arguments: Arguments, more: Mapping[str, Any], inputs: Inputs) -> None:
+    def __init__(self, arguments: Arguments, more: Mapping[str, Any], inputs: Inputs, search: bytes) -> None:
         self._arguments, self._inputs, self._more = arguments, inputs, dict(more)
-        self._search = pickle_search(kind, arguments, more)
+        self._search = search
 
     def check(self) -> None:
         """Look, before anything is trained, whether the outcome could be committed.
