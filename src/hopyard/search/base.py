@@ -6,11 +6,15 @@ Rules that every implementation must keep (``search.testing`` checks them):
   so far; it does no I/O and reads no clock. Replaying the same calls gives the same answers,
   which is how a resumed run gets its searcher back.
 * **Trials are numbered** by the searcher from 0 in order of creation, without gaps.
-* **Lengths are epochs.** ``Train(trial, epochs)`` lets a trial train until it has done that
-  many epochs in all; it is validated after each of them, and each validation is told.
-* **Ends.** A trial ends by ``Stop`` (decided against it) or by reaching ``num_epochs``. After
-  ``exited`` nothing more is asked for it. When no trial is under way and no operation is
-  returned, the search is over.
+* **Lengths are visits**: whole visits of a trial to partitions in training. ``Train(trial, visits)``
+  lets a trial train until it has made that many in all; then it waits. It is validated there, and
+  ``validated`` is told, once: the searcher says ``Train`` with a greater number, or ``Stop``, then or
+  in the answer to any later call. A trial that waits costs nothing but its state.
+* **Ends.** A trial ends by ``Stop``, which may only be said of one that waits, or by itself or a user:
+  then ``exited`` is told. Nothing more is said of a trial that has ended. When no trial may train
+  and no operation is returned, the search is over, and every trial must have ended.
+* **Copies.** ``Create(trial, params, source)`` begins a trial with the state and the visits that the trial
+  ``source``, which waits, has made; ``Train`` counts these.
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from hopyard.errors import SettingsError
+
 
 @dataclass(frozen=True)
 class Create:
-    """Begin a trial. ``source`` names a trial whose state it starts from, or None."""
+    """Begin a trial. ``source`` names a waiting trial whose state it starts from, or None."""
 
     trial: int
     params: Mapping[str, Any]
@@ -32,15 +38,15 @@ class Create:
 
 @dataclass(frozen=True)
 class Train:
-    """Let ``trial`` train until it has done ``epochs`` epochs in all."""
+    """Let ``trial`` train until it has made ``visits`` visits in all."""
 
     trial: int
-    epochs: int
+    visits: int
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End ``trial``: its budget goes to others."""
+    """End ``trial``, which waits: it has trained to its end, or its budget goes to others."""
 
     trial: int
 
@@ -49,16 +55,58 @@ Operation: TypeAlias = Create | Train | Stop
 
 
 class Searcher(ABC):
-    """Decides which points are tried, and for how long. See the module's text for the rules."""
+    """Decides which points are tried, and for how long. See the module's text for the rules.
+
+    Attributes:
+        independent: whether what it says of a trial depends on that trial's own calls alone. If not,
+            the order in which results arrive matters, and a reproducible run puts it ``InVirtualTime``.
+    """
+
+    independent: bool = False
 
     @abstractmethod
     def start(self) -> list[Operation]:
         """The first operations."""
 
     @abstractmethod
-    def validated(self, trial: int, epoch: int, value: float) -> list[Operation]:
-        """``trial`` has done ``epoch`` epochs (from 1); ``value`` is the metric, smaller is better."""
+    def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
+        """``trial`` has made the ``visits`` it was allowed; ``value`` is the metric, smaller is better,
+        infinite if it was no number."""
 
     @abstractmethod
-    def exited(self, trial: int, reason: str) -> list[Operation]:
-        """``trial`` ended: ``reason`` is ``"completed"``, ``"stopped"`` or ``"failed"``."""
+    def exited(self, trial: int) -> list[Operation]:
+        """``trial`` ended although the searcher did not say ``Stop``: it failed, or a user stopped it."""
+
+    def extend(self, num_models: int, visits: int) -> list[Operation]:
+        """The budget has grown: so many trials, and so many visits of a trial, in all. Trials that had
+        trained to their end may be let train on.
+
+        Raises:
+            SettingsError: this search cannot be extended that way; nothing has changed.
+        """
+        raise SettingsError(
+            f"{type(self).__name__} cannot be extended: what it decided depends on its budget. "
+            "Start a new run with the larger budget and another run_id."
+        )
+
+
+class Proposer(ABC):
+    """Where the points of trials come from: a list, random draws, or a model of what was observed.
+
+    As pure as a searcher. ``propose`` is called once for each trial, in order of their numbers.
+
+    Attributes:
+        learns: whether points depend on what was observed.
+    """
+
+    learns: bool = False
+
+    @abstractmethod
+    def propose(self, trial: int) -> dict[str, Any] | None:
+        """The point of ``trial``, or None if every different point was proposed."""
+
+    def observed(self, trial: int, visits: int, value: float) -> None:  # noqa: B027 - most proposers do not learn
+        """``trial`` was validated after ``visits`` visits; ``value``: smaller is better, may be infinite."""
+
+    def ended(self, trial: int) -> None:  # noqa: B027 - most proposers do not learn
+        """Nothing more is observed of ``trial``."""
