@@ -8,24 +8,29 @@ consequences are found again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from hopyard.errors import SettingsError
-from hopyard.hopper.state import Record, RunState
+from hopyard.errors import MetricError, SettingsError, nearest
+from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.search.base import Create, Operation, Searcher, Train
 
 
 class Decisions:
     """Asks the searcher at the right moments and says it in records.
 
+    Args:
+        searcher: new, with the budget that the run began with: ``extend`` records give it more.
+
     Attributes:
-        targets: epochs in all that each trial may do so far.
+        targets: visits in all that each trial may train so far.
     """
 
     def __init__(self, state: RunState, searcher: Searcher, order_groups: int) -> None:
         self._state, self._searcher, self._groups = state, searcher, order_groups
         self.targets: dict[int, int] = {}
-        self._trained: list[int] = []
+        self._allowed: list[int] = []
+        self._stopped: set[int] = set()
+        self._extension: tuple[tuple[int, int], list[Operation]] | None = None
 
     def start(self) -> list[Record]:
         """The records that begin a run."""
@@ -34,107 +39,133 @@ class Decisions:
     def after(self, record: Record) -> list[Record]:
         """The records that follow from one that has just been applied."""
         if record["r"] == "end":
-            return self._records(self._searcher.exited(record["t"], record["status"]))
-        if record["r"] != "unit":
-            return []
+            self.targets.pop(record["t"], None)
+            return [] if record["t"] in self._stopped else self._records(self._searcher.exited(record["t"]))
+        if record["r"] == "extend":
+            return self._after_extension(record)
         found: list[Record] = []
-        for number in record["t"]:
+        for number in record["t"] if record["r"] == "unit" else ():
             trial = self._state.trials[number]
-            if trial.progress.visits % self._state.layout.units == 0:
-                found += self._after_epoch(number, trial.epochs)
+            progress = trial.progress
+            if progress.trained == progress.validated == self.targets[number]:
+                found += self._after_validation(trial)
         return found
 
-    def take_trained(self) -> list[int]:
+    def check_extension(self, num_models: int, num_epochs: int) -> None:
+        """Whether an ``extend`` record with this budget may follow; if so, it must be the next one.
+
+        Raises:
+            SettingsError: the search cannot be extended that way; nothing has changed.
+        """
+        budget = num_models, num_epochs * self._state.layout.train
+        self._extension = budget, self._searcher.extend(*budget)
+
+    def take_allowed(self) -> list[int]:
         """Trials whose targets have changed since the last call."""
-        trained, self._trained = self._trained, []
-        return trained
+        allowed, self._allowed = self._allowed, []
+        return allowed
 
-    def _after_epoch(self, number: int, epoch: int) -> list[Record]:
+    def urgency(self, trial: int) -> int:
+        """When the trial's next result is due in virtual time: who is due first should train first."""
+        return self._searcher.due(trial)
+
+    def _after_extension(self, record: Record) -> list[Record]:
+        budget = record.get("num_models", 0), self._state.num_epochs * self._state.layout.train
+        known, self._extension = self._extension, None
+        operations = known[1] if known and known[0] == budget else self._searcher.extend(*budget)
+        return self._records(operations)
+
+    def _after_validation(self, trial: TrialState) -> list[Record]:
         metric = self._state.metric
-        value = self._state.trials[number].history.get(metric.key, [math.nan])[-1]
+        value = trial.measured(metric.key)
+        if math.isnan(value):
+            self._check_measured(trial)
         told = math.inf if math.isnan(value) else metric.smaller_is_better(value)
-        found = self._records(self._searcher.validated(number, epoch, told))
-        stopped = any(record["r"] == "end" and record["t"] == number for record in found)
-        if epoch >= self._state.num_epochs and not stopped:
-            found.append({"r": "end", "t": number, "status": "completed"})
-        return found
+        return self._records(self._searcher.validated(trial.number, trial.progress.trained, told))
+
+    def _check_measured(self, trial: TrialState) -> None:
+        measured = [*trial.history, *(trial.rung[1] if trial.rung else ())]
+        key = self._state.metric.key
+        if key not in measured:
+            raise MetricError(
+                f"the evaluation metric {key} is not among what trial {trial.number} measured: {sorted(set(measured))}"
+                f"{nearest(key, measured, '.')} Name one of these as evaluation_metric, or let the estimator measure it. "
+                "Nothing is lost: the run goes on from here once the estimator does."
+            )
 
     def _records(self, operations: Iterable[Operation]) -> list[Record]:
         records: list[Record] = []
         for operation in operations:
+            number = operation.trial
             if isinstance(operation, Create):
-                group = operation.trial % self._groups
-                params = dict(operation.params)
+                group, params = number % self._groups, dict(operation.params)
                 records.append(
-                    {
-                        "r": "trial",
-                        "n": operation.trial,
-                        "params": params,
-                        "g": group,
-                        "source": operation.source,
-                    }
+                    {"r": "trial", "n": number, "params": params, "g": group, "source": operation.source}
                 )
             elif isinstance(operation, Train):
-                self.targets[operation.trial] = operation.epochs
-                self._trained.append(operation.trial)
+                self.targets[number] = operation.visits
+                self._allowed.append(number)
+                self._stopped.discard(number)
             else:
-                records.append({"r": "end", "t": operation.trial, "status": "stopped"})
+                records.append({"r": "end", "t": number, "status": self._status_of(number)})
+                self._stopped.add(number)
         return records
+
+    def _status_of(self, number: int) -> str:
+        """How a trial that the searcher ends is called: it trained for the whole budget, or not."""
+        trained = self._state.trials[number].progress.trained
+        whole = trained >= self._state.num_epochs * self._state.layout.train
+        return "completed" if whole else "stopped"
 
 
 def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> list[Record]:
     """Apply a journal's records to ``state``.
 
-    What the searcher hears is what it would have heard if the run had had its present budget from the
-    start: an end that a later record takes back is not told.
+    Args:
+        records: gone through twice.
 
     Returns the decisions that the journal's end cut off: to be applied and appended next.
 
     Raises:
         SettingsError: the searcher now decides differently from what the journal holds.
     """
-    records = list(records)
     taken_back = _taken_back(records)
     expected: dict[tuple[str, int], Record] = {}
     for index, record in enumerate(records):
         key = _decision_key(record)
         if key in expected:
             _check_same(expected.pop(key), record)
-        elif key is not None and record.get("status") != "completed":
+        elif key is not None:
             raise SettingsError(
                 f"the journal holds {record}, which the searcher does not decide now. The run was made with another "
                 "version or other settings; give another run_id, or fresh=True to start anew."
             )
         state.apply(record)
+        if record["r"] == "extend":
+            _drop_completions(expected)
         if index in taken_back:
             continue
         following = decisions.start() if record["r"] == "run" else decisions.after(record)
         expected.update((key, found) for found in following if (key := _decision_key(found)) is not None)
-        if record["r"] == "extend":
-            _drop_completions(expected, state)
     return list(expected.values())
 
 
-def _taken_back(records: Sequence[Record]) -> set[int]:
-    """Indices of the records by which a trial ended that goes on later (``extend``, ``back``)."""
+def _taken_back(records: Iterable[Record]) -> set[int]:
+    """Indices of the records by which a trial failed that goes on later (``back``)."""
     taken_back: set[int] = set()
-    ends: dict[int, int] = {}
-    epochs = 0
+    failed: dict[int, int] = {}
     for index, record in enumerate(records):
-        if record["r"] == "end":
-            ends[record["t"]] = index
+        if record["r"] == "end" and record["status"] == "failed":
+            failed[record["t"]] = index
         elif record["r"] == "back":
-            taken_back.update(ends[number] for number in record["t"] if number in ends)
-        elif record["r"] == "extend" and record["num_epochs"] > epochs:
-            taken_back.update(i for i in ends.values() if records[i]["status"] == "completed")
-        epochs = record.get("num_epochs", epochs)
+            taken_back.update(failed[number] for number in record["t"] if number in failed)
     return taken_back
 
 
-def _drop_completions(expected: dict[tuple[str, int], Record], state: RunState) -> None:
-    """The journal's end cut them off before the budget grew: these trials are simply not completed."""
+def _drop_completions(expected: dict[tuple[str, int], Record]) -> None:
+    """Version 0.1.0 extended runs without the ends that a kill had cut off: these trials were simply not completed."""
     for status, number in list(expected):
-        if status == "completed" and state.trials[number].epochs < state.num_epochs:
+        if status == "completed":
             del expected[status, number]
 
 
@@ -142,7 +173,7 @@ def _decision_key(record: Record) -> tuple[str, int] | None:
     """What identifies a record that follows from others; None for records of what happened."""
     if record["r"] == "trial":
         return ("trial", record["n"])
-    if record["r"] == "end" and record["status"] != "failed":
+    if record["r"] == "end" and record["status"] != "failed" and "by" not in record:
         return (record["status"], record["t"])
     return None
 

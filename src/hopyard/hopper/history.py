@@ -63,14 +63,37 @@ def broken_rules(records: Iterable[Record]) -> list[str]:
 
 
 def _wrong_visits(number: int, units: list[Record], layout: Layout) -> list[str]:
-    counts = Counter((unit["e"], unit["ph"], unit["p"]) for unit in units)
-    wrong = [f"trial {number} visited {key} {times} times" for key, times in counts.items() if times > 1]
-    last = max(unit["e"] for unit in units)
-    for epoch in range(last):
-        done = sum(1 for key in counts if key[0] == epoch)
-        if done != layout.units:
-            wrong.append(f"trial {number} made {done} of {layout.units} visits in epoch {epoch + 1}")
+    visits = [(_trained(unit, layout), unit["e"], unit["ph"], unit["p"]) for unit in units]
+    training = Counter((epoch, partition) for _, epoch, phase, partition in visits if phase == "train")
+    validation = Counter((trained, partition) for trained, _, phase, partition in visits if phase != "train")
+    wrong = [
+        f"trial {number} trained on partition {partition} {times} times in epoch {epoch + 1}"
+        for (epoch, partition), times in training.items()
+        if times > 1
+    ]
+    wrong += [
+        f"trial {number} was validated on partition {partition} {times} times after {trained} visits"
+        for (trained, partition), times in validation.items()
+        if times > 1
+    ]
+    began, ended = visits[0][0], visits[-1][0]
+    for epoch in range(began // layout.train, ended // layout.train):
+        expected = layout.train - (began % layout.train if epoch == began // layout.train else 0)
+        done = sum(1 for trained_in, _ in training if trained_in == epoch)
+        if done != expected:
+            wrong.append(f"trial {number} made {done} of {expected} visits in epoch {epoch + 1}")
+        checked = sum(1 for trained, _ in validation if trained == (epoch + 1) * layout.train)
+        if checked != layout.validate and (epoch + 1) * layout.train < ended:
+            wrong.append(f"trial {number} made {checked} of {layout.validate} validations in epoch {epoch + 1}")
     return wrong
+
+
+def _trained(unit: Record, layout: Layout) -> int:
+    """Train units that the trial had done before; version 0.1.0 validated at the ends of epochs alone."""
+    if "n" in unit:
+        return int(unit["n"])
+    epoch, step = divmod(int(unit["v"]), layout.units)
+    return epoch * layout.train + min(step, layout.train)
 
 
 def _overlaps(who: str, units: list[Record]) -> list[str]:

@@ -1,7 +1,7 @@
 """The run loop: events from workers in, units out.
 
-One thread, one queue, no polling: the loop sleeps until a unit ends, the journal fails, or a timer
-for a full disk goes off. All that it decides follows from the journal (``state``, ``decisions``) and the
+One thread, one queue, no polling: the loop sleeps until a unit ends, the journal fails, a user's command
+arrives, or a timer for a full disk goes off. All that it decides follows from the journal (``state``, ``decisions``) and the
 scheduler; here they meet the backend.
 """
 
@@ -23,17 +23,19 @@ from hopyard.backend import Backend
 from hopyard.errors import (
     Evidence,
     RunError,
+    SettingsError,
     StorageError,
     StorageFullError,
     TrialError,
     UnitTimeoutError,
     WorkerLostError,
 )
+from hopyard.hopper.control import Command, Watcher
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.retention import Retention
-from hopyard.hopper.scheduler import Scheduler, Start, Unit
+from hopyard.hopper.scheduler import Position, Scheduler, Start, Unit
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.objects import StateRef
 from hopyard.storage import Store
@@ -85,7 +87,13 @@ class _Retry:
     """Space may have been made."""
 
 
-_Event: TypeAlias = _Ended | _JournalFailed | _Retry
+@dataclass(frozen=True)
+class _Asked:
+    number: int
+    command: Command
+
+
+_Event: TypeAlias = _Ended | _JournalFailed | _Retry | _Asked
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,9 @@ class Options:
         keep, keep_n: see ``hopyard.hopper.retention``.
         time_budget: seconds after which no new unit is started, or None.
         retry_seconds: how long to wait on a full disk before trying again.
+        free_orders: trials visit partitions in any order that keeps workers busy, where not every worker can
+            read every partition. Then the order of visits, and so the result, depends on the workers.
+        control_seconds: how often to look for users' commands.
     """
 
     checkpoint_every: str | float = "unit"
@@ -104,6 +115,8 @@ class Options:
     keep_n: int = 1
     time_budget: float | None = None
     retry_seconds: float = 5.0
+    free_orders: bool = False
+    control_seconds: float = 0.5
 
 
 class Hopper:
@@ -143,6 +156,7 @@ class Hopper:
             rotating_order(layout.train, header["order_groups"], header["seed"]),
             rotating_order(max(layout.validate, 1), header["order_groups"], header["seed"]),
             homes,
+            free=options.free_orders,
         )
         self._may_stay_resident = homes is None and options.checkpoint_every != "unit"
         self._saved_at: dict[int, float] = {}
@@ -152,6 +166,9 @@ class Hopper:
         self._timer: threading.Timer | None = None
         self._stopping: str | None = None
         self._full = False
+        self._held = False
+        """Whether a user has paused the run."""
+        self._watcher = Watcher(store, options.control_seconds, lambda *asked: self._events.put(_Asked(*asked)))
         self._left_behind = False
         """Whether a unit ended in a way that may have left files that no record names."""
         self._origin = clock() - state.clock
@@ -164,10 +181,11 @@ class Hopper:
         Args:
             pending: decisions that the journal's end cut off.
 
-        Returns: ``"completed"``, or ``"time budget"`` if that ended it.
+        Returns: ``"completed"``, or what ended it: ``"time budget"``, or ``"stopped"`` by a user.
         """
         try:
             self._begin(pending)
+            self._watcher.start(self._state.controls)
             while self._goes_on():
                 event = self._events.get()
                 self._mind_the_budget()
@@ -175,6 +193,7 @@ class Hopper:
                 self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
             return self._finish()
         finally:
+            self._watcher.stop()
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -195,6 +214,10 @@ class Hopper:
             self._add(self._state.trials[number])
         for record in pending:
             self._commit(record)
+        for number, command in self._watcher.waiting(self._state.controls):
+            self._obey(number, command, waited=True)
+        for trial in [trial for trial in self._state.trials.values() if trial.running and trial.stop_asked]:
+            self._end_for_user(trial.number)
         for worker in range(workers):
             self._scheduler.worker_up(worker)
         self._start(self._scheduler.resume())
@@ -215,7 +238,7 @@ class Hopper:
         running = [trial.number for trial in self._state.trials.values() if trial.running]
         if not running or self._stopping:
             return False
-        if not self._scheduler.paused:
+        if not self._scheduler.paused:  # neither by a full disk nor by a user
             raise RunError(
                 f"trials {running} wait, no unit is under way, and the searcher asks for nothing more. "
                 "A searcher must train or stop every trial that it creates."
@@ -227,7 +250,13 @@ class Hopper:
             self._unit_ended(event)
         elif isinstance(event, _JournalFailed):
             raise event.error
-        elif self._stopping is None:
+        elif isinstance(event, _Asked):
+            self._obey(event.number, event.command)
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._stopping is None and not self._held:
             self._start(self._scheduler.resume())
 
     def _mind_the_budget(self) -> None:
@@ -267,6 +296,8 @@ class Hopper:
             "p": unit.partition,
             "w": ended.start.worker,
             "v": unit.visit,
+            "n": unit.trained,
+            "last": unit.last,
             "a": ended.began,
             "z": self._now(),
             "s": [state.to_json() if state else None for state in states],
@@ -281,8 +312,11 @@ class Hopper:
         # starts nothing more.
         self._commit(record)
         self._retention.delete_of(unit.pack, self._journal.durable)
-        if self._state.trials[unit.pack].running:
-            self._start(self._scheduler.done(unit.pack, resident))
+        trial = self._state.trials[unit.pack]
+        if trial.running and trial.stop_asked:
+            self._end_for_user(unit.pack)
+        elif trial.running:
+            self._start(self._scheduler.done(unit.pack, record["z"] - record["a"], resident))
 
     def _commit(self, record: Record) -> None:
         """Apply, journal and show a record, and then all that follows from it."""
@@ -297,25 +331,38 @@ class Hopper:
             for observer in self._observers:
                 self._observe(observer, record)
             records += self._decisions.after(record)
-            for trial in self._decisions.take_trained():
+            for trial in self._decisions.take_allowed():
                 if self._scheduler.has(trial):
-                    self._start(self._scheduler.extend(trial, self._decisions.targets[trial]))
+                    target, urgency = self._decisions.targets[trial], self._decisions.urgency(trial)
+                    self._start(self._scheduler.extend(trial, target, urgency))
 
     def _with_other_states(self, record: Record) -> Sequence[int]:
         """The trials that need other states after the record than before."""
-        if record["r"] == "end":
-            return (record["t"],)
-        return tuple(record["t"]) if record["r"] == "unit" else ()
+        match record["r"]:
+            case "end":
+                return (record["t"],)
+            case "trial":
+                return () if record["source"] is None else (record["n"],)
+            case "unit":
+                return tuple(record["t"])
+        return ()
 
     def _tell_scheduler(self, record: Record) -> None:
-        if record["r"] == "trial":
-            self._add(self._state.trials[record["n"]])
-        elif record["r"] == "end":
-            self._start(self._scheduler.end(record["t"]))
+        match record["r"]:
+            case "trial":
+                self._add(self._state.trials[record["n"]])
+            case "end":
+                self._start(self._scheduler.end(record["t"]))
+            case "extend":
+                for trial in self._state.trials.values():
+                    if trial.running and not self._scheduler.has(trial.number):
+                        self._add(trial)
 
     def _add(self, trial: TrialState) -> None:
-        epochs = self._decisions.targets.get(trial.number, 0)
-        self._start(self._scheduler.add(trial.number, trial.group, trial.progress.visits, epochs))
+        target = self._decisions.targets.get(trial.number, trial.progress.trained)
+        urgency = self._decisions.urgency(trial.number)
+        position = trial.progress.position()
+        self._start(self._scheduler.add(trial.number, trial.group, position, target, urgency))
 
     def _start(self, starts: Sequence[Start]) -> None:
         for start in starts:
@@ -339,7 +386,7 @@ class Hopper:
 
     def _pause_for_space(self, unit: Unit, error: StorageFullError) -> None:
         self._roll_back([unit.pack], str(error))
-        self._start(self._scheduler.returned(unit.pack, self._state.trials[unit.pack].progress.visits))
+        self._start(self._scheduler.returned(unit.pack, self._position(unit.pack)))
         if self._scheduler.paused:
             return
         self._scheduler.pause()
@@ -371,12 +418,11 @@ class Hopper:
         self._roll_back([unit.pack, *orphans], str(error))
         self._must_save.update((unit.pack, *orphans))
         for pack in orphans:
-            self._start(self._scheduler.returned(pack, self._state.trials[pack].progress.visits, idle=False))
+            self._start(self._scheduler.returned(pack, self._position(pack), idle=False))
         if losses >= 2:
             self._fail(start, (_evidence(error, start),))
         else:
-            visits = self._state.trials[unit.pack].progress.visits
-            self._start(self._scheduler.returned(unit.pack, visits, idle=False))
+            self._start(self._scheduler.returned(unit.pack, self._position(unit.pack), idle=False))
         self._start(self._scheduler.worker_up(start.worker))
 
     def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:
@@ -419,6 +465,72 @@ class Hopper:
             if place not in self._shown:
                 self._shown.add(place)
                 self._announce(f"a callback failed; the run goes on.\n{traceback.format_exc()}")
+
+    def _position(self, pack: int) -> Position:
+        return self._state.trials[pack].progress.position()
+
+    # What users ask for -------------------------------------------------------------------
+
+    def extend(self, num_models: int, num_epochs: int, settings: Mapping[str, Any], **more: Any) -> None:
+        """Give the run a larger budget, between units. ``settings``: what the run's are then.
+
+        Raises:
+            SettingsError: this search cannot be extended that way; nothing has changed.
+        """
+        self._decisions.check_extension(num_models, num_epochs)
+        budget = {"num_models": num_models, "num_epochs": num_epochs}
+        self._commit({"r": "extend", **budget, "settings": dict(settings), **more})
+
+    def _obey(self, number: int, command: Command, waited: bool = False) -> None:
+        """Carry out a command, once. ``waited``: it was given before this driver began; what it said of the
+        driver is void."""
+        if number <= self._state.controls:
+            return
+        what = command["do"]
+        if what == "extend":
+            self._extend_as_asked(number, command)
+            return
+        self._commit({"r": "control", "c": number, **command})
+        if what == "stop" and command.get("trial") is not None:
+            self._stop_trial(command["trial"])
+        elif waited:
+            return
+        elif what == "stop":
+            self._announce(f"stopped by a user's command after {self._state.units} units.")
+            self._stopping = "stopped"
+            self._scheduler.pause()
+        elif what == "pause" and not self._held:
+            self._held = True
+            self._scheduler.pause()
+            self._announce("paused by a user's command; `hopyard run resume` goes on.")
+        elif what == "resume" and self._held:
+            self._held = False
+            self._announce("the run goes on.")
+            self._resume()
+
+    def _extend_as_asked(self, number: int, command: Command) -> None:
+        header = self._state.header
+        known = {"num_models": header["settings"].get("num_models"), "num_epochs": header["num_epochs"]}
+        asked = {name: command.get(name) or value for name, value in known.items()}
+        try:
+            if any(value is not None and value < (known[name] or 0) for name, value in asked.items()):
+                raise SettingsError(f"{asked} is less than the run's {known}; a budget can only grow.")
+            settings = header["settings"] | {name: value for name, value in asked.items() if value is not None}
+            self.extend(asked["num_models"] or 0, asked["num_epochs"], settings, c=number)
+        except SettingsError as error:
+            self._announce(f"the run was not extended: {error}")
+            self._commit({"r": "control", "c": number, **command, "refused": str(error)})
+
+    def _stop_trial(self, number: int) -> None:
+        trial = self._state.trials.get(number)
+        if trial is None or not trial.running:
+            is_not = "there is no such trial" if trial is None else f"it is {trial.status} already"
+            self._announce(f"trial {number} was not stopped: {is_not}.")
+        elif not self._scheduler.is_under_way(number):  # else after its unit
+            self._end_for_user(number)
+
+    def _end_for_user(self, number: int) -> None:
+        self._commit({"r": "end", "t": number, "status": "stopped", "by": "user", "z": self._now()})
 
     def _retry_later(self) -> None:
         self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))

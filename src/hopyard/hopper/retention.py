@@ -1,7 +1,8 @@
 """Which states are kept: as long as something needs them.
 
-A running trial needs its last durable state and the weights of its best epoch. What an ended trial
-keeps depends on the policy:
+A running trial, also one that waits, needs its last durable state and the weights of its best epoch; one that
+is a copy of another needs that one's state until it has a state of its own. What an ended trial keeps depends
+on the policy:
 
 ===============  ============================================================================
 ``"completed"``  completed trials: best weights and last full state; others: nothing
@@ -49,6 +50,10 @@ class Retention:
         ended = (trial for trial in state.trials.values() if not trial.running and trial.best is not None)
         self._best_ended = sorted((state.rank(trial), trial.number) for trial in ended)[:keep_n]
         self._best = state.best
+        self._borrowers: dict[int, set[int]] = {}
+        """For each trial those that still live on its state."""
+        for trial in state.trials.values():
+            self._note_borrowing(trial)
 
     def sweep(self) -> None:
         """Delete state files that the state does not need (a kill left them behind), by listing the folder.
@@ -66,6 +71,8 @@ class Retention:
 
     def changed(self, trial: TrialState, record: int) -> None:
         """The states of ``trial`` have changed, or it has ended, by the record of that number."""
+        for lender in self._note_borrowing(trial):
+            self._look_again(self._state.trials[lender], record)
         ended = self._best_ended
         if self._keep == "best" and not trial.running and trial.best is not None:
             bisect.insort(ended, (self._state.rank(trial), trial.number))
@@ -108,8 +115,25 @@ class Retention:
             files.update(dict.fromkeys(dropped, record))
             self._queue.append((record, trial.number))
 
+    def _note_borrowing(self, trial: TrialState) -> list[int]:
+        """Keep up who lives on whose state. Returns the lenders for whom that has changed."""
+        if trial.source is None:
+            return []
+        lender = trial.durable.home if trial.borrows else None
+        if lender is not None:
+            self._borrowers.setdefault(lender, set()).add(trial.number)
+            return []
+        paid = [number for number, borrowers in self._borrowers.items() if trial.number in borrowers]
+        for number in paid:
+            self._borrowers[number].discard(trial.number)
+            if not self._borrowers[number]:
+                del self._borrowers[number]
+        return paid
+
     def _files(self, trial: TrialState) -> set[str]:
-        return {name for reference in self._references(trial) for name in reference.files}
+        borrowers = (self._state.trials[number] for number in self._borrowers.get(trial.number, ()))
+        lent = [borrower.durable.state for borrower in borrowers if borrower.durable.state is not None]
+        return {name for reference in [*self._references(trial), *lent] for name in reference.files}
 
     def _references(self, trial: TrialState) -> list[StateRef]:
         if trial.running:

@@ -9,16 +9,20 @@ Records::
     {"r": "run", "run_id", "format", "created", "settings", "layout", "num_epochs", "order_groups", ...}
     {"r": "session", "driver", "host", "pid", "offset", "workers", ...}   one per driver process
     {"r": "extend", "num_epochs", "settings"}                            the budget was raised
+    {"r": "control", "c", "do", "trial"}                                 a user's command (hopper.control)
     {"r": "trial", "n", "params", "g", "source"}                         a trial begins
-    {"r": "unit", "t", "e", "ph", "p", "w", "v", "a", "z", "s", "m", "rows", "written"}
+    {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "last", "a", "z", "s", "m", "rows", "written"}
     {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
     {"r": "back", "t", "why"}                                            trials go on from what is durable
-    {"r": "end", "t", "status", "error"}                                 a trial ended
+    {"r": "end", "t", "status", "error", "by"}                           a trial ended
     {"r": "finish", "status"}                                            the run ended
 
 A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``.
-In a unit record: trials, epoch, phase, partition, worker, visit, start and end in seconds since the
-run began, states (references, or null when resident or unchanged), metrics.
+In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done
+before, whether the last of its phase before or in a validation, start and end in seconds since the run began,
+states (references, or null when resident or unchanged), metrics. Version 0.1.0 wrote neither ``n`` nor ``last``:
+its trials were validated at the ends of epochs alone. An ``end`` that a user asked for has ``"by": "user"``, and an
+``extend`` the number ``c`` of the command.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from hopyard.errors import CorruptError, Evidence, FormatError
-from hopyard.hopper.scheduler import Layout
+from hopyard.hopper.scheduler import Layout, Position
 from hopyard.objects import StateRef
 
 Record: TypeAlias = dict[str, Any]
@@ -41,16 +45,29 @@ class Progress:
 
     Attributes:
         visits: units done in all epochs, of both phases.
+        trained: train units among them; those of the trial that this one is a copy of count, too.
+        step: validate units done in the validation under way.
+        validated: ``trained`` at the last complete validation.
         state: the model's state after them; None before the first unit, or when resident.
+        home: number of the trial in whose folder the state is; None: this one's.
         train: training metrics of this epoch's visits: (partition, {name: [sum, weight]}).
-        carried: validation metrics of this epoch's visits: ``{"partition": p, "states": ...}``, where the
-            states are ``{"ref": <StateRef as JSON>}`` if they are in the trial's folder.
+        carried: validation metrics of this validation's visits: ``{"partition": p, "states": ...}``, where
+            the states are ``{"ref": <StateRef as JSON>}`` if they are in the trial's folder.
     """
 
     visits: int = 0
+    trained: int = 0
+    step: int = 0
+    validated: int = 0
     state: StateRef | None = None
+    home: int | None = None
     train: tuple[tuple[int, dict[str, list[float]]], ...] = ()
     carried: tuple[dict[str, Any], ...] = ()
+
+    def position(self) -> Position:
+        """The same as the scheduler needs it."""
+        seen = [metrics["partition"] for metrics in self.carried] if self.step else [p for p, _ in self.train]
+        return Position(self.visits, self.trained, self.step, self.validated, frozenset(seen))
 
     def metric_states(self) -> list[StateRef]:
         """Where the metric states are that are too large for the journal."""
@@ -60,11 +77,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Best:
-    """The best epoch so far: its number from 1, the metric's value, the model's weights."""
+    """The best validation so far: after how many epochs (a fraction, within one), the evaluation metric's
+    value, the model's weights, and all that was measured."""
 
-    epoch: int
+    epoch: float
     value: float
     state: StateRef
+    metrics: dict[str, float]
 
 
 @dataclass
@@ -74,9 +93,11 @@ class TrialState:
     Attributes:
         progress: how far it is.
         durable: how far it is if all that workers hold in memory is lost.
+        began: ``trained`` when it began: 0, or that of the trial it is a copy of.
         epochs: epochs done.
-        history: one value an epoch for each metric.
-        ended_at: when each epoch ended, in seconds since the run began.
+        history: one value an epoch for each metric; the last epoch of a trial that has ended may be a part of one.
+        rung: a validation within the epoch under way: ``trained``, and each metric's value.
+        ended_at: when each value of the history was measured, in seconds since the run began.
         seconds: spent in units.
         lost_at: the visit in which workers were lost last, and how many of them in that visit.
     """
@@ -88,13 +109,17 @@ class TrialState:
     status: str = "running"
     progress: Progress = field(default_factory=Progress)
     durable: Progress = field(default_factory=Progress)
+    began: int = 0
     epochs: int = 0
     history: dict[str, list[float]] = field(default_factory=dict)
+    rung: tuple[int, dict[str, float]] | None = None
     ended_at: list[float] = field(default_factory=list)
     best: Best | None = None
     error: Evidence | None = None
     seconds: float = 0.0
     lost_at: tuple[int, int] = (-1, 0)
+    stop_asked: bool = False
+    """Whether a user asked to end it."""
 
     @property
     def running(self) -> bool:
@@ -106,9 +131,21 @@ class TrialState:
         visit, count = self.lost_at
         return count if visit == self.progress.visits else 0
 
+    @property
+    def borrows(self) -> bool:
+        """Whether it still lives on the state of the trial that it is a copy of."""
+        return self.running and self.durable.home is not None
+
+    def measured(self, key: str) -> float:
+        """The value of a metric at the last validation; NaN before the first, or if it was not measured."""
+        if self.rung is not None and self.rung[0] == self.progress.trained:
+            return self.rung[1].get(key, math.nan)
+        return self.history.get(key, [math.nan])[-1]
+
     def live_states(self) -> list[StateRef]:
-        """The states that something still needs."""
-        states = [self.progress.state, self.durable.state, self.best.state if self.best else None]
+        """The states in its folder that something still needs."""
+        own = [each.state for each in (self.progress, self.durable) if each.home is None]
+        states = [*own, self.best.state if self.best else None]
         return [state for state in states if state is not None]
 
 
@@ -138,6 +175,8 @@ class RunState:
         self.trials: dict[int, TrialState] = {}
         self.units = 0
         self.sessions = 0
+        self.controls = 0
+        """Number of the last command of a user that was carried out."""
         self.clock = 0.0
         self.finished: str | None = None
         self.best: int | None = None
@@ -194,7 +233,8 @@ class RunState:
         self.roll_back()
 
     def _apply_extend(self, record: Record) -> None:
-        self.header.update({k: v for k, v in record.items() if k != "r"})
+        self.header.update({k: v for k, v in record.items() if k not in ("r", "c")})
+        self.controls = max(self.controls, record.get("c", 0))
         self.finished = None
         for trial in self.trials.values():
             if trial.status == "completed" and trial.epochs < self.num_epochs:
@@ -204,9 +244,18 @@ class RunState:
         number = int(record["n"])
         trial = TrialState(number, record["params"], int(record["g"]), record.get("source"))
         if trial.source is not None:
-            state = self.trials[trial.source].durable.state
-            trial.progress = trial.durable = Progress(state=state)
+            donor = self.trials[trial.source].durable
+            home = trial.source if donor.home is None else donor.home
+            trial.progress = trial.durable = Progress(
+                donor.visits, donor.trained, 0, donor.trained, donor.state, home, donor.train
+            )
+            trial.began = donor.trained
         self.trials[number] = trial
+
+    def _apply_control(self, record: Record) -> None:
+        self.controls = record["c"]
+        if record["do"] == "stop" and record.get("trial") in self.trials:
+            self.trials[record["trial"]].stop_asked = True
 
     def _apply_lost(self, record: Record) -> None:
         self._tick(record["z"])
@@ -224,6 +273,8 @@ class RunState:
     def _apply_end(self, record: Record) -> None:
         trial = self.trials[record["t"]]
         trial.status = record["status"]
+        if trial.status != "failed" and trial.rung is not None:
+            self._remember(trial, trial.rung[1])
         if record.get("error"):
             trial.error = Evidence.from_json(record["error"])
         self._tick(record.get("z", 0.0))
@@ -253,40 +304,60 @@ class RunState:
 
     def _train_visit(self, trial: TrialState, record: Record, slot: int) -> None:
         before, reference = trial.progress, record["s"][slot]
-        trial.progress = Progress(
-            before.visits + 1,
-            StateRef.from_json(reference) if reference else None,
-            (*before.train, (int(record["p"]), record["m"][slot])),
+        trial.progress = replace(
+            before,
+            visits=before.visits + 1,
+            trained=before.trained + 1,
+            state=StateRef.from_json(reference) if reference else None,
+            home=None,
+            train=(*before.train, (int(record["p"]), record["m"][slot])),
         )
+        trial.rung = None
         if reference:
             trial.durable = trial.progress
-        if not self.layout.validate and trial.progress.visits % self.layout.units == 0:
-            self._end_epoch(trial, {})
+        if not self.layout.validate and (record.get("last") or self.ends_epoch(trial)):
+            self._validated(trial, {})
 
     def _validate_visit(self, trial: TrialState, record: Record, slot: int) -> None:
         before, metrics = trial.progress, record["m"][slot]
         carried = (*before.carried, metrics) if "values" not in metrics else ()
-        trial.progress = trial.durable = replace(before, visits=before.visits + 1, carried=carried)
-        if trial.progress.visits % self.layout.units == 0:
-            self._end_epoch(trial, metrics["values"])
+        trial.progress = trial.durable = replace(
+            before, visits=before.visits + 1, step=before.step + 1, carried=carried
+        )
+        if trial.progress.step == self.layout.validate:
+            self._validated(trial, metrics["values"])
 
-    def _end_epoch(self, trial: TrialState, values: dict[str, float]) -> None:
+    def ends_epoch(self, trial: TrialState) -> bool:
+        """Whether the trial's last train unit was the last of an epoch."""
+        return trial.progress.trained % self.layout.train == 0
+
+    def _validated(self, trial: TrialState, values: dict[str, float]) -> None:
         """Merge what the visits measured: training sums in order of partitions, exactly."""
-        trial.epochs += 1
-        trial.ended_at.append(self.clock)
-        merged = merge_means(trial.progress.train)
-        for prefix, found in (("train_", merged), ("val_", values)):
-            for name, value in found.items():
-                trial.history.setdefault(prefix + name, []).append(value)
-        trial.progress = trial.durable = replace(trial.progress, train=())
-        key = self.metric.key
-        value = trial.history[key][-1] if key in trial.history else math.nan
-        state = trial.progress.state
-        assert state is not None, "an epoch ends with a durable state"
+        progress = replace(trial.progress, step=0, validated=trial.progress.trained)
+        measured = {f"train_{name}": value for name, value in merge_means(progress.train).items()}
+        measured |= {f"val_{name}": value for name, value in values.items()}
+        if self.ends_epoch(trial):
+            trial.epochs += 1
+            progress = replace(progress, train=())
+            self._remember(trial, measured)
+        else:
+            trial.rung = progress.trained, measured
+        trial.progress = trial.durable = progress
+        value = measured.get(self.metric.key, math.nan)
+        state = progress.state
+        assert state is not None, "a validation follows a durable state"
         if self.metric.is_better(value, trial.best.value if trial.best else None):
-            trial.best = Best(trial.epochs, value, state.part("model"))
+            epochs = (progress.trained - trial.began) / self.layout.train
+            epochs = int(epochs) if epochs.is_integer() else epochs
+            trial.best = Best(epochs, value, state.part("model"), measured)
             if self.best is None or self.rank(trial) < self.rank(self.trials[self.best]):
                 self.best = trial.number
+
+    def _remember(self, trial: TrialState, measured: dict[str, float]) -> None:
+        trial.rung = None
+        trial.ended_at.append(self.clock)
+        for name, value in measured.items():
+            trial.history.setdefault(name, []).append(value)
 
 
 def merge_means(

@@ -77,6 +77,11 @@ class Searcher(ABC):
     def exited(self, trial: int) -> list[Operation]:
         """``trial`` ended although the searcher did not say ``Stop``: it failed, or a user stopped it."""
 
+    def due(self, trial: int) -> int:
+        """When the result of a trial that may train is wanted, in virtual time: the least first. 0 if
+        the order does not matter."""
+        return 0
+
     def extend(self, num_models: int, visits: int) -> list[Operation]:
         """The budget has grown: so many trials, and so many visits of a trial, in all. Trials that had
         trained to their end may be let train on.

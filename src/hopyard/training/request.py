@@ -29,10 +29,11 @@ class UnitRequest:
         position: train units that these trials have done so far.
         states: where each trial's state is. None: at position 0 the initial state, else the state that
             this worker kept in memory at ``position``.
+        homes: numbers of the trials in whose folders these states are; empty: their own.
         save: the new state must be durable; else it may stay in the worker's memory.
-        last: the last unit of its phase in this epoch. Train: the state is saved with the model in a
-            file of its own. Validate: metric states are merged, and values computed.
-        carried: validate: the ``metrics`` of the partitions validated before in this epoch.
+        last: the last unit of its phase before, or in, a validation. Train: the state is saved with the model
+            in a file of its own. Validate: metric states are merged, and values computed.
+        carried: validate: the ``metrics`` of the partitions validated before in this validation.
         log_tail: ``"module:function"`` that gives the last lines printed in this process, imported only
             when a trial fails; empty: none.
     """
@@ -46,6 +47,7 @@ class UnitRequest:
     partition: int
     position: int
     states: tuple[StateRef | None, ...]
+    homes: tuple[int, ...] = ()
     save: bool = True
     last: bool = False
     carried: tuple[tuple[dict[str, Any], ...], ...] = ()

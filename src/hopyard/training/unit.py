@@ -38,7 +38,8 @@ def run_unit(request: UnitRequest) -> UnitResult:
     started = time.perf_counter()
     program = load_program(request.store, request.program)
     partitions = program.train_partitions if request.phase == "train" else program.val_partitions
-    visit = Visit(partitions[request.partition], program.seed, request.epoch, request.partition, request.last)
+    ends_epoch = (request.position + 1) % len(program.train_partitions) == 0
+    visit = Visit(partitions[request.partition], program.seed, request.epoch, request.partition, ends_epoch)
     with Session(program.threads) as session:
         done = [
             _TrialUnit(request, index, program, session).run(visit) for index in range(len(request.trials))
@@ -75,6 +76,8 @@ class _TrialUnit:
         self._params = request.params[index]
         self._ref = request.states[index]
         self._store: Store = request.store.at(f"{self._trial:05d}")
+        home = request.homes[index] if request.homes else self._trial
+        self._home = self._store if home == self._trial else request.store.at(f"{home:05d}")
         self._key = (request.store.url, request.program, self._trial)
         self._phase = "build"
 
@@ -113,7 +116,9 @@ class _TrialUnit:
             return kept
         ref, tree, saved = self._ref, None, True  # without ref, the initial state, which the seed gives
         if ref is not None:
-            tree = load_state(self._store, ref, verify=True)
+            tree = load_state(self._home, ref, verify=True)
+            if self._home is not self._store:  # what is saved next is complete: the other trial's files may go
+                ref = None
         elif position > 0:
             assert kept is not None
             ref, tree, saved = kept.ref, kept.tree, kept.saved

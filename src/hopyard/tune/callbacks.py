@@ -86,8 +86,9 @@ class _Dispatch:
 
 
 def ends_epoch(state: RunState, record: Record) -> bool:
-    """Whether a unit record is the last of its epoch."""
-    return bool(record["v"] % state.layout.units == state.layout.units - 1)
+    """Whether a unit record, which has just been applied, is the last of an epoch."""
+    trial = state.trials[record["t"][0]]
+    return trial.progress.validated == trial.progress.trained and state.ends_epoch(trial)
 
 
 def flat_params(params: Any, prefix: str = "") -> dict[str, Any]:

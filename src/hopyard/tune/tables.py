@@ -20,8 +20,7 @@ def trials_table(state: RunState) -> pd.DataFrame:
     """
     rows = []
     for trial in state.ranked():
-        epoch = trial.best.epoch if trial.best else 0
-        metrics = {name: values[epoch - 1] for name, values in trial.history.items()} if epoch else {}
+        metrics = trial.best.metrics if trial.best else {}
         error = f"{trial.error.kind}: {trial.error.message}" if trial.error else None
         rows.append((trial.number, trial.params, trial.status, trial.epochs, metrics, trial.seconds, error))
     return pd.DataFrame(rows, columns=list(TRIAL_COLUMNS))

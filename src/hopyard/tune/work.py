@@ -35,12 +35,18 @@ class TrainingWork:
             partition=unit.partition,
             position=unit.trained,
             states=tuple(trial.progress.state for trial in trials),
+            homes=tuple(_home(trial) for trial in trials),
             save=save,
             last=unit.last,
             carried=tuple(trial.progress.carried for trial in trials),
             log_tail="hopyard.backend.output:last_lines",
         )
         return run_tagged, (request,)
+
+
+def _home(trial: TrialState) -> int:
+    """Number of the trial in whose folder the state is."""
+    return trial.number if trial.progress.home is None else trial.progress.home
 
 
 def run_tagged(request: UnitRequest) -> UnitResult:
