@@ -30,13 +30,14 @@ from hopyard.errors import (
     UnitTimeoutError,
     WorkerLostError,
 )
-from hopyard.hopper.control import Command, Watcher
+from hopyard.hopper.control import Command
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.retention import Retention
 from hopyard.hopper.scheduler import Position, Scheduler, Start, Unit
 from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.watcher import Watcher
 from hopyard.objects import StateRef
 from hopyard.storage import Store
 
@@ -185,7 +186,7 @@ class Hopper:
         """
         try:
             self._begin(pending)
-            self._watcher.start(self._state.controls)
+            self._watcher.start()
             while self._goes_on():
                 event = self._events.get()
                 self._mind_the_budget()
