@@ -51,14 +51,18 @@ class Decisions:
                 found += self._after_validation(trial)
         return found
 
-    def check_extension(self, num_models: int, num_epochs: int) -> None:
+    def check_extension(self, num_models: int, num_epochs: int) -> list[int]:
         """Whether an ``extend`` record with this budget may follow; if so, it must be the next one.
+
+        Returns: the trials that will train on.
 
         Raises:
             SettingsError: the search cannot be extended that way; nothing has changed.
         """
         budget = num_models, num_epochs * self._state.layout.train
-        self._extension = budget, self._searcher.extend(*budget)
+        operations = self._searcher.extend(*budget)
+        self._extension = budget, operations
+        return [each.trial for each in operations if isinstance(each, Train) and each.trial in self._state.trials]
 
     def take_allowed(self) -> list[int]:
         """Trials whose targets have changed since the last call."""
@@ -89,8 +93,8 @@ class Decisions:
         if key not in measured:
             raise MetricError(
                 f"the evaluation metric {key} is not among what trial {trial.number} measured: {sorted(set(measured))}"
-                f"{nearest(key, measured, '.')} Name one of these as evaluation_metric, or let the estimator measure it. "
-                "Nothing is lost: the run goes on from here once the estimator does."
+                f"{nearest(key, measured, '.')} Name one of these as evaluation_metric, or let the estimator measure it: "
+                "nothing is lost, and the run goes on from here once it does."
             )
 
     def _records(self, operations: Iterable[Operation]) -> list[Record]:

@@ -84,7 +84,9 @@ def _wrong_visits(number: int, units: list[Record], layout: Layout) -> list[str]
             wrong.append(f"trial {number} made {done} of {expected} visits in epoch {epoch + 1}")
         checked = sum(1 for trained, _ in validation if trained == (epoch + 1) * layout.train)
         if checked != layout.validate and (epoch + 1) * layout.train < ended:
-            wrong.append(f"trial {number} made {checked} of {layout.validate} validations in epoch {epoch + 1}")
+            wrong.append(
+                f"trial {number} made {checked} of {layout.validate} validations in epoch {epoch + 1}"
+            )
     return wrong
 
 

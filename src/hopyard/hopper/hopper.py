@@ -1,8 +1,8 @@
 """The run loop: events from workers in, units out.
 
 One thread, one queue, no polling: the loop sleeps until a unit ends, the journal fails, a user's command
-arrives, or a timer for a full disk goes off. All that it decides follows from the journal (``state``, ``decisions``) and the
-scheduler; here they meet the backend.
+arrives, or a timer for a full disk goes off. All that it decides follows from the journal (``state``,
+``decisions``) and the scheduler; here they meet the backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from hopyard.backend import Backend
 from hopyard.errors import (
@@ -38,7 +38,7 @@ from hopyard.hopper.retention import Retention
 from hopyard.hopper.scheduler import Position, Scheduler, Start, Unit
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.hopper.watcher import Watcher
-from hopyard.objects import StateRef
+from hopyard.hopper.work import Options, Outcome, Work, evidence_of, unit_record
 from hopyard.storage import Store
 
 Observer: TypeAlias = Callable[[RunState, Record], None]
@@ -46,29 +46,6 @@ Observer: TypeAlias = Callable[[RunState, Record], None]
 
 ALIKE = 3
 """That many trials failing alike before any unit is done stop a run."""
-
-
-class Outcome(Protocol):
-    """What the work returns: one entry per trial of the pack in each tuple."""
-
-    @property
-    def states(self) -> tuple[StateRef | None, ...]: ...
-    @property
-    def metrics(self) -> tuple[dict[str, Any], ...]: ...
-    @property
-    def errors(self) -> tuple[Evidence | None, ...]: ...
-    @property
-    def rows(self) -> int: ...
-    @property
-    def bytes_written(self) -> int: ...
-
-
-class Work(Protocol):
-    """What a unit is: a function and its arguments, both picklable, giving an :class:`Outcome`."""
-
-    def __call__(
-        self, unit: Unit, trials: Sequence[TrialState], save: bool
-    ) -> tuple[Callable[..., Outcome], tuple[Any, ...]]: ...
 
 
 @dataclass(frozen=True)
@@ -95,29 +72,6 @@ class _Asked:
 
 
 _Event: TypeAlias = _Ended | _JournalFailed | _Retry | _Asked
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is driven; nothing here changes its result.
-
-    Attributes:
-        checkpoint_every: ``"unit"``, ``"epoch"`` or seconds between durable states of a trial.
-        keep, keep_n: see ``hopyard.hopper.retention``.
-        time_budget: seconds after which no new unit is started, or None.
-        retry_seconds: how long to wait on a full disk before trying again.
-        free_orders: trials visit partitions in any order that keeps workers busy, where not every worker can
-            read every partition. Then the order of visits, and so the result, depends on the workers.
-        control_seconds: how often to look for users' commands.
-    """
-
-    checkpoint_every: str | float = "unit"
-    keep: str = "completed"
-    keep_n: int = 1
-    time_budget: float | None = None
-    retry_seconds: float = 5.0
-    free_orders: bool = False
-    control_seconds: float = 0.5
 
 
 class Hopper:
@@ -169,7 +123,9 @@ class Hopper:
         self._full = False
         self._held = False
         """Whether a user has paused the run."""
-        self._watcher = Watcher(store, options.control_seconds, lambda *asked: self._events.put(_Asked(*asked)))
+        self._watcher = Watcher(
+            store, options.control_seconds, lambda *asked: self._events.put(_Asked(*asked))
+        )
         self._left_behind = False
         """Whether a unit ended in a way that may have left files that no record names."""
         self._origin = clock() - state.clock
@@ -180,7 +136,7 @@ class Hopper:
         """Drive the run until no trial is under way.
 
         Args:
-            pending: decisions that the journal's end cut off.
+            pending: decisions that the journal's end cut off, and an ``extend`` record if the budget grows.
 
         Returns: ``"completed"``, or what ended it: ``"time budget"``, or ``"stopped"`` by a user.
         """
@@ -284,29 +240,13 @@ class Hopper:
             self._journal.flush()
             raise error
         else:
-            self._fail(ended.start, (_evidence(error, ended.start),))
+            self._fail(ended.start, (evidence_of(error, ended.start),))
 
     def _unit_done(self, ended: _Ended, outcome: Outcome) -> None:
-        unit, states = ended.start.unit, outcome.states if ended.start.unit.phase == "train" else (None,)
-        resident = unit.phase == "train" and states[0] is None
-        record: Record = {
-            "r": "unit",
-            "t": [unit.pack],
-            "e": unit.epoch,
-            "ph": unit.phase,
-            "p": unit.partition,
-            "w": ended.start.worker,
-            "v": unit.visit,
-            "n": unit.trained,
-            "last": unit.last,
-            "a": ended.began,
-            "z": self._now(),
-            "s": [state.to_json() if state else None for state in states],
-            "m": list(outcome.metrics),
-            "rows": outcome.rows,
-            "written": outcome.bytes_written,
-        }
-        if states[0] is not None:
+        unit, state = ended.start.unit, outcome.states[0]
+        trains = ended.start.unit.phase == "train"
+        record = unit_record(ended.start, outcome, ended.began, self._now())
+        if trains and state is not None:
             self._saved_at[unit.pack] = record["z"]
         self._space_again()
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
@@ -317,7 +257,9 @@ class Hopper:
         if trial.running and trial.stop_asked:
             self._end_for_user(unit.pack)
         elif trial.running:
-            self._start(self._scheduler.done(unit.pack, record["z"] - record["a"], resident))
+            self._start(
+                self._scheduler.done(unit.pack, record["z"] - record["a"], resident=trains and state is None)
+            )
 
     def _commit(self, record: Record) -> None:
         """Apply, journal and show a record, and then all that follows from it."""
@@ -421,7 +363,7 @@ class Hopper:
         for pack in orphans:
             self._start(self._scheduler.returned(pack, self._position(pack), idle=False))
         if losses >= 2:
-            self._fail(start, (_evidence(error, start),))
+            self._fail(start, (evidence_of(error, start),))
         else:
             self._start(self._scheduler.returned(unit.pack, self._position(unit.pack), idle=False))
         self._start(self._scheduler.worker_up(start.worker))
@@ -516,7 +458,9 @@ class Hopper:
         try:
             if any(value is not None and value < (known[name] or 0) for name, value in asked.items()):
                 raise SettingsError(f"{asked} is less than the run's {known}; a budget can only grow.")
-            settings = header["settings"] | {name: value for name, value in asked.items() if value is not None}
+            settings = header["settings"] | {
+                name: value for name, value in asked.items() if value is not None
+            }
             self.extend(asked["num_models"] or 0, asked["num_epochs"], settings, c=number)
         except SettingsError as error:
             self._announce(f"the run was not extended: {error}")
@@ -541,16 +485,3 @@ class Hopper:
     def _now(self) -> float:
         """Seconds since the run began, on a clock that goes on from session to session."""
         return round(self._clock() - self._origin, 6)
-
-
-def _evidence(error: BaseException, start: Start) -> Evidence:
-    """What an exception of a task says about the trial."""
-    notes = "\n".join(getattr(error, "__notes__", ()))
-    return Evidence(
-        kind=type(error).__name__,
-        message=str(error),
-        traceback=notes or "".join(traceback.format_exception(error)),
-        worker=start.worker,
-        partition=start.unit.partition,
-        phase=start.unit.phase,
-    )

@@ -237,7 +237,7 @@ class RunState:
         self.controls = max(self.controls, record.get("c", 0))
         self.finished = None
         for trial in self.trials.values():
-            if trial.status == "completed" and trial.epochs < self.num_epochs:
+            if trial.status == "completed" and trial.progress.trained < self.num_epochs * self.layout.train:
                 trial.status = "running"
 
     def _apply_trial(self, record: Record) -> None:
