@@ -1,0 +1,95 @@
+"""What the run loop is given to do, and how it says what came of it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hopyard.errors import Evidence
+from hopyard.hopper.scheduler import Start, Unit
+from hopyard.hopper.state import Record, TrialState
+from hopyard.objects import StateRef
+
+
+class Outcome(Protocol):
+    """What the work returns: one entry per trial of the pack in each tuple."""
+
+    @property
+    def states(self) -> tuple[StateRef | None, ...]: ...
+    @property
+    def metrics(self) -> tuple[dict[str, Any], ...]: ...
+    @property
+    def errors(self) -> tuple[Evidence | None, ...]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes_written(self) -> int: ...
+
+
+class Work(Protocol):
+    """What a unit is: a function and its arguments, both picklable, giving an :class:`Outcome`."""
+
+    def __call__(
+        self, unit: Unit, trials: Sequence[TrialState], save: bool
+    ) -> tuple[Callable[..., Outcome], tuple[Any, ...]]: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is driven; nothing here changes its result.
+
+    Attributes:
+        checkpoint_every: ``"unit"``, ``"epoch"`` or seconds between durable states of a trial.
+        keep, keep_n: see ``hopyard.hopper.retention``.
+        time_budget: seconds after which no new unit is started, or None.
+        retry_seconds: how long to wait on a full disk before trying again.
+        free_orders: trials visit partitions in any order that keeps workers busy, where not every worker can
+            read every partition. Then the order of visits, and so the result, depends on the workers.
+        control_seconds: how often to look for users' commands.
+    """
+
+    checkpoint_every: str | float = "unit"
+    keep: str = "completed"
+    keep_n: int = 1
+    time_budget: float | None = None
+    retry_seconds: float = 5.0
+    free_orders: bool = False
+    control_seconds: float = 0.5
+
+
+def unit_record(start: Start, outcome: Outcome, began: float, ended: float) -> Record:
+    """The journal's record of a unit that is done; times in seconds since the run began."""
+    unit = start.unit
+    states = outcome.states if unit.phase == "train" else (None,)
+    return {
+        "r": "unit",
+        "t": [unit.pack],
+        "e": unit.epoch,
+        "ph": unit.phase,
+        "p": unit.partition,
+        "w": start.worker,
+        "v": unit.visit,
+        "n": unit.trained,
+        "last": unit.last,
+        "a": began,
+        "z": ended,
+        "s": [state.to_json() if state else None for state in states],
+        "m": list(outcome.metrics),
+        "rows": outcome.rows,
+        "written": outcome.bytes_written,
+    }
+
+
+def evidence_of(error: BaseException, start: Start) -> Evidence:
+    """What an exception of a task says about the trial."""
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    return Evidence(
+        kind=type(error).__name__,
+        message=str(error),
+        traceback=notes or "".join(traceback.format_exception(error)),
+        worker=start.worker,
+        partition=start.unit.partition,
+        phase=start.unit.phase,
+    )
