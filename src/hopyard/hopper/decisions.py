@@ -30,7 +30,7 @@ class Decisions:
         self.targets: dict[int, int] = {}
         self._allowed: list[int] = []
         self._stopped: set[int] = set()
-        self._extension: tuple[tuple[int, int], list[Operation]] | None = None
+        self._extension: tuple[tuple[int | None, int], list[Operation]] | None = None
 
     def start(self) -> list[Record]:
         """The records that begin a run."""
@@ -51,7 +51,7 @@ class Decisions:
                 found += self._after_validation(trial)
         return found
 
-    def check_extension(self, num_models: int, num_epochs: int) -> list[int]:
+    def check_extension(self, num_models: int | None, num_epochs: int) -> list[int]:
         """Whether an ``extend`` record with this budget may follow; if so, it must be the next one.
 
         Returns: the trials that will train on.
@@ -74,7 +74,8 @@ class Decisions:
         return self._searcher.due(trial)
 
     def _after_extension(self, record: Record) -> list[Record]:
-        budget = record.get("num_models", 0), self._state.num_epochs * self._state.layout.train
+        num_models = record.get("num_models", record["settings"].get("num_models"))
+        budget = num_models, self._state.num_epochs * self._state.layout.train
         known, self._extension = self._extension, None
         operations = known[1] if known and known[0] == budget else self._searcher.extend(*budget)
         return self._records(operations)

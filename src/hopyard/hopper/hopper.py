@@ -414,7 +414,7 @@ class Hopper:
 
     # What users ask for -------------------------------------------------------------------
 
-    def extend(self, num_models: int, num_epochs: int, settings: Mapping[str, Any], **more: Any) -> None:
+    def extend(self, num_models: int | None, num_epochs: int, settings: Mapping[str, Any], **more: Any) -> None:
         """Give the run a larger budget, between units. ``settings``: what the run's are then.
 
         Raises:
@@ -461,7 +461,7 @@ class Hopper:
             settings = header["settings"] | {
                 name: value for name, value in asked.items() if value is not None
             }
-            self.extend(asked["num_models"] or 0, asked["num_epochs"], settings, c=number)
+            self.extend(asked["num_models"], asked["num_epochs"], settings, c=number)
         except SettingsError as error:
             self._announce(f"the run was not extended: {error}")
             self._commit({"r": "control", "c": number, **command, "refused": str(error)})

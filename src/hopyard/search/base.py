@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hopyard.errors import SettingsError
+from hopyard.errors import SettingsError, UsageError
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,9 @@ class Searcher(ABC):
     def exited(self, trial: int) -> list[Operation]:
         """``trial`` ended although the searcher did not say ``Stop``: it failed, or a user stopped it."""
 
-    def due(self, trial: int) -> int:
-        """When the result of a trial that may train is wanted, in virtual time: the least first. 0 if
-        the order does not matter."""
-        return 0
-
-    def extend(self, num_models: int, visits: int) -> list[Operation]:
-        """The budget has grown: so many trials, and so many visits of a trial, in all. Trials that had
-        trained to their end may be let train on.
+    def extend(self, num_models: int | None, visits: int) -> list[Operation]:
+        """The budget has grown: so many trials (None: as many as before), and so many visits of a trial, in all.
+        Trials that had trained to their end may be let train on, now or in the answer to a later call.
 
         Raises:
             SettingsError: this search cannot be extended that way; nothing has changed.
@@ -93,6 +88,11 @@ class Searcher(ABC):
             f"{type(self).__name__} cannot be extended: what it decided depends on its budget. "
             "Start a new run with the larger budget and another run_id."
         )
+
+    def due(self, trial: int) -> int:
+        """How urgent ``trial`` is, for the scheduler: the virtual time at which it is due (see ``InVirtualTime``).
+        Lower is more urgent; 0 for all where nobody waits for anybody."""
+        return 0
 
 
 class Proposer(ABC):
@@ -110,8 +110,21 @@ class Proposer(ABC):
     def propose(self, trial: int) -> dict[str, Any] | None:
         """The point of ``trial``, or None if every different point was proposed."""
 
+    def check(self, num_models: int) -> None:  # noqa: B027 - most spaces have no end of points
+        """Raises SpaceError if so many trials cannot be made: there are fewer different points, or more that
+        were asked for first."""
+
     def observed(self, trial: int, visits: int, value: float) -> None:  # noqa: B027 - most proposers do not learn
         """``trial`` was validated after ``visits`` visits; ``value``: smaller is better, may be infinite."""
 
     def ended(self, trial: int) -> None:  # noqa: B027 - most proposers do not learn
         """Nothing more is observed of ``trial``."""
+
+
+def positive(name: str, value: int) -> int:
+    """``value`` if it is a whole number of at least 1, else UsageError; ``name`` is how the error calls it."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(
+            f"{name} is {value!r}, but must be a whole number of at least 1. Write {name}=1 or more."
+        )
+    return value
