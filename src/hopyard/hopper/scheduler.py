@@ -12,23 +12,34 @@ pack is        event                                       pack becomes
 ready          (an eligible worker is idle)                running
 running        ``done``: more to do                        ready
 running        ``done``: reached its target                parked
-running        ``returned`` (worker lost, disk full)       ready
+running        ``worker_down``                             lost
+ready, parked  ``worker_down`` of the only holder          lost
+running, lost  ``returned`` (worker lost, disk full)       ready | parked
 parked         ``extend``                                  ready
 any            ``end``                                     (forgotten)
 =============  ==========================================  ==============
 
-Who goes first: the pack with the fewest visits done, so that all trials advance together;
-among those the one whose state the worker holds; then the lowest number. A decision costs
-O(log packs).
+A pack trains up to its target, and is validated at the end of each epoch and at its target. Workers may
+come and go at any time.
+
+Who goes first: the lowest ``urgency``; then by ``order``: the most seconds left to the target, by what
+the pack's units took so far (``"longest"``), or the fewest visits (``"greedy"``); then the pack whose state
+the worker holds; then round the packs, each worker from the one it took last. Packs that nothing is known of
+go before those that were measured, the longest way first.
+
+How: every pack has a number, and sets of packs are bits of Python's integers: those that are ready, those of
+each priority, those that may next go to each *site* (the partitions that live on the same workers), those whose
+state each worker holds. What a worker may take is the intersection of two sets, whatever the number of packs.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from math import floor, log
+from typing import Literal, TypeAlias
 
 from hopyard.hopper.orders import VisitOrder
 
@@ -44,7 +55,8 @@ class Unit:
         partition: number of the partition.
         visit: units that the pack has done before, of both phases.
         trained: train units among them.
-        last: whether it is the last of its phase in this epoch.
+        last: of a train unit, whether a validation (or, without validation, the end of an epoch or
+            the target) follows; of a validate unit, whether it ends the validation.
     """
 
     pack: int
@@ -76,106 +88,219 @@ class Layout:
         return self.train + self.validate
 
 
+@dataclass(frozen=True)
+class Position:
+    """How far a pack has come.
+
+    Attributes:
+        visits: units done, of both phases.
+        trained: train units among them.
+        step: validate units done of the validation under way; 0 if none is.
+        validated: ``trained`` at the last complete validation.
+        seen: partitions visited in training in the present epoch; only free orders need it.
+    """
+
+    visits: int = 0
+    trained: int = 0
+    step: int = 0
+    validated: int = 0
+    seen: frozenset[int] = frozenset()
+
+
 class Status(Enum):
     READY = "ready"
     RUNNING = "running"
     PARKED = "parked"
+    LOST = "lost"
 
 
-@dataclass
+_Key: TypeAlias = tuple[float, int, int]  # urgency; 0: not measured, 1: measured; place among these
+_FEW = 8  # so many candidates are compared one by one, more by going through the priorities
+_FINENESS = 1 / log(1.02)  # remaining times within 2% are alike, so that a hop can be saved
+
+
+@dataclass(slots=True)
 class _Pack:
+    number: int
+    bit: int
     group: int
-    visits: int
     target: int
+    urgency: float
+    visits: int = 0
+    trained: int = 0
+    step: int = 0
+    validated: int = 0
+    todo: int = 0  # partitions not yet seen in this epoch, as bits
+    reach: int = 0  # their sites, as bits; both only with free orders
     status: Status = Status.PARKED
+    key: _Key = (0.0, 0, 0)
+    sites: int = 0  # where its next unit may be, as bits
     worker: int | None = None
     holder: int | None = None
-    pinned: bool = False
-    stamp: int = 0
+    unit: Unit | None = None
+    seconds: float = 0.0  # of the units that were measured
+    measured: int = 0
 
 
-_Key: TypeAlias = tuple[int, int, int]  # visits, pack, stamp
-_ANYWHERE = -1
+@dataclass(slots=True)
+class _Site:
+    """Partitions that live on the same workers."""
+
+    partitions: int = 0
+    workers: int = 1  # how many; only compared between sites
+    bound: int = 0  # packs whose next unit may be here
+    idle: int = 0  # workers
 
 
-@dataclass
 class Scheduler:
-    """Greedy dense scheduling of fixed visit orders.
+    """Dense scheduling of fixed or free visit orders.
 
     Args:
         layout: partitions of an epoch's two phases.
         train_order, validate_order: visit orders by group and epoch.
         homes: for each partition the workers that can read it; None: all of them.
+        order: who goes first, ``"longest"`` or ``"greedy"``.
+        free: a pack may visit the partitions of an epoch in training in any order, whatever suits the
+            workers. Results then depend on timing. (Validation keeps its order.)
+        hop_seconds: what it costs that a pack goes on where its state is not; a worker prefers a pack
+            whose state it holds to one that has up to so much more left to do.
     """
 
-    layout: Layout
-    train_order: VisitOrder
-    validate_order: VisitOrder
-    homes: Mapping[int, frozenset[int]] | None = None
-    _packs: dict[int, _Pack] = field(default_factory=dict)
-    _busy: dict[int, int] = field(default_factory=dict)
-    _idle: set[int] = field(default_factory=set)
-    _idle_heap: list[int] = field(default_factory=list)
-    _ready: dict[int, list[_Key]] = field(default_factory=dict)
-    _check: set[int] = field(default_factory=set)
-    _paused: bool = False
+    def __init__(
+        self,
+        layout: Layout,
+        train_order: VisitOrder,
+        validate_order: VisitOrder,
+        homes: Mapping[int, frozenset[int]] | None = None,
+        *,
+        order: Literal["longest", "greedy"] = "longest",
+        free: bool = False,
+        hop_seconds: float = 0.0,
+    ) -> None:
+        self.layout, self.train_order, self.validate_order = layout, train_order, validate_order
+        self._longest, self._free, self._hop_seconds = order == "longest", free, hop_seconds
+        self._packs: dict[int, _Pack] = {}
+        self._slots: list[_Pack | None] = []
+        self._vacant: list[int] = []
+        self._busy: dict[int, int] = {}
+        self._idle: set[int] = set()
+        self._ready = 0
+        self._pinned = 0  # packs whose state only their holder has
+        self._levels: dict[_Key, int] = {}
+        self._keys: list[_Key] = []
+        self._held: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+        self._seconds, self._measured = 0.0, 0
+        self._paused = False
+        self._all = (1 << layout.train) - 1
+        self._lay_out_sites(homes)
+
+    def _lay_out_sites(self, homes: Mapping[int, frozenset[int]] | None) -> None:
+        self._sites: list[_Site] = []
+        self._site_of: list[int] = []
+        self._sites_of: dict[int, tuple[int, ...]] = {}
+        self._open = 0  # sites that have an idle worker
+        known: dict[frozenset[int] | None, int] = {}
+        for partition in range(max(self.layout.train, self.layout.validate)):
+            workers = None if homes is None else frozenset(homes[partition])
+            number = known.setdefault(workers, len(known))
+            if number == len(self._sites):
+                self._sites.append(_Site(workers=max(1, len(workers or ()))))
+                for worker in workers or ():
+                    self._sites_of[worker] = (*self._sites_of.get(worker, ()), number)
+            self._sites[number].partitions |= 1 << partition
+            self._site_of.append(number)
+        self._everywhere = (0,) if homes is None else ()
+        self._train_sites = sum({1 << site for site in self._site_of[: self.layout.train]})
 
     # Events ---------------------------------------------------------------------------------
 
     def worker_up(self, worker: int) -> list[Start]:
         """``worker`` can take a unit."""
-        if worker not in self._busy:
-            self._set_idle(worker)
-        return self._dispatch()
+        return [] if worker in self._busy or worker in self._idle else self._employ(worker)
 
     def worker_down(self, worker: int) -> list[int]:
-        """``worker`` is gone. Returns the packs whose state existed only there; the caller says
-        with ``returned`` from which visit they go on."""
-        self._idle.discard(worker)
-        self._busy.pop(worker, None)
-        return [number for number, pack in self._packs.items() if pack.pinned and pack.holder == worker]
+        """``worker`` is gone. Returns the packs whose state existed only there; the caller says with
+        ``returned`` from which visit these, and the one that was running there, go on."""
+        self._set_busy(worker)
+        running = self._busy.pop(worker, None)
+        if running is not None:
+            self._packs[running].status, self._packs[running].worker = Status.LOST, None
+        lost = [self._slot(bit) for bit in _bits(self._held.get(worker, 0) & self._pinned)]
+        for entry in lost:
+            self._withdraw(entry)
+            entry.status = Status.LOST
+        for bit in _bits(self._held.pop(worker, 0)):
+            self._slot(bit).holder = None
+            self._pinned &= ~bit
+        self._taken.pop(worker, None)
+        return [entry.number for entry in lost]
 
-    def add(self, pack: int, group: int, visits: int, epochs: int) -> list[Start]:
-        """A pack begins (or goes on) after ``visits`` visits and may do ``epochs`` epochs in all."""
-        self._packs[pack] = _Pack(group, visits, epochs * self.layout.units)
-        self._make_ready_if_due(pack)
-        return self._dispatch()
+    def add(self, pack: int, group: int, position: Position, target: int, urgency: float = 0) -> list[Start]:
+        """A pack begins, or goes on, at ``position`` and may train up to ``target`` visits in all."""
+        assert pack not in self._packs, f"pack {pack} was added before"
+        slot = self._vacant.pop() if self._vacant else len(self._slots)
+        entry = _Pack(pack, 1 << slot, group, target, urgency)
+        self._slots[slot : slot + 1] = [entry]
+        self._packs[pack] = entry
+        self._place(entry, position)
+        return self._settle(entry)
 
-    def extend(self, pack: int, epochs: int) -> list[Start]:
-        """The pack may do ``epochs`` epochs in all."""
-        self._packs[pack].target = epochs * self.layout.units
-        if self._packs[pack].status is Status.PARKED:
-            self._make_ready_if_due(pack)
-        return self._dispatch()
+    def extend(self, pack: int, target: int, urgency: float = 0) -> list[Start]:
+        """The pack may train up to ``target`` visits in all."""
+        entry = self._packs[pack]
+        entry.target, entry.urgency = target, urgency
+        if entry.status not in (Status.READY, Status.PARKED):
+            return []
+        self._withdraw(entry)
+        return self._settle(entry)
 
     def end(self, pack: int) -> list[Start]:
         """Nothing more is wanted of the pack. Its worker, if any, is free for others."""
-        gone = self._packs.pop(pack)
-        if gone.worker is not None:
-            self._release(gone.worker)
-        return self._dispatch()
-
-    def done(self, pack: int, resident: bool = False) -> list[Start]:
-        """The running unit of ``pack`` is committed. ``resident``: its state is nowhere but in the
-        memory of the worker that ran it, so that the next unit must run there."""
-        entry = self._packs[pack]
+        entry = self._packs.pop(pack)
         worker = entry.worker
-        assert worker is not None
-        entry.visits += 1
-        entry.holder, entry.pinned = worker, resident
-        self._release(worker)
-        self._make_ready_if_due(pack)
-        return self._dispatch()
+        self._withdraw(entry)
+        self._aim(entry, 0)
+        self._hold(entry, None)
+        slot = entry.bit.bit_length() - 1
+        self._slots[slot] = None
+        self._vacant.append(slot)
+        if worker is None:
+            return []
+        del self._busy[worker]
+        return self._employ(worker)
 
-    def returned(self, pack: int, visits: int, idle: bool = True) -> list[Start]:
-        """The pack goes on from ``visits`` (its last durable state), wherever it can. ``idle``:
+    def done(self, pack: int, seconds: float | None = None, resident: bool = False) -> list[Start]:
+        """The running unit of ``pack`` is committed; it took ``seconds``. ``resident``: its state is nowhere
+        but in the memory of the worker that ran it, so that the next unit must run there."""
+        entry = self._packs[pack]
+        worker, unit = entry.worker, entry.unit
+        assert worker is not None and unit is not None, f"pack {pack} is not running"
+        entry.worker = entry.unit = None
+        entry.status = Status.PARKED
+        del self._busy[worker]
+        if seconds is not None:
+            self._measure(entry, seconds)
+        self._advance(entry, unit)
+        self._hold(entry, worker, resident)
+        self._queue(entry)
+        return self._employ(worker, entry)
+
+    def returned(self, pack: int, position: Position, idle: bool = True) -> list[Start]:
+        """The pack goes on from ``position`` (its last durable state), wherever it can. ``idle``:
         the worker that ran it, if any, can take another unit."""
         entry = self._packs[pack]
-        if entry.worker is not None and idle:
-            self._release(entry.worker)
-        entry.visits, entry.worker, entry.holder, entry.pinned = visits, None, None, False
-        self._make_ready_if_due(pack)
-        return self._dispatch()
+        worker = entry.worker
+        self._withdraw(entry)
+        entry.worker = entry.unit = None
+        if worker is not None:
+            del self._busy[worker]
+        self._hold(entry, None)
+        self._place(entry, position)
+        if worker is None or not idle:
+            return self._settle(entry)
+        self._queue(entry)
+        return self._employ(worker, entry)
 
     def pause(self) -> None:
         """Start nothing until ``resume``."""
@@ -183,8 +308,7 @@ class Scheduler:
 
     def resume(self) -> list[Start]:
         self._paused = False
-        self._check |= self._idle
-        return self._dispatch()
+        return [start for worker in sorted(self._idle) for start in self._pick(worker)]
 
     # Questions ------------------------------------------------------------------------------
 
@@ -206,111 +330,268 @@ class Scheduler:
         return pack in self._packs and self._packs[pack].status is Status.RUNNING
 
     def unit_of(self, pack: int) -> Unit:
-        """The unit that the pack is doing or will do next."""
+        """The unit that the pack is doing or, as far as is known, will do next."""
         entry = self._packs[pack]
-        epoch, step = divmod(entry.visits, self.layout.units)
-        if step < self.layout.train:
-            partition = self.train_order(entry.group, epoch)[step]
-            trained, last = epoch * self.layout.train + step, step == self.layout.train - 1
-            return Unit(pack, epoch, "train", partition, entry.visits, trained, last)
-        step -= self.layout.train
-        partition = self.validate_order(entry.group, epoch)[step]
-        trained, last = (epoch + 1) * self.layout.train, step == self.layout.validate - 1
-        return Unit(pack, epoch, "validate", partition, entry.visits, trained, last)
+        return entry.unit or self._unit(entry, None)
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant does not hold."""
         running = {n: p for n, p in self._packs.items() if p.status is Status.RUNNING}
         assert {p.worker: n for n, p in running.items()} == self._busy, "a worker and its pack disagree"
         assert not self._idle & self._busy.keys(), "a worker is idle and busy at once"
+        ready = {p.bit for p in self._packs.values() if p.status is Status.READY}
+        assert sum(ready) == self._ready == sum(self._levels.values()), "the sets of ready packs disagree"
+        assert sorted(self._levels) == self._keys, "the priorities are out of order"
         for number, pack in self._packs.items():
-            due = pack.visits < pack.target
+            due = self._is_due(pack)
             assert pack.status is not Status.READY or due, f"pack {number} is ready with nothing to do"
             assert pack.status is not Status.PARKED or not due, f"pack {number} is parked with work to do"
-            if pack.status is Status.READY and not self._paused:
-                eligible = self._eligible(number)
-                free = self._idle if eligible is None else self._idle & eligible
-                assert not free, f"pack {number} waits beside idle workers {sorted(free)}"
+            assert pack.holder is None or self._held[pack.holder] & pack.bit, f"nobody holds pack {number}"
+        for worker in self._idle:
+            waiting = [self._slot(bit).number for bit in _bits(self._candidates(worker))]
+            assert self._paused or not waiting, f"packs {waiting} wait beside the idle worker {worker}"
+        for number, site in enumerate(self._sites):
+            bound = sum(p.bit for p in self._packs.values() if p.sites >> number & 1)
+            assert bound == site.bound, f"the packs bound for site {number} disagree"
+            assert bool(site.idle) == bool(self._open >> number & 1), f"site {number} is open or not"
 
-    # How ------------------------------------------------------------------------------------
+    # What a pack does next ------------------------------------------------------------------
 
-    def _eligible(self, number: int) -> frozenset[int] | None:
-        """The workers that may run the pack's next unit; None: all."""
-        pack = self._packs[number]
-        if pack.pinned and pack.holder is not None:
-            return frozenset((pack.holder,))
-        return None if self.homes is None else self.homes[self.unit_of(number).partition]
+    def _is_validation_next(self, entry: _Pack) -> bool:
+        if not self.layout.validate or not entry.trained or entry.validated == entry.trained:
+            return False
+        at_a_stop = entry.trained % self.layout.train == 0 or entry.trained == entry.target
+        return at_a_stop or entry.step > 0
 
-    def _make_ready_if_due(self, number: int) -> None:
-        pack = self._packs[number]
-        pack.stamp += 1
-        pack.worker = None
-        pack.status = Status.READY if pack.visits < pack.target else Status.PARKED
-        if pack.status is Status.PARKED:
+    def _is_due(self, entry: _Pack) -> bool:
+        return entry.trained < entry.target or self._is_validation_next(entry)
+
+    def _place(self, entry: _Pack, position: Position) -> None:
+        entry.visits, entry.trained = position.visits, position.trained
+        entry.step, entry.validated = position.step, position.validated
+        if self._free:
+            entry.todo = self._all & ~sum(1 << partition for partition in position.seen)
+            entry.reach = sum({1 << self._site_of[bit.bit_length() - 1] for bit in _bits(entry.todo)})
+
+    def _advance(self, entry: _Pack, unit: Unit) -> None:
+        entry.visits += 1
+        if unit.phase == "train":
+            entry.trained += 1
+            entry.todo &= ~(1 << unit.partition)
+            site = self._site_of[unit.partition]
+            if not entry.todo & self._sites[site].partitions:
+                entry.reach &= ~(1 << site)
+            if not entry.todo:
+                entry.todo, entry.reach = self._all, self._train_sites
             return
-        eligible = self._eligible(number)
-        places = set(eligible) if eligible is not None else {_ANYWHERE}
-        if eligible is None and pack.holder is not None:
-            places.add(pack.holder)
-        for place in places:
-            heapq.heappush(self._ready.setdefault(place, []), (pack.visits, number, pack.stamp))
-        self._check |= places & self._idle
+        entry.step += 1
+        if entry.step == self.layout.validate:
+            entry.step, entry.validated = 0, entry.trained
+
+    def _unit(self, entry: _Pack, worker: int | None) -> Unit:
+        if self._is_validation_next(entry):
+            epoch, last = (entry.trained - 1) // self.layout.train, entry.step + 1 == self.layout.validate
+            partition = self.validate_order(entry.group, epoch)[entry.step]
+            return Unit(entry.number, epoch, "validate", partition, entry.visits, entry.trained, last)
+        epoch, step = divmod(entry.trained, self.layout.train)
+        order = self.train_order(entry.group, epoch)
+        partition = order[step]
+        if self._free:
+            here = self._partitions_here(entry, worker)
+            ahead = () if here & (here - 1) == 0 else (*order[step:], *order[:step])
+            partition = next((j for j in ahead if here >> j & 1), here.bit_length() - 1)
+        last = step + 1 == self.layout.train or entry.trained + 1 == entry.target
+        return Unit(entry.number, epoch, "train", partition, entry.visits, entry.trained, last)
+
+    def _partitions_here(self, entry: _Pack, worker: int | None) -> int:
+        """The partitions, as bits, that the pack may visit next, on the worker: those at the site that has
+        most to do for each of its workers."""
+        sites = [
+            self._sites[s] for s in self._sites_of.get(worker, ()) if self._sites[s].partitions & entry.todo
+        ]
+        if not sites:
+            return entry.todo
+        if len(sites) == 1:
+            return entry.todo & sites[0].partitions
+        return entry.todo & max(sites, key=_burden).partitions
+
+    def _sites_ahead(self, entry: _Pack) -> int:
+        """Where the next unit may be, as bits."""
+        if not self._free or self._is_validation_next(entry):
+            return 1 << self._site_of[self._unit(entry, None).partition]
+        return entry.reach
+
+    # Sets of packs --------------------------------------------------------------------------
+
+    def _slot(self, bit: int) -> _Pack:
+        entry = self._slots[bit.bit_length() - 1]
+        assert entry is not None
+        return entry
+
+    def _aim(self, entry: _Pack, sites: int) -> None:
+        for site in _bits(entry.sites ^ sites):
+            self._sites[site.bit_length() - 1].bound ^= entry.bit
+        entry.sites = sites
+
+    def _hold(self, entry: _Pack, worker: int | None, only: bool = False) -> None:
+        """The pack's state is on the worker, and perhaps nowhere else."""
+        if entry.holder is not None and entry.holder != worker:
+            self._held[entry.holder] ^= entry.bit
+        if worker is not None:
+            self._held[worker] = self._held.get(worker, 0) | entry.bit
+        entry.holder = worker
+        self._pinned = self._pinned | entry.bit if only else self._pinned & ~entry.bit
+
+    def _measure(self, entry: _Pack, seconds: float) -> None:
+        entry.seconds, entry.measured = entry.seconds + seconds, entry.measured + 1
+        self._seconds, self._measured = self._seconds + seconds, self._measured + 1
+
+    def _left(self, entry: _Pack) -> int:
+        """Units left to the target, with one validation."""
+        return entry.target - entry.trained + self.layout.validate - entry.step
+
+    def _seconds_left(self, entry: _Pack) -> float:
+        if entry.measured:
+            return self._left(entry) * entry.seconds / entry.measured
+        return self._left(entry) * (self._seconds / self._measured if self._measured else 0.0)
+
+    def _key(self, entry: _Pack) -> _Key:
+        if not self._longest:
+            return (entry.urgency, 1, entry.visits)
+        if not entry.measured:
+            return (entry.urgency, 0, -self._left(entry))
+        return (entry.urgency, 1, -floor(log(max(self._seconds_left(entry), 1e-9)) * _FINENESS))
+
+    def _queue(self, entry: _Pack) -> None:
+        """Make the pack ready if it has something to do."""
+        entry.status = Status.READY if self._is_due(entry) else Status.PARKED
+        if entry.status is Status.PARKED:
+            self._aim(entry, 0)
+            return
+        self._aim(entry, self._sites_ahead(entry))
+        entry.key = key = self._key(entry)
+        level = self._levels.get(key, 0)
+        if not level:
+            insort(self._keys, key)
+        self._levels[key] = level | entry.bit
+        self._ready |= entry.bit
+
+    def _withdraw(self, entry: _Pack) -> None:
+        """The pack is no longer ready."""
+        if not self._ready & entry.bit:
+            return
+        self._ready ^= entry.bit
+        level = self._levels[entry.key] ^ entry.bit
+        if level:
+            self._levels[entry.key] = level
+        else:
+            del self._levels[entry.key]
+            del self._keys[bisect_left(self._keys, entry.key)]
+
+    # Who takes what -------------------------------------------------------------------------
+
+    def _candidates(self, worker: int) -> int:
+        """The packs that the worker may take now."""
+        bound = 0
+        for site in self._sites_of.get(worker, self._everywhere):
+            bound |= self._sites[site].bound
+        found = self._ready & bound
+        if self._pinned:
+            found = found & ~self._pinned | self._ready & self._pinned & self._held.get(worker, 0)
+        return found
+
+    def _first(self, candidates: int) -> int:
+        """Those of the candidates that go first."""
+        if candidates.bit_count() > _FEW:
+            return next(found for key in self._keys if (found := self._levels[key] & candidates))
+        entries = [self._slot(bit) for bit in _bits(candidates)]
+        first = min(entry.key for entry in entries)
+        return sum(entry.bit for entry in entries if entry.key == first)
+
+    def _choose(self, worker: int, candidates: int) -> _Pack:
+        first = self._first(candidates)
+        held = self._held.get(worker, 0)
+        if first & held:
+            return self._slot(_lowest(first & held))
+        if self._hop_seconds and candidates & held:
+            best, near = self._slot(_lowest(first)), self._slot(_lowest(self._first(candidates & held)))
+            loss = self._seconds_left(best) - self._seconds_left(near)
+            if near.urgency == best.urgency and loss <= self._hop_seconds:
+                return near
+        after = first & -(self._taken.get(worker, 0) << 1)
+        return self._slot(_lowest(after or first))
+
+    def _pick(self, worker: int) -> list[Start]:
+        """The worker takes what it can, or is idle."""
+        candidates = 0 if self._paused else self._candidates(worker)
+        if not candidates:
+            self._set_idle(worker)
+            return []
+        return [self._start(worker, self._choose(worker, candidates))]
+
+    def _employ(self, worker: int, entry: _Pack | None = None) -> list[Start]:
+        """The worker takes a unit. ``entry`` has just become ready; if the worker can do something
+        else, others that have nothing to do may have it."""
+        starts = []
+        if entry is not None and self._open and self._candidates(worker) & ~entry.bit:
+            starts = self._offer(entry)
+        starts += self._pick(worker)
+        return starts + self._offer(entry) if entry is not None else starts
+
+    def _settle(self, entry: _Pack) -> list[Start]:
+        """The pack is ready or parked, and in the first case an idle worker takes it."""
+        self._queue(entry)
+        return self._offer(entry)
+
+    def _offer(self, entry: _Pack) -> list[Start]:
+        worker = None if self._paused or entry.status is not Status.READY else self._idle_for(entry)
+        return [] if worker is None else [self._start(worker, entry)]
+
+    def _idle_for(self, entry: _Pack) -> int | None:
+        """An idle worker that may take the pack: the one that holds its state, or one with much to do."""
+        if self._pinned & entry.bit:
+            return entry.holder if entry.holder in self._idle else None
+        sites = [self._sites[site.bit_length() - 1] for site in _bits(entry.sites & self._open)]
+        if not sites:
+            return None
+        if entry.holder in self._idle and any(site.idle >> entry.holder & 1 for site in sites):
+            return entry.holder
+        return _lowest(max(sites, key=_burden).idle).bit_length() - 1
+
+    def _start(self, worker: int, entry: _Pack) -> Start:
+        self._set_busy(worker)
+        self._withdraw(entry)
+        entry.status, entry.worker, entry.unit = Status.RUNNING, worker, self._unit(entry, worker)
+        self._busy[worker] = entry.number
+        self._taken[worker] = entry.bit
+        return Start(worker, entry.unit)
 
     def _set_idle(self, worker: int) -> None:
+        self._idle.add(worker)
+        for site in self._sites_of.get(worker, self._everywhere):
+            self._sites[site].idle |= 1 << worker
+            self._open |= 1 << site
+
+    def _set_busy(self, worker: int) -> None:
         if worker not in self._idle:
-            self._idle.add(worker)
-            heapq.heappush(self._idle_heap, worker)
-        self._check.add(worker)
-
-    def _release(self, worker: int) -> None:
-        if self._busy.pop(worker, None) is not None:
-            self._set_idle(worker)
-
-    def _top(self, place: int) -> _Key | None:
-        """The first pack waiting at a place; entries that were overtaken by events are dropped."""
-        heap = self._ready.get(place)
-        while heap:
-            _, number, stamp = heap[0]
-            pack = self._packs.get(number)
-            if pack is not None and pack.stamp == stamp and pack.status is Status.READY:
-                return heap[0]
-            heapq.heappop(heap)
-        return None
-
-    def _pick(self, worker: int) -> int | None:
-        """The pack that an idle worker should take."""
-        own, anywhere = self._top(worker), self._top(_ANYWHERE)
-        if own is None or (anywhere is not None and anywhere[0] < own[0]):
-            return None if anywhere is None else anywhere[1]
-        return own[1]
-
-    def _start(self, worker: int, number: int) -> Start:
-        pack = self._packs[number]
-        pack.status, pack.worker = Status.RUNNING, worker
+            return
         self._idle.discard(worker)
-        self._busy[worker] = number
-        return Start(worker, self.unit_of(number))
+        for site in self._sites_of.get(worker, self._everywhere):
+            self._sites[site].idle ^= 1 << worker
+            if not self._sites[site].idle:
+                self._open ^= 1 << site
 
-    def _lowest_idle(self) -> int | None:
-        while self._idle_heap and self._idle_heap[0] not in self._idle:
-            heapq.heappop(self._idle_heap)
-        return self._idle_heap[0] if self._idle_heap else None
 
-    def _dispatch(self) -> list[Start]:
-        starts: list[Start] = []
-        if self._paused:
-            return starts
-        for worker in sorted(self._check & self._idle):
-            number = self._pick(worker)
-            if number is not None:
-                starts.append(self._start(worker, number))
-        self._check.clear()
-        while (first := self._top(_ANYWHERE)) is not None:
-            holder = self._packs[first[1]].holder
-            free = holder if holder in self._idle else self._lowest_idle()
-            if free is None:
-                break
-            number = self._pick(free)
-            assert number is not None
-            starts.append(self._start(free, number))
-        return starts
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
+
+
+def _lowest(mask: int) -> int:
+    return mask & -mask
+
+
+def _burden(site: _Site) -> float:
+    return site.bound.bit_count() / site.workers
