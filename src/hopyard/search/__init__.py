@@ -1,10 +1,9 @@
 """Searchers: which points of a space are tried, and for how long."""
 
-from hopyard.search.base import Create, Operation, Searcher, Stop, Train
-from hopyard.search.grid import GridSearcher
-from hopyard.search.patience import Patience
+from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train
+from hopyard.search.full import FullLength
 from hopyard.search.points import draw, grid
-from hopyard.search.random import RandomSearcher
+from hopyard.search.proposers import GridPoints, ListPoints, QuasiRandomPoints, RandomPoints
 from hopyard.search.spaces import (
     checked_space,
     hp_choice,
@@ -16,13 +15,18 @@ from hopyard.search.spaces import (
     hp_uniform,
     space_json,
 )
+from hopyard.search.virtual import InVirtualTime
 
 __all__ = [
     "Create",
-    "GridSearcher",
+    "FullLength",
+    "GridPoints",
+    "InVirtualTime",
+    "ListPoints",
     "Operation",
-    "Patience",
-    "RandomSearcher",
+    "Proposer",
+    "QuasiRandomPoints",
+    "RandomPoints",
     "Searcher",
     "Stop",
     "Train",

@@ -10,19 +10,56 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from hopyard.errors import SpaceError, nearest
-from hopyard.search.spaces import Choice, Continuous, Quantized, Step, checked_space, name_of, power_of_ten
+from hopyard.search.spaces import (
+    Choice,
+    Continuous,
+    Quantized,
+    Step,
+    check_space,
+    checked_space,
+    name_of,
+    power_of_ten,
+)
+
+Path: TypeAlias = tuple[Step, ...]
+"""Where a dimension lies in its space."""
 
 LARGEST_GRID = 100_000
 
 
 def draw(space: Mapping[str, Any], seed: int, trial: int) -> dict[str, Any]:
     """The point of trial number ``trial``: a new dictionary in the shape of ``space``."""
-    point: dict[str, Any] = _draw(space, seed, trial, ())
+    return point_at(space, lambda path: _bits(seed, path, trial))
+
+
+def point_at(space: Mapping[str, Any], bits: Callable[[Path], int]) -> dict[str, Any]:
+    """The point of a space at given coordinates: ``bits(path)`` is a dimension's, of the 2**53 from 0 on.
+
+    They are asked for only where the point has the dimension: of a choice, for the chosen option's.
+    """
+    point: dict[str, Any] = _filled(space, (), bits)
     return point
+
+
+def dimensions(space: Any, path: Path = ()) -> Iterator[Path]:
+    """The paths of all dimensions, those of every option included, in the order in which they are written."""
+    match space:
+        case Choice(options):
+            yield path
+            for index, option in enumerate(options):
+                yield from dimensions(option, (*path, f"<{index}>"))
+        case Continuous() | Quantized():
+            yield path
+        case dict():
+            for key, value in space.items():
+                yield from dimensions(value, (*path, key))
+        case list() | tuple():
+            for index, value in enumerate(space):
+                yield from dimensions(value, (*path, index))
 
 
 def grid(space: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -61,7 +98,7 @@ def points(space: Any) -> Iterator[Any]:
             yield space
 
 
-def num_points(space: Any, path: tuple[Step, ...] = ()) -> int:
+def num_points(space: Any, path: Path = ()) -> int:
     """How many points ``points`` gives. Raises SpaceError, naming the place, if a dimension is continuous."""
     match space:
         case Continuous():
@@ -87,7 +124,7 @@ def distinct(candidates: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({key_of(point): point for point in candidates}.values())
 
 
-def check_point(space: Any, point: Any, path: tuple[Step, ...] = ()) -> None:
+def check_point(space: Any, point: Any, path: Path = ()) -> None:
     """Raises SpaceError, naming the place, unless ``point`` is a point of ``space``."""
     here = name_of(path) or "the point"
     match space:
@@ -110,23 +147,43 @@ def check_point(space: Any, point: Any, path: tuple[Step, ...] = ()) -> None:
                 raise _outside(here, point, f"the constant {space!r}")
 
 
-def _draw(space: Any, seed: int, trial: int, path: tuple[Step, ...]) -> Any:
+def checked_points(
+    space: Mapping[str, Any], initial_params: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The points that a user wants tried first, copied. Raises SpaceError for one outside the space."""
+    if isinstance(initial_params, Mapping) or not isinstance(initial_params, Sequence):
+        raise SpaceError(
+            f"initial_params is {initial_params!r}, but must be a list of points. "
+            "Write initial_params=[{...}] with a dictionary for each."
+        )
+    copies: list[dict[str, Any]] = []
+    for index, given in enumerate(initial_params):
+        point = check_space(given, f"initial_params[{index}]")
+        try:
+            check_point(space, point)
+        except SpaceError as error:
+            raise SpaceError(f"initial_params[{index}]: {error}") from None
+        copies.append(point)
+    return distinct(copies)
+
+
+def _filled(space: Any, path: Path, bits: Callable[[Path], int]) -> Any:
     match space:
         case Choice(options):
-            index = _bits(seed, path, trial) * len(options) >> 53
-            return _draw(options[index], seed, trial, (*path, f"<{index}>"))
+            index = bits(path) * len(options) >> 53
+            return _filled(options[index], (*path, f"<{index}>"), bits)
         case Continuous():
-            return _between(space, _bits(seed, path, trial))
+            return _between(space, bits(path))
         case Quantized():
-            return space.value(_multiple(space, _bits(seed, path, trial)))
+            return space.value(_multiple(space, bits(path)))
         case dict():
-            return {key: _draw(value, seed, trial, (*path, key)) for key, value in space.items()}
+            return {key: _filled(value, (*path, key), bits) for key, value in space.items()}
         case list() | tuple():
-            return [_draw(value, seed, trial, (*path, index)) for index, value in enumerate(space)]
+            return [_filled(value, (*path, index), bits) for index, value in enumerate(space)]
     return space
 
 
-def _bits(seed: int, path: tuple[Step, ...], trial: int) -> int:
+def _bits(seed: int, path: Path, trial: int) -> int:
     """53 random bits: as many as a float's fraction holds."""
     key = json.dumps([seed, path, trial]).encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 11
@@ -159,7 +216,7 @@ def _product(spaces: list[Any] | tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
             yield (value, *rest)
 
 
-def _not_a_grid(dimension: Continuous, path: tuple[Step, ...]) -> SpaceError:
+def _not_a_grid(dimension: Continuous, path: Path) -> SpaceError:
     low, high = dimension.low, dimension.high
     middle = math.sqrt(low * high) if dimension.log else low / 2 + high / 2
     return SpaceError(

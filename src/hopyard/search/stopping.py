@@ -1,0 +1,120 @@
+"""Early stopping, around any searcher: trials train an epoch at a time, and those that do badly are stopped."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from abc import abstractmethod
+
+from hopyard.search.base import Create, Operation, Searcher, Stop, Train, positive
+
+
+class EpochByEpoch(Searcher):
+    """``searcher``, with each trial let train an epoch of ``epoch`` visits at a time, or to the searcher's target if
+    that is nearer. ``stops`` is asked at the end of each epoch.
+
+    The searcher hears of its own targets only, where it decides alone; a trial that is stopped elsewhere has, for it,
+    exited.
+    """
+
+    def __init__(self, searcher: Searcher, epoch: int) -> None:
+        self.independent = searcher.independent
+        self.epoch = positive("epoch", epoch)
+        self._searcher = searcher
+        self._visits: dict[int, int] = {}
+        self._target: dict[int, int] = {}
+
+    @abstractmethod
+    def stops(self, trial: int, visits: int, value: float) -> bool:
+        """Whether ``trial`` is to be stopped, after ``visits``, a whole number of epochs. Called for every epoch that
+        it trains, in order; at the searcher's targets the answer does not count."""
+
+    def start(self) -> list[Operation]:
+        return self._epochs(self._searcher.start())
+
+    def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
+        self._visits[trial] = visits
+        stops = visits % self.epoch == 0 and self.stops(trial, visits, value)
+        if visits >= self._target[trial]:
+            return self._epochs(self._searcher.validated(trial, visits, value))
+        if stops:
+            return [Stop(trial), *self._epochs(self._searcher.exited(trial))]
+        return [self._on(trial)]
+
+    def exited(self, trial: int) -> list[Operation]:
+        return self._epochs(self._searcher.exited(trial))
+
+    def extend(self, num_models: int | None, visits: int) -> list[Operation]:
+        return self._epochs(self._searcher.extend(num_models, visits))
+
+    def _epochs(self, operations: list[Operation]) -> list[Operation]:
+        """What the searcher said, with its targets an epoch away at most."""
+        return [self._nearer(operation) for operation in operations]
+
+    def _nearer(self, operation: Operation) -> Operation:
+        if isinstance(operation, Create):
+            source = operation.source
+            self._visits[operation.trial] = 0 if source is None else self._visits[source]
+        if not isinstance(operation, Train):
+            return operation
+        self._target[operation.trial] = operation.visits
+        return self._on(operation.trial)
+
+    def _on(self, trial: int) -> Train:
+        """To the end of the epoch, or to the target."""
+        end = (self._visits[trial] // self.epoch + 1) * self.epoch
+        return Train(trial, min(end, self._target[trial]))
+
+
+class Patience(EpochByEpoch):
+    """Stops a trial whose value has not become smaller for ``patience_epochs`` epochs. Infinity is no improvement."""
+
+    def __init__(self, searcher: Searcher, patience_epochs: int, epoch: int) -> None:
+        super().__init__(searcher, epoch)
+        self._patience = positive("patience", patience_epochs) * epoch
+        self._best: dict[int, tuple[float, int]] = {}
+
+    def stops(self, trial: int, visits: int, value: float) -> bool:
+        best, since = self._best.setdefault(trial, (math.inf, visits))
+        if value < best:
+            self._best[trial] = value, visits
+            return False
+        return visits - since >= self._patience
+
+
+class MedianStopping(EpochByEpoch):
+    """Stops a trial at the end of epoch e if its best value so far is worse than the median, over all other trials
+    that have trained epoch e, of the mean of their values in the epochs up to e.
+
+    Not in the first ``grace_epochs`` epochs, nor while fewer than ``min_trials`` others have trained epoch e. A copy's
+    values begin where it was copied. (The median stopping rule of Golovin et al., Google Vizier, KDD 2017, 3.2, with
+    running trials among the others, as in Ray Tune.)
+    """
+
+    def __init__(self, searcher: Searcher, epoch: int, *, grace_epochs: int = 1, min_trials: int = 3) -> None:
+        super().__init__(searcher, epoch)
+        self.independent = False
+        self._grace = positive("grace_epochs", grace_epochs) * epoch
+        self._min_trials = positive("min_trials", min_trials)
+        self._best: dict[int, float] = {}
+        self._sum: dict[int, tuple[float, int]] = {}
+        self._means: dict[int, list[float]] = {}  # by visits, ascending
+
+    def stops(self, trial: int, visits: int, value: float) -> bool:
+        best = self._best[trial] = min(value, self._best.get(trial, math.inf))
+        total, count = self._sum.get(trial, (0.0, 0))
+        self._sum[trial] = total + value, count + 1
+        mean = (total + value) / (count + 1)
+        others = self._means.setdefault(visits, [])
+        worse = visits > self._grace and len(others) >= self._min_trials and best > _median(others)
+        bisect.insort(others, math.inf if math.isnan(mean) else mean)  # inf - inf
+        return worse
+
+
+def _median(ascending: list[float]) -> float:
+    """The middle value, or the mean of the two in the middle."""
+    middle = len(ascending) // 2
+    if len(ascending) % 2:
+        return ascending[middle]
+    low, high = ascending[middle - 1 : middle + 1]
+    return low if low == high else low + (high - low) / 2
