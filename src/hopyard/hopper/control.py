@@ -1,0 +1,95 @@
+"""What users ask of a run while it goes on, from any process that sees its store.
+
+Commands are JSON objects in a numbered log, ``control/``; the driver looks for new ones and answers each
+with a ``control`` record in the journal, so that one that was applied is not applied again after a restart.
+
+    {"do": "pause"}                       units under way end, and nothing more begins
+    {"do": "resume"}
+    {"do": "stop"}                        the run ends; {"do": "stop", "trial": 3}: only that trial
+    {"do": "extend", "num_models": 20, "num_epochs": null}     the budget grows; null: as it is
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from hopyard.errors import NotFoundError, RunHeldError, UsageError, nearest
+from hopyard.hopper.journal import has_records
+from hopyard.objects import NumberedLog
+from hopyard.storage import Store
+
+Command: TypeAlias = dict[str, Any]
+
+_FOLDER = "control"
+
+
+def _is_trial(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_total(value: Any) -> bool:
+    return value is None or (_is_trial(value) and value > 0)
+
+
+_COMMANDS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "pause": {},
+    "resume": {},
+    "stop": {"trial": _is_trial},
+    "extend": {"num_models": _is_total, "num_epochs": _is_total},
+}
+"""What each command may say besides ``do``, and which values."""
+
+
+def request(store: Store, command: Mapping[str, Any]) -> int:
+    """Ask the driver of the run in ``store`` (the run's folder) for something; it is durable on return.
+
+    Returns: the command's number; ``{"r": "control", "c": <number>}`` in the journal is the answer.
+
+    Raises:
+        UsageError: not a command; lists those there are.
+        NotFoundError: there is no run.
+    """
+    problem = _problem(command)
+    if problem:
+        raise UsageError(f"{dict(command)} is no command for a run: {problem}")
+    if not has_records(store):
+        raise NotFoundError(f"there is no run at {store.url}, so nobody would obey. List the runs there are.")
+    log = NumberedLog(store, _FOLDER)
+    while True:
+        try:
+            return log.append(json.dumps(command).encode())
+        except RunHeldError:  # another terminal took the number
+            log.refresh()
+
+
+def pending(store: Store, after: int) -> list[tuple[int, Command]]:
+    """The commands after number ``after``, in their one order, with their numbers.
+
+    What this version does not understand (a later one asked for it) is left out.
+    """
+    found = []
+    for number, data in NumberedLog(store, _FOLDER).read(after + 1):
+        try:
+            command = json.loads(data)
+        except ValueError:
+            continue
+        if isinstance(command, dict) and not _problem(command):
+            found.append((number, command))
+    return found
+
+
+def _problem(command: Mapping[str, Any]) -> str | None:
+    do = command.get("do")
+    if not isinstance(do, str) or do not in _COMMANDS:
+        return f"there is no {do!r}{nearest(str(do), _COMMANDS, '.')} Known are: {', '.join(_COMMANDS)}."
+    fields = {name: value for name, value in command.items() if name != "do"}
+    for name, value in fields.items():
+        if name not in _COMMANDS[do]:
+            return f"{do} takes {', '.join(_COMMANDS[do]) or 'nothing'}, not {name!r}{nearest(name, _COMMANDS[do], '.')}"
+        if not _COMMANDS[do][name](value):
+            return f"{name} is {value!r}; give a whole number{' (the first trial is 0)' if name == 'trial' else ' above 0'}."
+    if do == "extend" and all(value is None for value in fields.values()):
+        return "extend needs num_models or num_epochs: how many there are to be in all."
+    return None

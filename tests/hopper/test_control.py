@@ -1,0 +1,102 @@
+"""What users ask of a run arrives once, in one order, or is refused at once."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.errors import NotFoundError, UsageError
+from hopyard.hopper.control import pending, request
+from hopyard.hopper.journal import Journal
+from hopyard.storage import LocalStore, MemoryStore, Store
+
+
+def with_a_run(store: Store) -> Store:
+    journal = Journal(store)
+    journal.append({"r": "x"})
+    journal.close()
+    return store
+
+
+def test_commands_are_numbered_and_pending_until_one_looks_after_them() -> None:
+    store = with_a_run(MemoryStore())
+    assert pending(store, 0) == []
+    commands: list[dict[str, Any]] = [
+        {"do": "pause"},
+        {"do": "resume"},
+        {"do": "stop", "trial": 0},
+        {"do": "extend", "num_models": 9, "num_epochs": None},
+        {"do": "stop"},
+    ]
+    assert [request(store, command) for command in commands] == [1, 2, 3, 4, 5]
+    assert pending(store, 0) == list(enumerate(commands, 1))
+    assert pending(store, 3) == list(enumerate(commands, 1))[3:]
+    assert pending(store, 5) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ({"do": "halt"}, r"there is no 'halt'.* Known are: pause, resume, stop, extend\."),
+        ({"do": "paus"}, r"there is no 'paus'; did you mean 'pause'\? Known are"),
+        ({}, r"\{\} is no command for a run: there is no None\. Known are: pause"),
+        ({"do": "pause", "trial": 1}, r"pause takes nothing, not 'trial'\."),
+        ({"do": "stop", "trail": 1}, r"stop takes trial, not 'trail'; did you mean 'trial'\?"),
+        ({"do": "stop", "trial": -1}, r"trial is -1; give a whole number \(the first trial is 0\)\."),
+        ({"do": "stop", "trial": True}, r"trial is True; give a whole number"),
+        ({"do": "extend", "num_epochs": 0}, r"num_epochs is 0; give a whole number above 0\."),
+        ({"do": "extend", "num_models": 1.5}, r"num_models is 1\.5; give a whole number above 0\."),
+        ({"do": "extend", "num_models": None}, r"extend needs num_models or num_epochs"),
+    ],
+)
+def test_what_is_no_command_is_refused_before_it_is_written(command: dict[str, Any], text: str) -> None:
+    store = with_a_run(MemoryStore())
+    with pytest.raises(UsageError, match=text):
+        request(store, command)
+    assert pending(store, 0) == []
+
+
+def test_a_command_for_a_run_that_does_not_exist_is_an_error_and_makes_none() -> None:
+    store = MemoryStore()
+    with pytest.raises(NotFoundError, match=r"there is no run at memory:.*nobody would obey"):
+        request(store, {"do": "stop"})
+    assert list(store.list()) == []
+
+
+def test_what_a_later_version_asks_for_and_what_is_damaged_is_left_out() -> None:
+    store = with_a_run(MemoryStore())
+    request(store, {"do": "pause"})
+    for number, data in enumerate(
+        (b'{"do": "dance"}', b'{"do": "sto', b"\xff", b"[]", b'{"do": ["stop"]}'), 2
+    ):
+        store.put(f"control/{number:012d}", data)
+    assert request(store, {"do": "stop"}) == 7
+    assert pending(store, 0) == [(1, {"do": "pause"}), (7, {"do": "stop"})]
+
+
+REQUEST = """
+import pickle, sys
+from hopyard.hopper.control import request
+store = pickle.load(sys.stdin.buffer)
+print(*[request(store, {"do": "stop", "trial": 100 * int(sys.argv[1]) + n}) for n in range(10)])
+"""
+
+
+def test_commands_of_several_terminals_all_arrive_once_and_in_one_order(tmp_path: Path) -> None:
+    store = with_a_run(LocalStore(tmp_path))
+    terminals = [
+        subprocess.Popen(
+            [sys.executable, "-c", REQUEST, str(me)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for me in range(3)
+    ]
+    numbers = [process.communicate(pickle.dumps(store), timeout=60)[0].split() for process in terminals]
+    found = dict(pending(store, 0))
+    assert sorted(found) == list(range(1, 31))
+    for me, mine in enumerate(numbers):
+        assert [found[int(number)]["trial"] for number in mine] == [100 * me + n for n in range(10)]
