@@ -87,9 +87,11 @@ def _problem(command: Mapping[str, Any]) -> str | None:
     fields = {name: value for name, value in command.items() if name != "do"}
     for name, value in fields.items():
         if name not in _COMMANDS[do]:
-            return f"{do} takes {', '.join(_COMMANDS[do]) or 'nothing'}, not {name!r}{nearest(name, _COMMANDS[do], '.')}"
+            known = _COMMANDS[do]
+            return f"{do} takes {', '.join(known) or 'nothing'}, not {name!r}{nearest(name, known, '.')}"
         if not _COMMANDS[do][name](value):
-            return f"{name} is {value!r}; give a whole number{' (the first trial is 0)' if name == 'trial' else ' above 0'}."
+            rule = "(the first trial is 0)" if name == "trial" else "above 0"
+            return f"{name} is {value!r}; give a whole number {rule}."
     if do == "extend" and all(value is None for value in fields.values()):
         return "extend needs num_models or num_epochs: how many there are to be in all."
     return None
