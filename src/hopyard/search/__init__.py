@@ -1,6 +1,12 @@
 """Searchers: which points of a space are tried, and for how long."""
 
-from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hopyard.errors import no_name
+from hopyard.search.base import Budget, Create, Operation, Proposer, Searcher, Stop, Train
 from hopyard.search.full import FullLength
 from hopyard.search.points import draw, grid
 from hopyard.search.proposers import GridPoints, ListPoints, QuasiRandomPoints, RandomPoints
@@ -15,15 +21,25 @@ from hopyard.search.spaces import (
     hp_uniform,
     space_json,
 )
+from hopyard.search.stopping import EpochByEpoch, MedianStopping, Patience
 from hopyard.search.virtual import InVirtualTime
 
+if TYPE_CHECKING:
+    from hopyard.search.optuna import OptunaPoints, OptunaPruning
+
 __all__ = [
+    "Budget",
     "Create",
+    "EpochByEpoch",
     "FullLength",
     "GridPoints",
     "InVirtualTime",
     "ListPoints",
+    "MedianStopping",
     "Operation",
+    "OptunaPoints",
+    "OptunaPruning",
+    "Patience",
     "Proposer",
     "QuasiRandomPoints",
     "RandomPoints",
@@ -42,3 +58,12 @@ __all__ = [
     "hp_uniform",
     "space_json",
 ]
+
+_ELSEWHERE = {"OptunaPoints": "optuna", "OptunaPruning": "optuna"}
+"""Imported when asked for: what needs a package that may not be installed, or takes long to import."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise no_name(__name__, name, __all__)
+    return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)

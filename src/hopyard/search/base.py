@@ -128,3 +128,17 @@ def positive(name: str, value: int) -> int:
             f"{name} is {value!r}, but must be a whole number of at least 1. Write {name}=1 or more."
         )
     return value
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend: trials (None: what the search makes of it), epochs of one, partitions of an epoch."""
+
+    num_models: int | None
+    num_epochs: int
+    partitions: int
+
+    @property
+    def visits(self) -> int:
+        """Of a trial that is trained to the end."""
+        return self.num_epochs * self.partitions

@@ -11,10 +11,10 @@ from hopyard.search.base import Create, Operation, Searcher, Stop, Train, positi
 
 class EpochByEpoch(Searcher):
     """``searcher``, with each trial let train an epoch of ``epoch`` visits at a time, or to the searcher's target if
-    that is nearer. ``stops`` is asked at the end of each epoch.
+    that is nearer. ``stops`` is asked at the end of each epoch, and what it says goes before more training.
 
-    The searcher hears of its own targets only, where it decides alone; a trial that is stopped elsewhere has, for it,
-    exited.
+    The searcher hears of its own targets only. There a trial that is to be stopped is still the searcher's, which
+    may end it, copy it, or let it wait; it is stopped once it would train on. For the searcher it has then exited.
     """
 
     def __init__(self, searcher: Searcher, epoch: int) -> None:
@@ -23,23 +23,23 @@ class EpochByEpoch(Searcher):
         self._searcher = searcher
         self._visits: dict[int, int] = {}
         self._target: dict[int, int] = {}
+        self._stopping: set[int] = set()  # they are not let train on
 
     @abstractmethod
     def stops(self, trial: int, visits: int, value: float) -> bool:
         """Whether ``trial`` is to be stopped, after ``visits``, a whole number of epochs. Called for every epoch that
-        it trains, in order; at the searcher's targets the answer does not count."""
+        it trains, in order."""
 
     def start(self) -> list[Operation]:
         return self._epochs(self._searcher.start())
 
     def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
         self._visits[trial] = visits
-        stops = visits % self.epoch == 0 and self.stops(trial, visits, value)
+        if visits % self.epoch == 0 and self.stops(trial, visits, value):
+            self._stopping.add(trial)
         if visits >= self._target[trial]:
             return self._epochs(self._searcher.validated(trial, visits, value))
-        if stops:
-            return [Stop(trial), *self._epochs(self._searcher.exited(trial))]
-        return [self._on(trial)]
+        return self._epochs([Train(trial, self._target[trial])])
 
     def exited(self, trial: int) -> list[Operation]:
         return self._epochs(self._searcher.exited(trial))
@@ -48,22 +48,26 @@ class EpochByEpoch(Searcher):
         return self._epochs(self._searcher.extend(num_models, visits))
 
     def _epochs(self, operations: list[Operation]) -> list[Operation]:
-        """What the searcher said, with its targets an epoch away at most."""
-        return [self._nearer(operation) for operation in operations]
-
-    def _nearer(self, operation: Operation) -> Operation:
-        if isinstance(operation, Create):
-            source = operation.source
-            self._visits[operation.trial] = 0 if source is None else self._visits[source]
-        if not isinstance(operation, Train):
-            return operation
-        self._target[operation.trial] = operation.visits
-        return self._on(operation.trial)
-
-    def _on(self, trial: int) -> Train:
-        """To the end of the epoch, or to the target."""
-        end = (self._visits[trial] // self.epoch + 1) * self.epoch
-        return Train(trial, min(end, self._target[trial]))
+        """What the searcher said, with its targets an epoch away at most, and none for trials that are stopped."""
+        said: list[Operation] = []
+        operations = list(operations)
+        for operation in operations:  # grows on the way
+            trial = operation.trial
+            if isinstance(operation, Create):
+                source = operation.source
+                self._visits[trial] = 0 if source is None else self._visits[source]
+            elif isinstance(operation, Stop):
+                self._stopping.discard(trial)
+            elif trial in self._stopping:
+                self._stopping.remove(trial)
+                operation = Stop(trial)
+                operations += self._searcher.exited(trial)
+            else:
+                self._target[trial] = operation.visits
+                end = (self._visits[trial] // self.epoch + 1) * self.epoch
+                operation = Train(trial, min(end, operation.visits))
+            said.append(operation)
+        return said
 
 
 class Patience(EpochByEpoch):
