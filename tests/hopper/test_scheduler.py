@@ -2,109 +2,221 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.hopper.orders import rotating_order
-from hopyard.hopper.scheduler import Layout, Scheduler, Start, Unit
+from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start, Unit
+
+SEQUENCES = int(os.environ.get("HOPYARD_SCHEDULER_SEQUENCES", "2000"))
+"""How many random sequences of events are played; 100,000 take a quarter of an hour."""
 
 
-def make(partitions: int, validate: int, homes: dict[int, frozenset[int]] | None = None) -> Scheduler:
+def make(
+    partitions: int, validate: int, homes: dict[int, frozenset[int]] | None = None, **how: Any
+) -> Scheduler:
     order = rotating_order(partitions, partitions, 7)
-    return Scheduler(
-        Layout(partitions, validate), order, rotating_order(max(validate, 1), partitions, 7), homes
-    )
+    of_validation = rotating_order(max(validate, 1), partitions, 7)
+    return Scheduler(Layout(partitions, validate), order, of_validation, homes, **how)
+
+
+def follow(position: Position, unit: Unit, layout: Layout) -> Position:
+    """Where a pack stands after a unit: told independently of the scheduler."""
+    visits = position.visits + 1
+    if unit.phase == "train":
+        trained = position.trained + 1
+        seen = frozenset() if trained % layout.train == 0 else position.seen | {unit.partition}
+        return replace(position, visits=visits, trained=trained, seen=seen)
+    if unit.last:
+        return replace(position, visits=visits, step=0, validated=position.trained)
+    return replace(position, visits=visits, step=position.step + 1)
 
 
 class Driver:
     """Carries out instructions and chooses, at random, what happens next."""
 
-    def __init__(self, scheduler: Scheduler, workers: int, seed: int) -> None:
-        self.scheduler, self.random = scheduler, random.Random(seed)
+    def __init__(self, scheduler: Scheduler, workers: int, seed: int, free: bool = False) -> None:
+        self.scheduler, self.random, self.free = scheduler, random.Random(seed), free
+        self.layout = scheduler.layout
         self.running: dict[int, Unit] = {}
         self.done: dict[int, list[Unit]] = defaultdict(list)
-        self.durable: Counter[int] = Counter()
-        self.live: set[int] = set()
+        self.position: dict[int, Position] = {}
+        self.durable: dict[int, tuple[int, Position]] = {}
+        self.target: dict[int, int] = {}
+        self.up: set[int] = set()
         for worker in range(workers):
-            self.obey(scheduler.worker_up(worker))
+            self.worker_up(worker)
 
     def obey(self, starts: list[Start]) -> None:
         for start in starts:
+            assert start.worker in self.up, "a worker that is gone was given a unit"
             assert start.worker not in self.running, "a busy worker was given a unit"
             assert all(unit.pack != start.unit.pack for unit in self.running.values()), "a pack in two units"
-            assert start.unit.visit == len(self.done[start.unit.pack]), "a visit was skipped"
+            position = self.position[start.unit.pack]
+            assert (start.unit.visit, start.unit.trained) == (position.visits, position.trained)
+            assert start.unit.partition not in position.seen or start.unit.phase == "validate"
+            homes = self.scheduler_homes
+            assert homes is None or start.worker in homes[start.unit.partition], "a partition lives elsewhere"
             self.running[start.worker] = start.unit
 
-    def add(self, pack: int, epochs: int) -> None:
-        self.live.add(pack)
-        self.obey(self.scheduler.add(pack, pack % 3, 0, epochs))
+    scheduler_homes: dict[int, frozenset[int]] | None = None
 
-    def finish_one(self, resident: bool = False) -> None:
-        worker = self.random.choice(sorted(self.running))
-        unit = self.running.pop(worker)
-        self.done[unit.pack].append(unit)
-        if not resident:
-            self.durable[unit.pack] = len(self.done[unit.pack])
-        self.obey(self.scheduler.done(unit.pack, resident))
-
-    def lose_one(self) -> None:
-        worker = self.random.choice(sorted(self.running))
-        unit = self.running.pop(worker)
-        back = dict.fromkeys([unit.pack, *self.scheduler.worker_down(worker)])
-        for pack in back:
-            del self.done[pack][self.durable[pack] :]
-            self.obey(self.scheduler.returned(pack, self.durable[pack], idle=False))
+    def worker_up(self, worker: int) -> None:
+        self.up.add(worker)
         self.obey(self.scheduler.worker_up(worker))
 
+    def worker_down(self, worker: int) -> None:
+        self.up.discard(worker)
+        unit = self.running.pop(worker, None)
+        lost = self.scheduler.worker_down(worker)
+        self.scheduler.validate()
+        for pack in dict.fromkeys([*([unit.pack] if unit else []), *lost]):
+            done, self.position[pack] = self.durable[pack]
+            del self.done[pack][done:]
+            self.obey(self.scheduler.returned(pack, self.position[pack]))
 
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    partitions=st.integers(1, 5),
-    validate=st.integers(0, 3),
-    workers=st.integers(1, 6),
-    packs=st.integers(1, 9),
-    with_homes=st.booleans(),
-)
-def test_any_events_keep_the_invariants_and_every_pack_makes_all_its_visits(
-    seed: int, partitions: int, validate: int, workers: int, packs: int, with_homes: bool
-) -> None:
-    homes = {j: frozenset((j % workers,)) for j in range(max(partitions, validate))} if with_homes else None
-    scheduler = make(partitions, validate, homes)
-    driver = Driver(scheduler, workers, seed)
-    chance, epochs = driver.random, 2
-    waiting = list(range(packs))
-    while waiting or driver.running:
-        event = chance.random()
-        if waiting and event < 0.3:
-            driver.add(waiting.pop(), epochs)
-        elif driver.running and event < 0.4:
-            driver.lose_one()
-        elif driver.running and event < 0.5:
-            worker = chance.choice(sorted(driver.running))
-            pack = driver.running.pop(worker).pack
-            driver.live.discard(pack)
-            driver.obey(scheduler.end(pack))
-        elif driver.running:
-            driver.finish_one(resident=homes is None and chance.random() < 0.3)
+    def add(self, pack: int, target: int, urgency: float = 0, position: Position | None = None) -> None:
+        self.target[pack] = target
+        self.position[pack] = position or Position()
+        self.durable[pack] = (0, self.position[pack])
+        self.obey(self.scheduler.add(pack, pack % 3, self.position[pack], target, urgency))
+
+    def extend(self, pack: int, target: int) -> None:
+        self.target[pack] = target
+        self.obey(self.scheduler.extend(pack, target, self.random.choice([0, 1, 2])))
+
+    def finish(self, worker: int, resident: bool = False, seconds: float | None = None) -> None:
+        unit = self.running.pop(worker)
+        self.done[unit.pack].append(unit)
+        self.position[unit.pack] = follow(self.position[unit.pack], unit, self.layout)
+        if not resident:
+            self.durable[unit.pack] = (len(self.done[unit.pack]), self.position[unit.pack])
+        self.obey(self.scheduler.done(unit.pack, seconds, resident))
+
+    def finish_one(self, resident: bool = False) -> None:
+        self.finish(
+            self.random.choice(sorted(self.running)), resident, self.random.choice([None, 1.0, 2.0, 9.0])
+        )
+
+    def put_back(self, worker: int) -> None:
+        """A full disk: the unit is repeated."""
+        pack = self.running.pop(worker).pack
+        done, self.position[pack] = self.durable[pack]
+        del self.done[pack][done:]
+        self.obey(self.scheduler.returned(pack, self.position[pack]))
+
+    def end(self, pack: int) -> None:
+        self.running = {worker: unit for worker, unit in self.running.items() if unit.pack != pack}
+        del self.target[pack]
+        self.obey(self.scheduler.end(pack))
+
+
+def play(seed: int) -> None:
+    """One random sequence of events, up to a quiet end."""
+    chance = random.Random(seed)
+    partitions, validate, workers = chance.randint(1, 5), chance.randint(0, 3), chance.randint(1, 6)
+    free, order = chance.random() < 0.4, chance.choice(["longest", "greedy"])
+    copies = chance.choice([0, 0, 1, 2])
+    homes = {
+        j: frozenset((j + shift) % workers for shift in range(copies))
+        for j in range(max(partitions, validate))
+    }
+    scheduler = make(
+        partitions,
+        validate,
+        homes if copies else None,
+        order=order,
+        free=free,
+        hop_seconds=chance.choice([0, 2]),
+    )
+    driver = Driver(scheduler, 0, seed, free)
+    driver.scheduler_homes = homes if copies else None
+    for worker in range(chance.randint(1, workers)):
+        driver.worker_up(worker)
+    for _ in range(chance.randint(5, 60)):
+        disturb(driver, chance, workers, resident=not copies)
         scheduler.validate()
-    for pack in driver.live:
-        units = [(unit.epoch, unit.phase, unit.partition) for unit in driver.done[pack]]
-        assert len(units) == len(set(units)) == epochs * (partitions + validate)
+    driver.obey(scheduler.resume())
+    for worker in set(range(workers)) - driver.up:
+        driver.worker_up(worker)
+    while driver.running:
+        driver.finish_one()
+        scheduler.validate()
+    for pack, target in driver.target.items():
+        assert driver.position[pack].trained >= target, f"pack {pack} was left behind"
+        assert_complete(driver, pack, validate)
+
+
+def disturb(driver: Driver, chance: random.Random, workers: int, resident: bool) -> None:
+    scheduler, packs = driver.scheduler, sorted(driver.target)
+    event = chance.random()
+    if event < 0.2:
+        number = len(driver.position)
+        driver.add(number, chance.randint(0, 3 * driver.layout.train), chance.choice([0, 0, 1, 2.5]))
+    elif event < 0.26 and packs:
+        pack = chance.choice(packs)
+        driver.extend(pack, driver.target[pack] + chance.randint(0, driver.layout.train))
+    elif event < 0.30 and packs:
+        driver.end(chance.choice(packs))
+    elif event < 0.34:
+        driver.worker_up(chance.randrange(workers))
+    elif event < 0.38 and driver.up:
+        driver.worker_down(chance.choice(sorted(driver.up)))
+    elif event < 0.41 and driver.running:
+        driver.put_back(chance.choice(sorted(driver.running)))
+    elif event < 0.44:
+        if scheduler.paused:
+            driver.obey(scheduler.resume())
+        else:
+            scheduler.pause()
+    elif driver.running:
+        driver.finish_one(resident and chance.random() < 0.3)
+
+
+def assert_complete(driver: Driver, pack: int, validate: int) -> None:
+    """In each epoch every partition once, and validations whole."""
+    per_epoch: dict[int, list[int]] = defaultdict(list)
+    for unit in driver.done[pack]:
+        if unit.phase == "train":
+            per_epoch[unit.epoch].append(unit.partition)
+    for partitions in per_epoch.values():
+        assert len(set(partitions)) == len(partitions) <= driver.layout.train
+    position = driver.position[pack]
+    assert position.step == 0
+    assert not validate or position.validated == position.trained
+
+
+def test_any_events_keep_the_invariants_and_no_pack_is_left_behind() -> None:
+    for seed in range(SEQUENCES):
+        play(seed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(10**6, 10**9))
+def test_any_events_found_by_hypothesis_do_as_well(seed: int) -> None:
+    play(seed)
+
+
+def run_all(scheduler: Scheduler, workers: int, packs: int, target: int) -> Driver:
+    driver = Driver(scheduler, workers, workers)
+    for pack in range(packs):
+        driver.add(pack, target)
+    while driver.running:
+        driver.finish_one()
+    return driver
 
 
 def test_a_trial_visits_the_partitions_in_its_groups_order_whatever_the_workers() -> None:
     order = rotating_order(4, 4, 7)
     for workers in (1, 3):
-        driver = Driver(make(4, 0), workers, workers)
-        for pack in range(5):
-            driver.add(pack, 2)
-        while driver.running:
-            driver.finish_one()
+        driver = run_all(make(4, 0), workers, 5, 8)
         for pack in range(5):
             visited = [unit.partition for unit in driver.done[pack]]
             assert visited == [*order(pack % 3, 0), *order(pack % 3, 1)]
@@ -116,56 +228,184 @@ def test_equal_units_of_as_many_groups_as_partitions_never_meet() -> None:
         assert len({order(group, 2)[step] for group in range(6)}) == 6
 
 
-def test_trials_advance_together() -> None:
-    driver = Driver(make(4, 0), 1, 0)
-    for pack in range(4):
-        driver.add(pack, 3)
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (3, "ttt vv"),  # a rung within an epoch
+        (4, "tttt vv"),
+        (6, "tttt vv tt vv"),
+        (8, "tttt vv tttt vv"),
+    ],
+)
+def test_validation_follows_an_epoch_and_the_target(target: int, expected: str) -> None:
+    units = run_all(make(4, 2), 1, 1, target).done[0]
+    assert "".join(unit.phase[0] for unit in units) == expected.replace(" ", "")
+    ends = [unit.visit for unit in units if unit.last]
+    assert ends == [n - 1 for n, _ in enumerate(expected.replace(" ", ""), 1) if is_end(expected, n)]
+    assert [unit.trained for unit in units if unit.phase == "validate"] == [
+        trained for trained in (*range(4, target, 4), target) for _ in range(2)
+    ]
+
+
+def is_end(expected: str, units: int) -> bool:
+    """Whether ``units`` letters end a word."""
+    lengths = [len(word) for word in expected.split()]
+    return units in [sum(lengths[:k]) for k in range(1, len(lengths) + 1)]
+
+
+def test_a_pack_that_is_extended_after_a_rung_finishes_its_epoch() -> None:
+    driver = run_all(make(4, 1), 1, 1, 3)
+    driver.extend(0, 8)
     while driver.running:
         driver.finish_one()
+    assert "".join(unit.phase[0] for unit in driver.done[0]) == "tttv" + "tv" + "ttttv"
+    assert [unit.epoch for unit in driver.done[0]] == [0] * 6 + [1] * 5
+
+
+def test_a_pack_goes_on_within_a_validation() -> None:
+    scheduler = make(4, 3)
+    position = Position(visits=5, trained=4, step=1, validated=0)
+    [start] = scheduler.worker_up(0) + scheduler.add(0, 0, position, 8)
+    assert (start.unit.phase, start.unit.visit, start.unit.epoch, start.unit.last) == (
+        "validate",
+        5,
+        0,
+        False,
+    )
+
+
+def test_a_pack_in_free_order_goes_on_with_the_partitions_that_it_has_not_seen() -> None:
+    scheduler = make(4, 0, free=True)
+    scheduler.worker_up(0)
+    [start] = scheduler.add(0, 0, Position(visits=3, trained=3, seen=frozenset({0, 2, 3})), 8)
+    assert start.unit.partition == 1
+
+
+@pytest.mark.parametrize("order", ["longest", "greedy"])
+def test_trials_advance_together(order: Literal["longest", "greedy"]) -> None:
+    driver = Driver(make(4, 0, order=order), 1, 0)
+    for pack in range(4):
+        driver.add(pack, 12)
+    while driver.running:
+        driver.finish(0, seconds=1.0)
         visits = [len(driver.done[pack]) for pack in range(4)]
         assert max(visits) - min(visits) <= 1
 
 
-def test_packs_keep_to_their_workers_when_all_units_take_the_same_time() -> None:
-    scheduler = make(4, 0)
-    driver = Driver(scheduler, 2, 0)
+def test_the_longest_way_goes_first_once_units_were_measured() -> None:
+    driver = Driver(make(2, 0), 1, 0)
+    for pack in range(3):
+        driver.add(pack, 4)
+    for _ in range(3):
+        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0].pack])
+    taken = []
+    while driver.running:
+        taken.append(driver.running[0].pack)
+        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0].pack])
+    assert taken == [1, 1, 2, 1, 2, 0, 2, 0, 0]
+
+
+def test_the_most_urgent_go_first() -> None:
+    driver = Driver(make(2, 0), 1, 0)
+    driver.scheduler.pause()
+    for pack, urgency in enumerate([3.0, 1.0, 2.0]):
+        driver.add(pack, 2, urgency)
+    driver.obey(driver.scheduler.resume())
+    taken = []
+    while driver.running:
+        taken.append(driver.running[0].pack)
+        driver.finish(0, seconds=1.0)
+    assert taken == [1, 1, 2, 2, 0, 0]
+
+
+@pytest.mark.parametrize("order", ["longest", "greedy"])
+def test_packs_keep_to_their_workers_when_all_units_take_the_same_time(
+    order: Literal["longest", "greedy"],
+) -> None:
+    driver = Driver(make(4, 0, order=order), 2, 0)
     where: dict[int, set[int]] = defaultdict(set)
     for pack in range(6):
-        driver.add(pack, 3)
+        driver.add(pack, 12)
     while driver.running:
-        for worker, unit in driver.running.items():
-            where[unit.pack].add(worker)
         for worker in sorted(driver.running):
-            unit = driver.running.pop(worker)
-            driver.done[unit.pack].append(unit)
-            driver.obey(scheduler.done(unit.pack))
+            where[driver.running[worker].pack].add(worker)
+            driver.finish(worker, seconds=1.0)
     assert all(len(workers) == 1 for workers in where.values())
+
+
+def test_a_worker_keeps_what_it_holds_if_a_hop_costs_more_than_it_gains() -> None:
+    hops = []
+    for hop_seconds in (0.0, 100.0):
+        driver = Driver(make(4, 0, hop_seconds=hop_seconds), 2, 5)
+        for pack in range(6):
+            driver.add(pack, 40)
+        held: dict[int, int] = {}
+        count: Counter[int] = Counter()
+        while driver.running:
+            worker = driver.random.choice(sorted(driver.running))
+            pack = driver.running[worker].pack
+            count[held.get(pack, worker) != worker] += 1
+            held[pack] = worker
+            driver.finish(worker, seconds=1.0 + pack)
+        hops.append(count[True])
+    assert hops[1] < hops[0] / 4
+
+
+def test_a_unit_goes_to_the_replica_that_is_idle() -> None:
+    scheduler = make(2, 0, {0: frozenset({0, 1}), 1: frozenset({0, 1})})
+    driver = Driver(scheduler, 2, 0)
+    driver.add(0, 2)
+    driver.add(1, 2)
+    assert sorted(driver.running) == [0, 1]
+
+
+def test_a_worker_that_has_other_work_leaves_a_pack_to_one_that_has_none() -> None:
+    """Worker 1 can only do partition 1, worker 0 both."""
+    scheduler = make(2, 0, {0: frozenset({0}), 1: frozenset({0, 1})}, free=True)
+    driver = Driver(scheduler, 2, 0)
+    driver.scheduler_homes = {0: frozenset({0}), 1: frozenset({0, 1})}
+    scheduler.pause()
+    driver.add(0, 1, urgency=0)
+    driver.add(1, 1, urgency=1)
+    driver.obey(scheduler.resume())
+    assert len(driver.running) == 2
 
 
 def test_a_resident_state_keeps_its_pack_on_the_worker_that_holds_it() -> None:
     scheduler = make(3, 0)
-    [start] = scheduler.add(0, 0, 0, 1) + scheduler.worker_up(0)
+    [start] = scheduler.add(0, 0, Position(), 3) + scheduler.worker_up(0)
     assert start.worker == 0
     scheduler.worker_up(1)
-    scheduler.add(1, 0, 0, 1)
+    scheduler.add(1, 0, Position(), 3)
     assert [s.worker for s in scheduler.done(0, resident=True)] == [0]
     assert scheduler.worker_down(0) == [0]
+
+
+def test_a_pack_whose_worker_is_lost_waits_until_it_is_said_from_where_it_goes_on() -> None:
+    scheduler = make(3, 0)
+    scheduler.worker_up(0)
+    scheduler.add(0, 0, Position(), 3)
+    assert scheduler.worker_down(0) == []
+    scheduler.validate()
+    assert scheduler.worker_up(0) == []
+    assert [start.unit.visit for start in scheduler.returned(0, Position())] == [0]
 
 
 def test_nothing_starts_while_paused() -> None:
     scheduler = make(2, 0)
     scheduler.worker_up(0)
     scheduler.pause()
-    assert scheduler.add(0, 0, 0, 1) == []
+    assert scheduler.add(0, 0, Position(), 2) == []
     assert [start.worker for start in scheduler.resume()] == [0]
 
 
 @pytest.mark.parametrize("workers", [1, 1000])
 def test_ten_thousand_packs_on_many_workers_are_scheduled_without_going_through_all(workers: int) -> None:
     scheduler = make(2, 0)
-    driver = Driver(scheduler, workers, 1)
-    for pack in range(10_000):
-        driver.add(pack, 1)
-    for _ in range(5_000):
-        driver.finish_one()
+    for worker in range(workers):
+        scheduler.worker_up(worker)
+    running = [start for pack in range(10_000) for start in scheduler.add(pack, pack % 3, Position(), 2)]
+    for start in running[:1000]:
+        running += scheduler.done(start.unit.pack, 1.0)
+    assert scheduler.running == workers
     scheduler.validate()

@@ -34,77 +34,17 @@ state each worker holds. What a worker may take is the intersection of two sets,
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import floor, log
-from typing import Literal, TypeAlias
+from typing import Literal
 
+from hopyard.hopper.bits import Key, Queue, bits, lowest
 from hopyard.hopper.orders import VisitOrder
+from hopyard.hopper.units import Layout, Position, Start, Unit
 
-
-@dataclass(frozen=True)
-class Unit:
-    """One visit of one pack to one partition.
-
-    Attributes:
-        pack: number of the pack.
-        epoch: from 0.
-        phase: ``"train"`` or ``"validate"``.
-        partition: number of the partition.
-        visit: units that the pack has done before, of both phases.
-        trained: train units among them.
-        last: of a train unit, whether a validation (or, without validation, the end of an epoch or
-            the target) follows; of a validate unit, whether it ends the validation.
-    """
-
-    pack: int
-    epoch: int
-    phase: str
-    partition: int
-    visit: int
-    trained: int
-    last: bool
-
-
-@dataclass(frozen=True)
-class Start:
-    """Run ``unit`` on ``worker`` now."""
-
-    worker: int
-    unit: Unit
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What an epoch consists of: ``train`` visits, then ``validate`` visits."""
-
-    train: int
-    validate: int
-
-    @property
-    def units(self) -> int:
-        return self.train + self.validate
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a pack has come.
-
-    Attributes:
-        visits: units done, of both phases.
-        trained: train units among them.
-        step: validate units done of the validation under way; 0 if none is.
-        validated: ``trained`` at the last complete validation.
-        seen: partitions visited in training in the present epoch; only free orders need it.
-    """
-
-    visits: int = 0
-    trained: int = 0
-    step: int = 0
-    validated: int = 0
-    seen: frozenset[int] = frozenset()
+__all__ = ["Layout", "Position", "Scheduler", "Start", "Status", "Unit"]
 
 
 class Status(Enum):
@@ -114,8 +54,6 @@ class Status(Enum):
     LOST = "lost"
 
 
-_Key: TypeAlias = tuple[float, int, int]  # urgency; 0: not measured, 1: measured; place among these
-_FEW = 8  # so many candidates are compared one by one, more by going through the priorities
 _FINENESS = 1 / log(1.02)  # remaining times within 2% are alike, so that a hop can be saved
 
 
@@ -133,7 +71,6 @@ class _Pack:
     todo: int = 0  # partitions not yet seen in this epoch, as bits
     reach: int = 0  # their sites, as bits; both only with free orders
     status: Status = Status.PARKED
-    key: _Key = (0.0, 0, 0)
     sites: int = 0  # where its next unit may be, as bits
     worker: int | None = None
     holder: int | None = None
@@ -184,10 +121,8 @@ class Scheduler:
         self._vacant: list[int] = []
         self._busy: dict[int, int] = {}
         self._idle: set[int] = set()
-        self._ready = 0
+        self._ready = Queue()
         self._pinned = 0  # packs whose state only their holder has
-        self._levels: dict[_Key, int] = {}
-        self._keys: list[_Key] = []
         self._held: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._seconds, self._measured = 0.0, 0
@@ -226,11 +161,11 @@ class Scheduler:
         running = self._busy.pop(worker, None)
         if running is not None:
             self._packs[running].status, self._packs[running].worker = Status.LOST, None
-        lost = [self._slot(bit) for bit in _bits(self._held.get(worker, 0) & self._pinned)]
+        lost = [self._slot(bit) for bit in bits(self._held.get(worker, 0) & self._pinned)]
         for entry in lost:
-            self._withdraw(entry)
+            self._ready.discard(entry.bit)
             entry.status = Status.LOST
-        for bit in _bits(self._held.pop(worker, 0)):
+        for bit in bits(self._held.pop(worker, 0)):
             self._slot(bit).holder = None
             self._pinned &= ~bit
         self._taken.pop(worker, None)
@@ -252,14 +187,14 @@ class Scheduler:
         entry.target, entry.urgency = target, urgency
         if entry.status not in (Status.READY, Status.PARKED):
             return []
-        self._withdraw(entry)
+        self._ready.discard(entry.bit)
         return self._settle(entry)
 
     def end(self, pack: int) -> list[Start]:
         """Nothing more is wanted of the pack. Its worker, if any, is free for others."""
         entry = self._packs.pop(pack)
         worker = entry.worker
-        self._withdraw(entry)
+        self._ready.discard(entry.bit)
         self._aim(entry, 0)
         self._hold(entry, None)
         slot = entry.bit.bit_length() - 1
@@ -275,7 +210,8 @@ class Scheduler:
         but in the memory of the worker that ran it, so that the next unit must run there."""
         entry = self._packs[pack]
         worker, unit = entry.worker, entry.unit
-        assert worker is not None and unit is not None, f"pack {pack} is not running"
+        assert worker is not None, f"pack {pack} is not running"
+        assert unit is not None
         entry.worker = entry.unit = None
         entry.status = Status.PARKED
         del self._busy[worker]
@@ -291,7 +227,7 @@ class Scheduler:
         the worker that ran it, if any, can take another unit."""
         entry = self._packs[pack]
         worker = entry.worker
-        self._withdraw(entry)
+        self._ready.discard(entry.bit)
         entry.worker = entry.unit = None
         if worker is not None:
             del self._busy[worker]
@@ -340,15 +276,15 @@ class Scheduler:
         assert {p.worker: n for n, p in running.items()} == self._busy, "a worker and its pack disagree"
         assert not self._idle & self._busy.keys(), "a worker is idle and busy at once"
         ready = {p.bit for p in self._packs.values() if p.status is Status.READY}
-        assert sum(ready) == self._ready == sum(self._levels.values()), "the sets of ready packs disagree"
-        assert sorted(self._levels) == self._keys, "the priorities are out of order"
+        assert sum(ready) == self._ready.members, "a pack's status and the queue disagree"
+        self._ready.validate()
         for number, pack in self._packs.items():
             due = self._is_due(pack)
             assert pack.status is not Status.READY or due, f"pack {number} is ready with nothing to do"
             assert pack.status is not Status.PARKED or not due, f"pack {number} is parked with work to do"
             assert pack.holder is None or self._held[pack.holder] & pack.bit, f"nobody holds pack {number}"
         for worker in self._idle:
-            waiting = [self._slot(bit).number for bit in _bits(self._candidates(worker))]
+            waiting = [self._slot(bit).number for bit in bits(self._candidates(worker))]
             assert self._paused or not waiting, f"packs {waiting} wait beside the idle worker {worker}"
         for number, site in enumerate(self._sites):
             bound = sum(p.bit for p in self._packs.values() if p.sites >> number & 1)
@@ -371,7 +307,7 @@ class Scheduler:
         entry.step, entry.validated = position.step, position.validated
         if self._free:
             entry.todo = self._all & ~sum(1 << partition for partition in position.seen)
-            entry.reach = sum({1 << self._site_of[bit.bit_length() - 1] for bit in _bits(entry.todo)})
+            entry.reach = sum({1 << self._site_of[bit.bit_length() - 1] for bit in bits(entry.todo)})
 
     def _advance(self, entry: _Pack, unit: Unit) -> None:
         entry.visits += 1
@@ -407,7 +343,9 @@ class Scheduler:
         """The partitions, as bits, that the pack may visit next, on the worker: those at the site that has
         most to do for each of its workers."""
         sites = [
-            self._sites[s] for s in self._sites_of.get(worker, ()) if self._sites[s].partitions & entry.todo
+            self._sites[s]
+            for s in self._sites_of.get(-1 if worker is None else worker, ())
+            if self._sites[s].partitions & entry.todo
         ]
         if not sites:
             return entry.todo
@@ -429,7 +367,7 @@ class Scheduler:
         return entry
 
     def _aim(self, entry: _Pack, sites: int) -> None:
-        for site in _bits(entry.sites ^ sites):
+        for site in bits(entry.sites ^ sites):
             self._sites[site.bit_length() - 1].bound ^= entry.bit
         entry.sites = sites
 
@@ -455,7 +393,7 @@ class Scheduler:
             return self._left(entry) * entry.seconds / entry.measured
         return self._left(entry) * (self._seconds / self._measured if self._measured else 0.0)
 
-    def _key(self, entry: _Pack) -> _Key:
+    def _key(self, entry: _Pack) -> Key:
         if not self._longest:
             return (entry.urgency, 1, entry.visits)
         if not entry.measured:
@@ -469,24 +407,7 @@ class Scheduler:
             self._aim(entry, 0)
             return
         self._aim(entry, self._sites_ahead(entry))
-        entry.key = key = self._key(entry)
-        level = self._levels.get(key, 0)
-        if not level:
-            insort(self._keys, key)
-        self._levels[key] = level | entry.bit
-        self._ready |= entry.bit
-
-    def _withdraw(self, entry: _Pack) -> None:
-        """The pack is no longer ready."""
-        if not self._ready & entry.bit:
-            return
-        self._ready ^= entry.bit
-        level = self._levels[entry.key] ^ entry.bit
-        if level:
-            self._levels[entry.key] = level
-        else:
-            del self._levels[entry.key]
-            del self._keys[bisect_left(self._keys, entry.key)]
+        self._ready.add(entry.bit, self._key(entry))
 
     # Who takes what -------------------------------------------------------------------------
 
@@ -495,31 +416,23 @@ class Scheduler:
         bound = 0
         for site in self._sites_of.get(worker, self._everywhere):
             bound |= self._sites[site].bound
-        found = self._ready & bound
+        found = self._ready.members & bound
         if self._pinned:
-            found = found & ~self._pinned | self._ready & self._pinned & self._held.get(worker, 0)
+            found = found & ~self._pinned | self._ready.members & self._pinned & self._held.get(worker, 0)
         return found
 
-    def _first(self, candidates: int) -> int:
-        """Those of the candidates that go first."""
-        if candidates.bit_count() > _FEW:
-            return next(found for key in self._keys if (found := self._levels[key] & candidates))
-        entries = [self._slot(bit) for bit in _bits(candidates)]
-        first = min(entry.key for entry in entries)
-        return sum(entry.bit for entry in entries if entry.key == first)
-
     def _choose(self, worker: int, candidates: int) -> _Pack:
-        first = self._first(candidates)
+        first = self._ready.first(candidates)
         held = self._held.get(worker, 0)
         if first & held:
-            return self._slot(_lowest(first & held))
+            return self._slot(lowest(first & held))
         if self._hop_seconds and candidates & held:
-            best, near = self._slot(_lowest(first)), self._slot(_lowest(self._first(candidates & held)))
+            best, near = self._slot(lowest(first)), self._slot(lowest(self._ready.first(candidates & held)))
             loss = self._seconds_left(best) - self._seconds_left(near)
             if near.urgency == best.urgency and loss <= self._hop_seconds:
                 return near
         after = first & -(self._taken.get(worker, 0) << 1)
-        return self._slot(_lowest(after or first))
+        return self._slot(lowest(after or first))
 
     def _pick(self, worker: int) -> list[Start]:
         """The worker takes what it can, or is idle."""
@@ -551,16 +464,16 @@ class Scheduler:
         """An idle worker that may take the pack: the one that holds its state, or one with much to do."""
         if self._pinned & entry.bit:
             return entry.holder if entry.holder in self._idle else None
-        sites = [self._sites[site.bit_length() - 1] for site in _bits(entry.sites & self._open)]
+        sites = [self._sites[site.bit_length() - 1] for site in bits(entry.sites & self._open)]
         if not sites:
             return None
         if entry.holder in self._idle and any(site.idle >> entry.holder & 1 for site in sites):
             return entry.holder
-        return _lowest(max(sites, key=_burden).idle).bit_length() - 1
+        return lowest(max(sites, key=_burden).idle).bit_length() - 1
 
     def _start(self, worker: int, entry: _Pack) -> Start:
         self._set_busy(worker)
-        self._withdraw(entry)
+        self._ready.discard(entry.bit)
         entry.status, entry.worker, entry.unit = Status.RUNNING, worker, self._unit(entry, worker)
         self._busy[worker] = entry.number
         self._taken[worker] = entry.bit
@@ -580,17 +493,6 @@ class Scheduler:
             self._sites[site].idle ^= 1 << worker
             if not self._sites[site].idle:
                 self._open ^= 1 << site
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        bit = mask & -mask
-        yield bit
-        mask ^= bit
-
-
-def _lowest(mask: int) -> int:
-    return mask & -mask
 
 
 def _burden(site: _Site) -> float:

@@ -1,0 +1,68 @@
+"""What the scheduler speaks of: units, where packs stand, what an epoch consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One visit of one pack to one partition.
+
+    Attributes:
+        pack: number of the pack.
+        epoch: from 0.
+        phase: ``"train"`` or ``"validate"``.
+        partition: number of the partition.
+        visit: units that the pack has done before, of both phases.
+        trained: train units among them.
+        last: of a train unit, whether a validation (or, without validation, the end of an epoch or
+            the target) follows; of a validate unit, whether it ends the validation.
+    """
+
+    pack: int
+    epoch: int
+    phase: str
+    partition: int
+    visit: int
+    trained: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Start:
+    """Run ``unit`` on ``worker`` now."""
+
+    worker: int
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What an epoch consists of: ``train`` visits, then ``validate`` visits."""
+
+    train: int
+    validate: int
+
+    @property
+    def units(self) -> int:
+        return self.train + self.validate
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a pack has come.
+
+    Attributes:
+        visits: units done, of both phases.
+        trained: train units among them.
+        step: validate units done of the validation under way; 0 if none is.
+        validated: ``trained`` at the last complete validation.
+        seen: partitions visited in training in the present epoch; only free orders need it.
+    """
+
+    visits: int = 0
+    trained: int = 0
+    step: int = 0
+    validated: int = 0
+    seen: frozenset[int] = frozenset()
