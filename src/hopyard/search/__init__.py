@@ -25,7 +25,8 @@ from hopyard.search.stopping import EpochByEpoch, MedianStopping, Patience
 from hopyard.search.virtual import InVirtualTime
 
 if TYPE_CHECKING:
-    from hopyard.search.optuna import OptunaPoints, OptunaPruning
+    from hopyard.search.optuna import OptunaPoints as OptunaPoints
+    from hopyard.search.optuna import OptunaPruning as OptunaPruning
 
 __all__ = [
     "Budget",
@@ -37,8 +38,6 @@ __all__ = [
     "ListPoints",
     "MedianStopping",
     "Operation",
-    "OptunaPoints",
-    "OptunaPruning",
     "Patience",
     "Proposer",
     "QuasiRandomPoints",

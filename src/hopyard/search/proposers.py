@@ -59,33 +59,18 @@ class GridPoints(ListPoints):
         super().__init__(distinct([*checked_points(space, initial_params), *grid(space)]))
 
 
-class DrawnPoints(Proposer):
-    """Different points of a space: those of ``initial_params`` first, then what ``drawn`` gives.
+class DifferentPoints(Proposer):
+    """Different points of a space, those of ``initial_params`` first: what proposers share that make them up.
 
-    Point k does not depend on how many are proposed. Raises SpaceError for a point outside the space.
+    Raises:
+        SpaceError: a point of ``initial_params`` is not in the space.
     """
 
     def __init__(self, space: Mapping[str, Any], initial_params: Sequence[Mapping[str, Any]] = ()) -> None:
         self.space = checked_space(space)
         self._initial = checked_points(self.space, initial_params)
-        self._points = list(self._initial)
-        self._seen = {key_of(point) for point in self._points}
+        self._seen = {key_of(point) for point in self._initial}
         self._most = _num_points_or_none(self.space)
-        self._draws = 0
-        self._rest: Iterator[dict[str, Any]] | None = None
-
-    @abstractmethod
-    def drawn(self, number: int) -> dict[str, Any]:
-        """Draw number 0, 1, 2, ..., asked for in this order; it may repeat a point."""
-
-    def propose(self, trial: int) -> dict[str, Any] | None:
-        while len(self._points) <= trial:
-            point = self._next()
-            if point is None:
-                return None
-            self._points.append(point)
-            self._seen.add(key_of(point))
-        return self._points[trial]
 
     def check(self, num_models: int) -> None:
         positive("num_models", num_models)
@@ -101,6 +86,27 @@ class DrawnPoints(Proposer):
                 if len(different) >= num_models:
                     return
             raise _too_few(num_models, len(different))
+
+
+class DrawnPoints(DifferentPoints):
+    """Draws that repeat none: point k does not depend on how many are proposed."""
+
+    def __init__(self, space: Mapping[str, Any], initial_params: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(space, initial_params)
+        self._draws = 0
+        self._rest: Iterator[dict[str, Any]] | None = None
+
+    @abstractmethod
+    def drawn(self, number: int) -> dict[str, Any]:
+        """Draw number 0, 1, 2, ..., asked for in this order; it may repeat a point."""
+
+    def propose(self, trial: int) -> dict[str, Any] | None:
+        if trial < len(self._initial):
+            return self._initial[trial]
+        point = self._next()
+        if point is not None:
+            self._seen.add(key_of(point))
+        return point
 
     def _next(self) -> dict[str, Any] | None:
         """The next draw that is new; once draws keep repeating, the points that are left, in order, if any."""

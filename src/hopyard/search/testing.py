@@ -278,9 +278,10 @@ class SearcherTests(ABC):
             return
         untroubled = self.played()
         for seed in range(4):
-            played = self.played(order_seed=seed, failing={0})
-            for trial in played.params.keys() - {0}:
-                assert played.of(trial) == untroubled.of(trial)
+            for failing in ([], [0]):
+                played = self.played(order_seed=seed, failing=failing)
+                for trial in played.params.keys() - set(failing):
+                    assert played.of(trial) == untroubled.of(trial)
 
     def test_in_virtual_time_the_order_in_which_trials_report_does_not_matter(self) -> None:
         for failing in ({}, {0: 0, 1: self.visits - 1}):
