@@ -20,7 +20,8 @@ from typing import Any
 from _noop import work
 from hopyard.backend import Backend, InlineBackend, LocalBackend
 from hopyard.hopper.decisions import Decisions, replay
-from hopyard.hopper.hopper import Hopper, Options
+from hopyard.hopper.hopper import Hopper
+from hopyard.hopper.work import Options
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.state import RunState
 from hopyard.search import RandomSearcher, hp_uniform

@@ -15,13 +15,14 @@ import pytest
 from hopyard.backend import Backend
 from hopyard.errors import Evidence, WorkerLostError
 from hopyard.hopper.decisions import Decisions, replay
-from hopyard.hopper.hopper import Hopper, Options
+from hopyard.hopper.hopper import Hopper
+from hopyard.hopper.work import Options
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.scheduler import Unit
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.objects import StateRef, load_state, save_state
-from hopyard.search import Patience, RandomSearcher, Searcher, hp_uniform
+from hopyard.search import FullLength, Patience, RandomPoints, Searcher, hp_uniform
 from hopyard.storage import Store
 
 # Workers cannot import this file.
@@ -37,6 +38,7 @@ class Visit:
     x: float
     unit: Unit
     state: StateRef | None
+    home: int | None
     save: bool
     carried: tuple[dict[str, Any], ...]
     behaviour: Callable[[Visit], Any] | None = None
@@ -62,11 +64,12 @@ def resident_states() -> dict[tuple[str, int], list[Any]]:
 def visit(request: Visit) -> Found:
     """The state is the list of visits; the loss depends on all of them."""
     unit, folder = request.unit, request.store.at(trial_folder(request.trial))
+    home = folder if request.home is None else request.store.at(trial_folder(request.home))
     if request.behaviour is not None and (error := request.behaviour(request)) is not None:
         return Found((None,), ({},), (error,))
     resident = resident_states().pop((request.store.url, request.trial), None)
     if request.state is not None:
-        visits = load_state(folder, request.state)["model"]
+        visits = load_state(home, request.state)["model"]
     elif unit.trained and (resident is None or len(resident) != unit.trained):
         raise WorkerLostError(f"the state of trial {request.trial} is not here")
     else:
@@ -101,7 +104,9 @@ class Work:
         progress, x = trial.progress, trial.params["x"]
         carried = progress.carried
         return visit, (
-            Visit(self.store, trial.number, x, unit, progress.state, save, carried, self.behaviour),
+            Visit(
+                self.store, trial.number, x, unit, progress.state, progress.home, save, carried, self.behaviour
+            ),
         )
 
 
@@ -118,6 +123,8 @@ class Game:
     take_over: bool = False
     clock: Callable[[], float] = time.monotonic
     behaviour: Callable[[Visit], Any] | None = None
+    make_searcher: Callable[[], Searcher] | None = None
+    layout: dict[str, int] = field(default_factory=lambda: dict(LAYOUT))
     on_record: Callable[[RunState, Record], None] | None = None
 
     def __post_init__(self) -> None:
@@ -128,14 +135,14 @@ class Game:
         self.flush = journal.flush
         try:
             state = RunState()
-            searcher: Searcher = RandomSearcher({"x": hp_uniform(0, 1)}, self.num_models, self.num_epochs, 1)
-            if self.patience is not None:
-                searcher = Patience(searcher, self.patience)
-            decisions = Decisions(state, searcher, 3)
-            for record in self.first_records(journal.records):
-                journal.append(record)
-                journal.records.append(record)
+            if not journal.records:
+                header = self.header()
+                journal.append(header)
+                journal.records.append(header)
+            first = journal.records[0]
+            decisions = Decisions(state, self.searcher(first["settings"]["num_models"], first["num_epochs"]), 3)
             pending = replay(journal.records, state, decisions)
+            pending += self.extension(journal.records)
             observers = [self.on_record] if self.on_record else []
             Hopper(
                 store=self.store,
@@ -153,14 +160,26 @@ class Game:
         finally:
             journal.close()
 
-    def first_records(self, known: list[Record]) -> list[Record]:
-        """What begins the run, or extends it."""
+    def searcher(self, num_models: int, num_epochs: int) -> Searcher:
+        if self.make_searcher is not None:
+            return self.make_searcher()
+        points = RandomPoints({"x": hp_uniform(0, 1)}, 1)
+        searcher: Searcher = FullLength(points, num_models, num_epochs * LAYOUT["train"])
+        return searcher if self.patience is None else Patience(searcher, self.patience, LAYOUT["train"])
+
+    def header(self) -> Record:
+        fixed = {"run_id": "r", "layout": self.layout, "seed": 5, "order_groups": 3}
         budget = {"num_epochs": self.num_epochs, "settings": {"num_models": self.num_models}}
-        if not known:
-            fixed = {"run_id": "r", "layout": LAYOUT, "seed": 5, "order_groups": 3}
-            return [{"r": "run", **fixed, **budget, "metric": {"key": "val_loss", "mode": "min"}}]
+        return {"r": "run", **fixed, **budget, "metric": {"key": "val_loss", "mode": "min"}}
+
+    def extension(self, known: list[Record]) -> list[Record]:
+        """What gives the run the budget that is asked for now."""
         last = [record for record in known if "settings" in record][-1]
-        return [] if budget.items() <= last.items() else [{"r": "extend", **budget}]
+        before = last["settings"]["num_models"], last["num_epochs"]
+        if before == (self.num_models, self.num_epochs):
+            return []
+        settings = {"num_models": self.num_models}
+        return [{"r": "extend", **settings, "num_epochs": self.num_epochs, "settings": settings}]
 
     def records(self) -> list[Record]:
         return list(read_records(self.store))

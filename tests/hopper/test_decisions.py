@@ -10,7 +10,7 @@ import pytest
 from hopyard.backend import InlineBackend
 from hopyard.errors import Evidence, SettingsError, StorageError, StorageFullError, TrialError
 from hopyard.hopper.history import broken_rules
-from hopyard.hopper.hopper import Options
+from hopyard.hopper.work import Options
 from hopyard.storage import MemoryStore
 
 

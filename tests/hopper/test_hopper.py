@@ -12,7 +12,7 @@ import pytest
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.errors import Evidence, RunError, StorageFullError, TrialError
 from hopyard.hopper.history import broken_rules, committed_units
-from hopyard.hopper.hopper import Options
+from hopyard.hopper.work import Options
 from hopyard.storage import LocalStore, MemoryStore
 
 
@@ -200,8 +200,8 @@ def test_only_states_that_something_needs_are_kept(game: Any) -> None:
 
 
 def test_a_searcher_that_forgets_its_trials_is_an_error_and_not_a_hang(game: Any, monkeypatch: Any) -> None:
-    from hopyard.search import Create, RandomSearcher
+    from hopyard.search import Create, FullLength
 
-    monkeypatch.setattr(RandomSearcher, "start", lambda self: [Create(0, {"x": 0.5})])
+    monkeypatch.setattr(FullLength, "start", lambda self: [Create(0, {"x": 0.5})])
     with pytest.raises(RunError, match=r"trials \[0\] wait, no unit is under way"):
         game(MemoryStore(), InlineBackend()).play()

@@ -12,7 +12,7 @@ import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.hopper.history import broken_rules
-from hopyard.hopper.hopper import Options
+from hopyard.hopper.work import Options
 from hopyard.hopper.retention import Retention
 from hopyard.hopper.state import Best, Progress, RunState, TrialState
 from hopyard.objects import StateRef
@@ -144,7 +144,7 @@ class Files:
 
     def commit(self, number: int, name: str) -> None:
         trial = self.trial(number)
-        trial.progress = trial.durable = Progress(trial.progress.visits + 1, self.save(number, name))
+        trial.progress = trial.durable = Progress(trial.progress.visits + 1, state=self.save(number, name))
         self.changed(number)
 
     def changed(self, number: int) -> None:
@@ -199,7 +199,7 @@ def test_keep_best_keeps_the_best_ended_trials_and_the_weights_of_the_best(seed:
         if chance.random() < 0.6:
             value = round(chance.random(), 1)  # with ties
             if trial.best is None or value < trial.best.value:
-                trial.best = Best(1, value, files.save(number, f"best-{number}-{value}"))
+                trial.best = Best(1, value, files.save(number, f"best-{number}-{value}"), {})
             ranked = [trial for trial in files.state.ranked() if trial.best is not None]
             files.state.best = ranked[0].number
         else:

@@ -16,12 +16,26 @@ from hopyard.search import (
 from hopyard.tune.callbacks import Callback, TrialInfo
 from hopyard.tune.model import Model, load_model
 from hopyard.tune.run import Run, list_runs, open_run
-from hopyard.tune.search import GridSearch, RandomSearch, Search
+from hopyard.tune.search import Search
+from hopyard.tune.searches import (
+    ASHA,
+    PBT,
+    GridSearch,
+    Hyperband,
+    HyperOpt,
+    QuasiRandomSearch,
+    RandomSearch,
+)
 
 __all__ = [
+    "ASHA",
+    "PBT",
     "Callback",
     "GridSearch",
+    "HyperOpt",
+    "Hyperband",
     "Model",
+    "QuasiRandomSearch",
     "RandomSearch",
     "Run",
     "Search",

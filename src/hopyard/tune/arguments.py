@@ -13,8 +13,8 @@ from typing import Any
 from hopyard.backend import Backend
 from hopyard.data.preparing.split import check_share
 from hopyard.errors import MetricError, UsageError, nearest
-from hopyard.hopper.hopper import Options
 from hopyard.hopper.state import Metric
+from hopyard.hopper.work import Options
 from hopyard.stockroom.writing import Room
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
@@ -50,6 +50,9 @@ class Arguments:
     reproducible: bool = True
     options: Options = field(default_factory=Options)
     patience: int | None = None
+    median_stopping: int | None = None
+    pruner: Any = None
+    max_concurrent_trials: int | None = None
     initial_params: tuple[Mapping[str, Any], ...] = ()
     init_from: Any = None
     callbacks: tuple[Callback, ...] = ()
@@ -72,7 +75,8 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
     for name in ("fresh", "take_over", "reproducible", "progress"):
         if not isinstance(fields[name], bool):
             raise UsageError(f"{name} is {fields[name]!r}; it must be True or False.")
-    for name in ("num_epochs", "num_partitions", "order_groups", "patience"):
+    counts = "num_epochs", "num_partitions", "order_groups", "patience", "median_stopping", "max_concurrent_trials"
+    for name in counts:
         _check_count(name, fields[name], optional=name != "num_epochs")
     seed = fields["seed"]
     if seed is None:
@@ -233,7 +237,14 @@ def _options(fields: dict[str, Any]) -> Options:
         every = _seconds("checkpoint_every", every, "'unit', 'epoch' or a number of seconds above 0")
     if budget is not None:
         budget = _seconds("time_budget", budget, "a number of seconds above 0, or None")
-    return Options(checkpoint_every=every, keep=keep, keep_n=fields["keep_n"], time_budget=budget)
+    return Options(
+        checkpoint_every=every,
+        keep=keep,
+        keep_n=fields["keep_n"],
+        time_budget=budget,
+        free_orders=not fields["reproducible"],
+        control_seconds=0.5 if fields["store"].path("runs") else 5.0,
+    )
 
 
 def _seconds(name: str, value: Any, rule: str) -> float:

@@ -21,7 +21,7 @@ from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import Metric, Record, RunState
 from hopyard.objects import digest_json
 from hopyard.objects.identity import identity
-from hopyard.search import Create, Searcher, space_json
+from hopyard.search import Budget, Create, Searcher, space_json
 from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, save_program
@@ -51,7 +51,7 @@ class Launch:
         self,
         kind: str,
         arguments: Arguments,
-        make_searcher: Callable[[], Searcher],
+        make_searcher: Callable[[Budget], Searcher],
         searcher_settings: dict[str, Any],
         inputs: Inputs,
         pickle_search: Callable[[], bytes],
@@ -118,9 +118,21 @@ class Launch:
             "init_from": None if arguments.init_from is None else arguments.init_from.weights()[1].digest,
             "nulls": arguments.nulls,
             "ragged": arguments.ragged,
+            **self._newer_settings(),
             "estimator_gen_fn": {"digest": self._estimator.digest, "parts": self._estimator.parts},
             **self._searcher_settings,
         }
+
+    def _newer_settings(self) -> dict[str, Any]:
+        """Settings that earlier versions did not have: left out where they are not used, so that runs of these
+        versions are found."""
+        arguments = self._arguments
+        newer = {
+            "median_stopping": arguments.median_stopping,
+            "pruner": _described(arguments.pruner),
+            "max_concurrent_trials": arguments.max_concurrent_trials,
+        }
+        return {name: value for name, value in newer.items() if value is not None}
 
     def _run_id(self, settings: dict[str, Any]) -> str:
         arguments = self._arguments
@@ -181,8 +193,10 @@ class Launch:
         return find_metric(self._metric, measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:
-        created = [operation for operation in self._make_searcher().start() if isinstance(operation, Create)]
-        return created[:ALIKE]
+        partitions = self._arguments.num_partitions or DEFAULT_PARTITIONS
+        num_models = self._searcher_settings.get("num_models")
+        searcher = self._make_searcher(Budget(num_models, self._arguments.num_epochs, partitions))
+        return [operation for operation in searcher.start() if isinstance(operation, Create)][:ALIKE]
 
     def _program(self, splits: Splits | None) -> Program:
         arguments = self._arguments
@@ -222,7 +236,7 @@ class Launch:
                 journal.records.append(header)
             state, decisions, pending = self._replayed(journal, settings, surroundings)
             journal.records.clear()  # they are many, and the state has what counts
-            if state.finished != "completed":
+            if state.finished != "completed" or pending:
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 work = TrainingWork(folder, save_program(folder, self._program(splits)))
                 self._drive(folder, journal, state, decisions, pending, work)
@@ -236,21 +250,29 @@ class Launch:
         """The run as its journal leaves it, extended if more is asked for now."""
         records, header = journal.records, journal.records[0]
         check_header(header, "this run")
-        known: dict[str, Any] = [record["settings"] for record in records if "settings" in record][-1]
-        changes = _changes(header["run_id"], known, settings)
-        if changes:
-            records.append({"r": "extend", "num_epochs": settings["num_epochs"], "settings": settings})
+        budgets: list[dict[str, Any]] = [record["settings"] for record in records if "settings" in record]
+        settings = _at_least(settings, budgets)
+        changes = _changes(header["run_id"], budgets[-1], settings)
         state = RunState()
-        decisions = Decisions(state, self._make_searcher(), header["order_groups"])
+        first = Budget(budgets[0].get("num_models"), budgets[0]["num_epochs"], header["layout"]["train"])
+        decisions = Decisions(state, self._make_searcher(first), header["order_groups"])
         pending = replay(records, state, decisions)
         self._check_surroundings(state, surroundings)
         if changes:
-            self._check_states_are_kept(state, known["num_epochs"])
-            journal.append(records[-1])
-            self._progress.say(f"run {state.header['run_id']} is extended: {'; '.join(changes)}")
+            self._check_states_are_kept(state, self._extended(decisions, settings))
+            budget = {name: settings.get(name) for name in _EXTENDABLE}
+            pending.append({"r": "extend", **budget, "settings": settings})
+            self._progress.say(f"run {header['run_id']} is extended: {'; '.join(changes)}")
         elif state.units and state.finished is None:
             self._progress.say(f"run {state.header['run_id']} goes on after {state.units} units.")
         return state, decisions, pending
+
+    def _extended(self, decisions: Decisions, settings: dict[str, Any]) -> list[int]:
+        """The trials that will train on with a larger budget. Raises SettingsError where the search has none."""
+        try:
+            return decisions.check_extension(settings.get("num_models"), settings["num_epochs"])
+        except SettingsError as error:
+            raise SettingsError(f"{error} The run's arguments as they were continue it.") from None
 
     def _drive(
         self,
@@ -320,16 +342,17 @@ class Launch:
                 "reproducible=False, or fresh=True to start anew."
             )
 
-    def _check_states_are_kept(self, state: RunState, before: int) -> None:
+    def _check_states_are_kept(self, state: RunState, trials: Sequence[int]) -> None:
         folder = self._arguments.store.runs.at(state.header["run_id"])
-        for trial in state.trials.values():
+        for trial in [state.trials[number] for number in trials]:
             reference = trial.durable.state
-            if not trial.running or reference is None:
+            if reference is None:
                 continue
             if not all(folder.exists(f"{trial_folder(trial.number)}/{name}") for name in reference.files):
                 raise SettingsError(
-                    f"num_epochs is {state.num_epochs} now and was {before}, but the state of trial {trial.number} "
-                    "was not kept, so it cannot train on. Give another run_id; keep='completed' keeps these states."
+                    f"num_epochs is {self._arguments.num_epochs} now and was {state.num_epochs}, but the state of trial "
+                    f"{trial.number} was not kept, so it cannot train on. Give another run_id; keep='completed' keeps "
+                    "these states."
                 )
 
 
@@ -368,3 +391,12 @@ def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]
             "grow. Give another run_id, or the settings of the run."
         )
     return what_differs({name: old[name] for name in grown}, grown)
+
+
+def _at_least(settings: dict[str, Any], known: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The settings, with a budget that the run has had before raised to what it has now: it was extended meanwhile."""
+    now = {**settings}
+    for name in _EXTENDABLE:
+        if name in now and now[name] in [before.get(name) for before in known]:
+            now[name] = known[-1][name]
+    return now

@@ -11,9 +11,9 @@ from typing import Any, TypedDict, Unpack
 from hopyard.backend import Backend
 from hopyard.data import open_dataset
 from hopyard.errors import UsageError, nearest
-from hopyard.search import GridSearcher, Patience, RandomSearcher, Searcher
+from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
 from hopyard.storage import Store
-from hopyard.tune.arguments import Arguments, check_arguments
+from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, check_arguments
 from hopyard.tune.callbacks import Callback
 from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
@@ -44,6 +44,9 @@ class Common(TypedDict, total=False):
     checkpoint_every: str | float
     time_budget: float | None
     patience: int | None
+    median_stopping: int | None
+    pruner: Any
+    max_concurrent_trials: int | None
     initial_params: Sequence[Mapping[str, Any]]
     init_from: Any
     callbacks: Sequence[Callback]
@@ -73,6 +76,9 @@ _DEFAULTS: Common = {
     "checkpoint_every": "unit",
     "time_budget": None,
     "patience": None,
+    "median_stopping": None,
+    "pruner": None,
+    "max_concurrent_trials": None,
     "initial_params": (),
     "init_from": None,
     "callbacks": (),
@@ -107,12 +113,19 @@ class Search(ABC):
         fresh: train again, beside a run with the same settings.
         take_over: go on with a run that another driver seems to hold, for one that hangs or cannot be reached;
             it stops at its next write. (The death of a driver needs no such help.)
-        reproducible: a run is continued only where it gives the same bits (versions, threads, processor).
+        reproducible: the result depends on nothing but these arguments and the data: a run is continued only where
+            it gives the same bits (versions, threads, processor), and a search that looks at results takes them in
+            virtual time. False: results are taken as they come.
         packing: ``"auto"``, ``"serial"`` or ``"off"``; other packings come in a later version.
         keep, keep_n: which trials' weights are kept: ``"completed"``, ``"best"`` (of ``keep_n``), ``"all"``.
         checkpoint_every: ``"unit"``, ``"epoch"`` or seconds.
         time_budget: seconds after which no new unit is started.
         patience: epochs without improvement after which a trial is stopped.
+        median_stopping: after that many epochs, a trial is stopped whose best value so far is worse than the
+            median of what the others had on average by then.
+        pruner: an ``optuna.pruners`` object that stops trials.
+        max_concurrent_trials: trials under way at once, whatever the number of workers; None: as many as
+            suits the search, all for grid and random.
         initial_params: points of the space that are tried first.
         init_from: a model whose weights every trial starts from.
         callbacks: see :class:`hopyard.tune.Callback`.
@@ -152,11 +165,16 @@ class Search(ABC):
             "num_epochs": num_epochs,
         }
         self.arguments: Arguments = check_arguments(fields)
-        self._make_searcher()  # impossible spaces and budgets are said now
+        self._searcher(self._budget())  # impossible spaces and budgets are said now
 
     @abstractmethod
-    def _make_searcher(self) -> Searcher:
-        """A fresh searcher."""
+    def _make_searcher(self, budget: Budget) -> Searcher:
+        """A fresh searcher for a run with this budget."""
+
+    def _budget(self) -> Budget:
+        """What is asked for, as far as it is known before the data."""
+        partitions = self.arguments.num_partitions or DEFAULT_PARTITIONS
+        return Budget(self._own_arguments().get("num_models"), self.arguments.num_epochs, partitions)
 
     def _own_arguments(self) -> dict[str, Any]:
         """The arguments that this kind of search has beside those of all; each is an attribute of that name."""
@@ -222,52 +240,20 @@ class Search(ABC):
 
     def _launch(self, inputs: Inputs) -> Launch:
         return Launch(
-            self.kind, self.arguments, self._patient_searcher, self._searcher_settings(), inputs,
+            self.kind, self.arguments, self._searcher, self._searcher_settings(), inputs,
             partial(pickle_search, type(self), self.arguments, self._own_arguments()),
         )  # fmt: skip
 
-    def _patient_searcher(self) -> Searcher:
-        searcher = self._make_searcher()
-        patience = self.arguments.patience
-        return searcher if patience is None else Patience(searcher, patience)
+    def _searcher(self, budget: Budget) -> Searcher:
+        """A fresh searcher, with whatever stops trials early around it, in virtual time if that matters."""
+        arguments, epoch = self.arguments, budget.partitions
+        searcher = self._make_searcher(budget)
+        if arguments.pruner is not None:
+            from hopyard.search.optuna import OptunaPruning
 
-
-class GridSearch(Search):
-    """Every point of a space of choices; see :class:`Search` for the arguments."""
-
-    kind = "grid"
-
-    def _make_searcher(self) -> Searcher:
-        arguments = self.arguments
-        return GridSearcher(arguments.search_space, arguments.num_epochs, arguments.initial_params)
-
-
-class RandomSearch(Search):
-    """``num_models`` independent draws from the space; see :class:`Search` for the other arguments."""
-
-    kind = "random"
-
-    def __init__(
-        self,
-        backend: Backend,
-        store: Store,
-        estimator_gen_fn: Callable[[dict[str, Any]], Any],
-        search_space: Mapping[str, Any],
-        num_models: int,
-        num_epochs: int,
-        **common: Unpack[Common],
-    ) -> None:
-        if isinstance(num_models, bool) or not isinstance(num_models, int) or num_models < 1:
-            raise UsageError(f"num_models is {num_models!r}; it must be an int of at least 1.")
-        self.num_models = num_models
-        super().__init__(backend, store, estimator_gen_fn, search_space, num_epochs, **common)
-
-    def _make_searcher(self) -> Searcher:
-        arguments = self.arguments
-        return RandomSearcher(
-            arguments.search_space,
-            self.num_models,
-            arguments.num_epochs,
-            arguments.seed,
-            initial_params=arguments.initial_params,
-        )
+            searcher = OptunaPruning(searcher, arguments.pruner, epoch, arguments.seed)
+        if arguments.median_stopping is not None:
+            searcher = MedianStopping(searcher, epoch, grace_epochs=arguments.median_stopping)
+        if arguments.patience is not None:
+            searcher = Patience(searcher, arguments.patience, epoch)
+        return searcher if searcher.independent or not arguments.reproducible else InVirtualTime(searcher)

@@ -1,0 +1,280 @@
+"""The searches of this package: which points are tried, and for how long each is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+from hopyard.backend import Backend
+from hopyard.errors import UsageError
+from hopyard.objects.identity import identity
+from hopyard.search import (
+    Budget,
+    FullLength,
+    GridPoints,
+    Hyperband as HyperbandSearcher,
+    Pbt,
+    Proposer,
+    QuasiRandomPoints,
+    RandomPoints,
+    Searcher,
+    adaptive_asha,
+)
+from hopyard.search.base import positive
+from hopyard.storage import Store
+from hopyard.tune.search import Common, Search
+
+
+class GridSearch(Search):
+    """Every point of a space of choices; see :class:`Search` for the arguments."""
+
+    kind = "grid"
+
+    def _make_searcher(self, budget: Budget) -> Searcher:
+        arguments = self.arguments
+        points = GridPoints(arguments.search_space, arguments.initial_params)
+        return FullLength(points, None, budget.visits, arguments.max_concurrent_trials)
+
+
+class _Drawn(Search):
+    """What the searches share whose points are drawn: ``num_models`` of them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        estimator_gen_fn: Callable[[dict[str, Any]], Any],
+        search_space: Mapping[str, Any],
+        num_models: int,
+        num_epochs: int,
+        **common: Unpack[Common],
+    ) -> None:
+        self.num_models = num_models
+        super().__init__(backend, store, estimator_gen_fn, search_space, num_epochs, **common)
+
+    def _points(self) -> Proposer:
+        arguments = self.arguments
+        return RandomPoints(arguments.search_space, arguments.seed, arguments.initial_params)
+
+    def _make_searcher(self, budget: Budget) -> Searcher:
+        concurrent = self.arguments.max_concurrent_trials
+        return FullLength(self._points(), budget.num_models, budget.visits, concurrent)
+
+
+class RandomSearch(_Drawn):
+    """``num_models`` independent draws from the space; see :class:`Search` for the other arguments."""
+
+    kind = "random"
+
+
+class QuasiRandomSearch(_Drawn):
+    """``num_models`` points that fill the space evenly (a scrambled Sobol sequence); see :class:`Search` for the other
+    arguments. Needs SciPy."""
+
+    kind = "quasi-random"
+
+    def _points(self) -> Proposer:
+        arguments = self.arguments
+        return QuasiRandomPoints(arguments.search_space, arguments.seed, arguments.initial_params)
+
+
+class _Sampled(_Drawn):
+    """What the searches share whose points a sampler of Optuna may choose."""
+
+    sampler: Any = None
+
+    def _points(self) -> Proposer:
+        if self.sampler is None:
+            return super()._points()
+        return self._sampled()
+
+    def _sampled(self) -> Proposer:
+        from hopyard.search.optuna import OptunaPoints  # takes long to import
+
+        arguments = self.arguments
+        return OptunaPoints(
+            arguments.search_space, self.sampler, arguments.seed, initial_params=arguments.initial_params
+        )
+
+    def _searcher_settings(self) -> dict[str, Any]:
+        sampler = None if self.sampler is None else identity(self.sampler, "sampler").digest
+        return {**super()._searcher_settings(), "sampler": sampler}
+
+
+class HyperOpt(_Sampled):
+    """``num_models`` trials whose points are chosen by what the earlier ones came to: TPE, or another sampler of Optuna.
+
+    Args:
+        sampler: an object of ``optuna.samplers``, a class of it, or a function of a seed; None: TPE.
+        parallelism: another name for ``max_concurrent_trials``: how many trials are under way at once. None: a quarter of
+            ``num_models``, at most 16.
+
+    See :class:`Search` for the other arguments. Needs Optuna.
+    """
+
+    kind = "tpe"
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        estimator_gen_fn: Callable[[dict[str, Any]], Any],
+        search_space: Mapping[str, Any],
+        num_models: int,
+        num_epochs: int,
+        *,
+        sampler: Any = None,
+        parallelism: int | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        self.sampler, self.parallelism = sampler, None
+        if parallelism is not None:
+            common.setdefault("max_concurrent_trials", parallelism)
+        super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
+
+    def _points(self) -> Proposer:
+        return self._sampled()
+
+
+class ASHA(_Sampled):
+    """``num_models`` trials, of which the best at each rung train on, without anybody waiting for anybody.
+
+    Rungs are at ``num_epochs``, ``num_epochs / divisor``, ``num_epochs / divisor ** 2``, ..., rounded up to whole visits
+    of partitions: a rung may be less than an epoch. (Li et al., MLSys 2020; brackets as in Determined's adaptive ASHA.)
+
+    Args:
+        divisor: about one in so many trials at a rung trains on.
+        max_rungs: at most so many rungs.
+        brackets: ``"aggressive"``: one bracket with all rungs, ASHA as published; ``"standard"`` and
+            ``"conservative"``: also brackets with fewer rungs, which forgive trials that begin slowly.
+        stop_once: trials are stopped at a rung or go on at once; else they wait there, and may be promoted later.
+        sampler: see :class:`HyperOpt`; None: random draws.
+
+    See :class:`Search` for the other arguments; ``max_concurrent_trials`` is 16 if not given.
+    """
+
+    kind = "asha"
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        estimator_gen_fn: Callable[[dict[str, Any]], Any],
+        search_space: Mapping[str, Any],
+        num_models: int,
+        num_epochs: int,
+        *,
+        divisor: float = 4,
+        max_rungs: int = 5,
+        brackets: str = "aggressive",
+        stop_once: bool = False,
+        sampler: Any = None,
+        **common: Unpack[Common],
+    ) -> None:
+        self.divisor, self.max_rungs, self.brackets = divisor, max_rungs, brackets
+        self.stop_once, self.sampler = stop_once, sampler
+        super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
+
+    def _make_searcher(self, budget: Budget) -> Searcher:
+        assert budget.num_models is not None
+        return adaptive_asha(
+            self._points(),
+            budget.num_models,
+            budget.visits,
+            self.divisor,
+            mode=self.brackets,
+            max_rungs=self.max_rungs,
+            max_concurrent=self.arguments.max_concurrent_trials or 16,
+            stop_once=self.stop_once,
+        )
+
+
+class Hyperband(_Sampled):
+    """Brackets of successive halving, from many short trials to few long ones. (Li et al., JMLR 18, 2018.)
+
+    Args:
+        num_models: trials in all; None: as many as published for ``num_epochs``, which may be many.
+        divisor: eta: one in so many trials of a rung trains on.
+        sampler: see :class:`HyperOpt`; None: random draws.
+
+    See :class:`Search` for the other arguments.
+    """
+
+    kind = "hyperband"
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        estimator_gen_fn: Callable[[dict[str, Any]], Any],
+        search_space: Mapping[str, Any],
+        num_models: int | None = None,
+        num_epochs: int = 1,
+        *,
+        divisor: float = 3,
+        sampler: Any = None,
+        **common: Unpack[Common],
+    ) -> None:
+        self.divisor, self.sampler = divisor, sampler
+        super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)  # type: ignore[arg-type]
+
+    def _make_searcher(self, budget: Budget) -> Searcher:
+        concurrent = self.arguments.max_concurrent_trials
+        return HyperbandSearcher(self._points(), budget.visits, self.divisor, budget.num_models, concurrent)
+
+
+class PBT(_Drawn):
+    """A population of ``num_models`` trials; after each round the worst become copies of the best, with perturbed
+    parameters. (Jaderberg et al., 2017.) A copy is a new trial that goes on from its donor's state.
+
+    Args:
+        epochs_per_round: epochs that all trials train between two exchanges.
+        truncate_fraction: the share of the population that is replaced after a round, at most 0.5.
+        resample_probability: of drawing a parameter anew instead of perturbing it.
+        perturb_factor: by which share a number changes, up or down.
+
+    See :class:`Search` for the other arguments.
+    """
+
+    kind = "pbt"
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        estimator_gen_fn: Callable[[dict[str, Any]], Any],
+        search_space: Mapping[str, Any],
+        num_models: int,
+        num_epochs: int,
+        *,
+        epochs_per_round: int = 1,
+        truncate_fraction: float = 0.25,
+        resample_probability: float = 0.25,
+        perturb_factor: float = 0.2,
+        **common: Unpack[Common],
+    ) -> None:
+        self.epochs_per_round, self.truncate_fraction = epochs_per_round, truncate_fraction
+        self.resample_probability, self.perturb_factor = resample_probability, perturb_factor
+        super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
+
+    def _make_searcher(self, budget: Budget) -> Searcher:
+        assert budget.num_models is not None
+        rounds, left = divmod(budget.num_epochs, positive("epochs_per_round", self.epochs_per_round))
+        if left:
+            raise UsageError(
+                f"num_epochs is {budget.num_epochs} and epochs_per_round is {self.epochs_per_round}, but a search has "
+                f"whole rounds. Write num_epochs={max(rounds, 1) * self.epochs_per_round}, or epochs_per_round=1."
+            )
+        arguments = self.arguments
+        return Pbt(
+            self._points(),
+            arguments.search_space,
+            budget.num_models,
+            rounds,
+            self.epochs_per_round * budget.partitions,
+            truncate_fraction=self.truncate_fraction,
+            resample_probability=self.resample_probability,
+            perturb_factor=self.perturb_factor,
+            seed=arguments.seed,
+            max_concurrent=arguments.max_concurrent_trials,
+        )
