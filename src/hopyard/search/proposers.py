@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hopyard.errors import SpaceError, missing_extra
@@ -28,6 +28,8 @@ PATIENCE_WITH_REPEATS = 200
 """Draws in a row that may repeat earlier points before the remaining points are taken in order instead."""
 
 MOST_SOBOL_DIMENSIONS = 21_201
+SOBOL_BLOCK = 64
+"""Points made at once: the same ones, sooner."""
 
 
 class ListPoints(Proposer):
@@ -152,10 +154,10 @@ class QuasiRandomPoints(DrawnPoints):
     ) -> None:
         super().__init__(space, initial_params)
         self._coordinate = {path: index for index, path in enumerate(dimensions(self.space))}
-        self._row = _sobol(len(self._coordinate), seed)
+        self._rows = _sobol(len(self._coordinate), seed)
 
     def drawn(self, number: int) -> dict[str, Any]:
-        row = self._row()
+        row = next(self._rows)
 
         def bits(path: Path) -> int:
             return int(row[self._coordinate[path]] * 2**53)
@@ -163,8 +165,8 @@ class QuasiRandomPoints(DrawnPoints):
         return point_at(self.space, bits)
 
 
-def _sobol(num_dimensions: int, seed: int) -> Callable[[], Sequence[float]]:
-    """What gives one point of [0, 1)**n after the other."""
+def _sobol(num_dimensions: int, seed: int) -> Iterator[list[float]]:
+    """One point of [0, 1)**n after the other."""
     if num_dimensions > MOST_SOBOL_DIMENSIONS:
         raise SpaceError(
             f"the search space has {num_dimensions:,} dimensions, but a Sobol sequence has at most "
@@ -176,7 +178,8 @@ def _sobol(num_dimensions: int, seed: int) -> Callable[[], Sequence[float]]:
         raise missing_extra("scipy", "search", "quasi-random search") from None
     digest = hashlib.blake2b(json.dumps(["sobol", seed]).encode(), digest_size=8).digest()
     sequence = qmc.Sobol(max(num_dimensions, 1), scramble=True, rng=int.from_bytes(digest))
-    return lambda: list(sequence.random(1)[0])
+    blocks = iter(lambda: sequence.random(SOBOL_BLOCK).tolist(), None)
+    return (row for block in blocks for row in block)
 
 
 def _num_points_or_none(space: dict[str, Any]) -> int | None:
