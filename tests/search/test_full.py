@@ -195,6 +195,17 @@ def test_trials_that_train_on_keep_to_the_limit_too() -> None:
     assert searcher.exited(0) == [Train(3, 9)]
 
 
+def test_a_trial_that_was_to_train_on_may_be_stopped_by_a_user_before() -> None:
+    searcher = FullLength(RandomPoints(LARGE), 3, 4, 1)
+    play(searcher, 4)
+    assert searcher.extend(4, 8) == [Train(0, 8)]
+    assert searcher.exited(1) == []
+    assert searcher.validated(0, 8, 0.5) == [Stop(0), Train(2, 8)]
+    assert searcher.extend(4, 9) == []
+    assert searcher.validated(2, 8, 0.5) == [Train(2, 9)]
+    assert searcher.exited(2) == [Train(0, 9)]
+
+
 def test_what_a_proposer_learned_of_ended_trials_stays() -> None:
     proposer = Learning()
     searcher = FullLength(proposer, 2, 4, 1)

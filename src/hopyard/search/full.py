@@ -67,6 +67,9 @@ class FullLength(Searcher):
 
     def exited(self, trial: int) -> list[Operation]:
         self._left(trial)
+        if trial in self._completed:  # it was to train on
+            self._completed.remove(trial)
+            self._again.remove(trial)
         return self._filled()
 
     def extend(self, num_models: int | None, visits: int) -> list[Operation]:
