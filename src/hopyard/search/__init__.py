@@ -6,9 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import no_name
+from hopyard.search.asha import AdaptiveAsha, Asha
 from hopyard.search.base import Budget, Create, Operation, Proposer, Searcher, Stop, Train
 from hopyard.search.full import FullLength
+from hopyard.search.hyperband import Hyperband
+from hopyard.search.pbt import Pbt
 from hopyard.search.points import draw, grid
+from hopyard.search.preview import preview, preview_table
 from hopyard.search.proposers import GridPoints, ListPoints, QuasiRandomPoints, RandomPoints
 from hopyard.search.spaces import (
     checked_space,
@@ -29,16 +33,20 @@ if TYPE_CHECKING:
     from hopyard.search.optuna import OptunaPruning as OptunaPruning
 
 __all__ = [
+    "AdaptiveAsha",
+    "Asha",
     "Budget",
     "Create",
     "EpochByEpoch",
     "FullLength",
     "GridPoints",
+    "Hyperband",
     "InVirtualTime",
     "ListPoints",
     "MedianStopping",
     "Operation",
     "Patience",
+    "Pbt",
     "Proposer",
     "QuasiRandomPoints",
     "RandomPoints",
@@ -55,6 +63,8 @@ __all__ = [
     "hp_qloguniform",
     "hp_quniform",
     "hp_uniform",
+    "preview",
+    "preview_table",
     "space_json",
 ]
 

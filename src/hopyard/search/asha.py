@@ -129,13 +129,16 @@ class Promotion(Asynchronous):
                 self._failed(trial, rung)
 
     def next_to_train(self) -> tuple[int, int] | None:
-        for rung in reversed(range(len(self.rungs) - 1)):
-            while self._has_promotable(rung):
-                value, _, trial = self._waiting[rung].pop(0)
-                if self.rungs[rung + 1] > self.rungs[rung]:
-                    return trial, rung + 1
-                self._arrived((value, len(self._places[rung + 1]), trial), rung + 1)
+        while (rung := self._highest_with_promotable()) is not None:
+            value, _, trial = self._waiting[rung].pop(0)
+            if self.rungs[rung + 1] > self.rungs[rung]:
+                return trial, rung + 1
+            self._arrived((value, len(self._places[rung + 1]), trial), rung + 1)
         return None
+
+    def _highest_with_promotable(self) -> int | None:
+        rungs = reversed(range(len(self.rungs) - 1))
+        return next((rung for rung in rungs if self._has_promotable(rung)), None)
 
     def _has_promotable(self, rung: int) -> bool:
         waiting = self._waiting[rung]
