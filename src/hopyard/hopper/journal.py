@@ -1,42 +1,61 @@
 """The append-only records of a run.
 
-A journal is a numbered log of segments, each a few JSON lines and a digest of them. One driver writes
-it: it holds the run's lease, and its first segment is its fence, because a number can be taken only
-once. A driver that was overtaken fails at its next segment and has changed nothing.
+A journal is a numbered log of segments (``hopper.segments``), each a few JSON lines and a digest of them.
+One driver writes it: it holds the run's lease, and its first segment is its fence, because a number can be
+taken only once. A driver that was overtaken fails at its next segment and has changed nothing.
 
 Appending never waits: a writer thread puts one segment after the other, and each holds all that
 arrived while the one before was on its way. What must wait until a record is safe (deleting the
 state that it replaces) compares the record's number with ``durable``.
+
+Many segments are merged into few objects by the driver: when it opens the journal, at its end, and in
+between on the writer's thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import queue
 import socket
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from hopyard.errors import CorruptError
+from hopyard.errors import StorageError, StorageFullError
+from hopyard.hopper.segments import FOLDER, Segments
 from hopyard.hopper.state import Record
-from hopyard.objects import Lease, NumberedLog, digest
+from hopyard.objects.lease import Lease, holder_of
 from hopyard.storage import Store
 from hopyard.storage.full import wait_for_space
 
-FOLDER = "journal"
-_DOMAIN = "hopyard.journal"
+__all__ = ["FOLDER", "Journal", "Records", "Tail", "has_records", "holder", "read_records"]
+
+_LEASE = "lease"
 
 
 def read_records(store: Store) -> Iterator[Record]:
     """The records of the run in ``store`` (the run's folder), in order; none if there is no run.
 
+    A last segment that a power failure damaged is left out, with a warning; the next driver puts it aside.
+
     Raises:
         CorruptError: a segment is missing, or is not what was written.
     """
-    return _records(NumberedLog(store, FOLDER), store)
+    segments = Segments(store)
+    for body in segments.read():
+        yield from map(json.loads, body.splitlines())
+    if segments.torn is not None:
+        number, size = segments.torn
+        warnings.warn(
+            f"the last segment of the journal in {store.url} (number {number}, {size} bytes) is damaged and left out; "
+            "the units in it are done again when the run goes on.",
+            stacklevel=2,
+        )
 
 
 def has_records(store: Store) -> bool:
@@ -44,22 +63,41 @@ def has_records(store: Store) -> bool:
     return next(store.list(FOLDER), None) is not None
 
 
-def _records(log: NumberedLog, store: Store) -> Iterator[Record]:
-    for number, segment in log.read():
-        body, mark = segment[:-_MARK], segment[-_MARK:]
-        if mark != _mark(body):
-            raise CorruptError(
-                f"segment {number} of the journal in {store.url} is not what was written: its {len(segment)} bytes "
-                "do not have their digest. Restore it from a copy, or start the run anew with fresh=True."
-            )
-        yield from map(json.loads, body.splitlines())
+def holder(store: Store) -> dict[str, Any] | None:
+    """Who drives the run in ``store`` now (``host``, ``pid``, ``since``, ``driver``); None: nobody."""
+    return holder_of(store, _LEASE)
 
 
-def _mark(body: bytes) -> bytes:
-    return f"{digest(body, _DOMAIN)}\n".encode()
+class Tail:
+    """The records of the run in ``store`` as they come, for one who watches it."""
+
+    def __init__(self, store: Store) -> None:
+        self._segments = Segments(store)
+
+    def new(self) -> list[Record]:
+        """The records since the last call. If there are none, and there is a run, this costs one listing."""
+        found: list[Record] = []
+        try:
+            for body in self._segments.read():
+                found += map(json.loads, body.splitlines())
+        except StorageError:  # the next call finds it again
+            if not found:
+                raise
+        return found
 
 
-_MARK = len(_mark(b""))
+class Records:
+    """The records that a journal held when it was opened; each iteration reads them from the store anew."""
+
+    def __init__(self, store: Store, last: int) -> None:
+        self._store, self._last = store, last
+
+    def __iter__(self) -> Iterator[Record]:
+        segments = Segments(self._store)
+        for body in segments.read() if self._last else ():
+            yield from map(json.loads, body.splitlines())
+            if segments.last >= self._last:
+                return
 
 
 class _Stop:
@@ -74,19 +112,19 @@ class Journal:
 
     Attributes:
         driver: a name for this driver, new for each.
-        records: what the journal held when it was opened.
-        durable: how many of the records appended by this driver are durable.
+        durable: how many of the records appended by this driver are durable, whatever happens to the segment
+            that was written last. ``flush`` makes it all of them.
         on_failure: called once, on the writer's thread, with what made writing impossible.
 
     Args:
         store: the run's folder.
         take_over: hold the run whoever holds it now; that driver's next segment then fails.
-        announce: called with a message when the disk is full.
+        merge_at: segments that lie there before they are merged; at opening and closing, a quarter of it.
+        announce: called with a message when the disk is full, or a damaged end was cut off.
         wait: see ``hopyard.storage.full.wait_for_space``; closing the journal ends the wait by default.
 
     Raises:
         RunHeldError: another driver holds the run.
-        CorruptError: a segment is not what was written.
     """
 
     def __init__(
@@ -94,29 +132,56 @@ class Journal:
         store: Store,
         *,
         take_over: bool = False,
+        merge_at: int = 256,
         announce: Callable[[str], None] = print,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         self.driver = uuid.uuid4().hex[:12]
         self.durable = 0
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-        self._announce = announce
+        self._store, self._announce, self._merge_at = store, announce, merge_at
         self._closing = threading.Event()
         self._wait = wait if wait is not None else self._closing.wait
-        self._appended = 0
+        self._appended = self._written = 0
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._failed: BaseException | None = None
-        # One log reads and appends, so that a segment that another driver adds in between is noticed.
-        self._log = NumberedLog(store, FOLDER)
-        self._lease = Lease(store, "lease", {"driver": self.driver, **_whereabouts()})
+        self._segments = Segments(store)
+        self._lease = Lease(store, _LEASE, {"driver": self.driver, **_whereabouts()})
         self._lease.acquire(take_over=take_over)
         try:
-            self.records = list(_records(self._log, store))
+            self._open(take_over)
         except BaseException:
             self._lease.release()
             raise
         self._thread = threading.Thread(target=self._write, name="hopyard-journal", daemon=True)
         self._thread.start()
+
+    def _open(self, take_over: bool) -> None:
+        self._segments.seek_end()
+        if self._segments.torn is not None:
+            self._announce(self._segments.cut())
+            self._segments.seek_end()
+        if take_over:
+            self._segments.fence()  # before anything is read, or a segment under way might come between
+        self._segments.find_rubbish()
+        # What is damaged or missing in the middle is told by who reads it.
+        with contextlib.suppress(StorageError):
+            self._merge_if(self._merge_at // 4)
+            self._segments.tidy()
+        self._last = self._segments.last
+
+    def replay(self) -> Records:
+        """What the journal held when it was opened, record by record, as often as it is gone through.
+
+        Iterating raises:
+            CorruptError: a segment is missing, or is not what was written.
+        """
+        return Records(self._store, self._last)
+
+    @functools.cached_property
+    def records(self) -> list[Record]:
+        """``replay`` as a list."""
+        return list(self.replay())
 
     def whereabouts(self) -> dict[str, Any]:
         """Who writes: for the session record and for messages."""
@@ -155,24 +220,45 @@ class Journal:
             items = [self._queue.get()]
             while not self._queue.empty():
                 items.append(self._queue.get())
-            records = [item for item in items if isinstance(item, dict)]
-            if records and self._failed is None:
+            waiting = [item for item in items if isinstance(item, threading.Event)]
+            stopping = any(isinstance(item, _Stop) for item in items)
+            if self._failed is None:
                 try:
-                    self._write_segment(records)
-                    self.durable += len(records)
+                    self._write_segment(
+                        [item for item in items if isinstance(item, dict)], seal=bool(waiting)
+                    )
+                    self._tidy(stopping)
                 except BaseException as error:
                     self._failed = error
                     self.on_failure(error)
-            for item in items:
-                if isinstance(item, threading.Event):
-                    item.set()
-            stopping = any(isinstance(item, _Stop) for item in items)
+            for item in waiting:
+                item.set()
 
-    def _write_segment(self, records: list[Record]) -> None:
-        lines = [json.dumps(record, separators=(",", ":")) for record in records]
-        body = ("\n".join(lines) + "\n").encode()
-        segment = body + _mark(body)
-        wait_for_space(lambda: self._log.append(segment), announce=self._announce, wait=self._wait)
+    def _write_segment(self, records: list[Record], seal: bool) -> None:
+        if records:
+            lines = [json.dumps(record, separators=(",", ":")) for record in records]
+            self._append(("\n".join(lines) + "\n").encode())
+            self.durable, self._written = self._written, self._written + len(records)
+        # Only the last segment can be torn, so what is before it is safe: states that it replaces may go.
+        if seal and self.durable < self._written:
+            self._append(b"")
+            self.durable = self._written
+
+    def _append(self, body: bytes) -> None:
+        wait_for_space(lambda: self._segments.append(body), announce=self._announce, wait=self._wait)
+
+    def _tidy(self, stopping: bool) -> None:
+        """Keep the number of objects small, without making those wait who want to write."""
+        # It can wait; what counts is written.
+        with contextlib.suppress(StorageFullError):
+            self._merge_if(self._merge_at // 4 if stopping else self._merge_at)
+        with contextlib.suppress(StorageError):
+            while self._segments.tidy(at_most=2) and (stopping or self._queue.empty()):
+                pass
+
+    def _merge_if(self, many: int) -> None:
+        if self._segments.last - self._segments.packed > many:
+            self._segments.merge()
 
 
 def _whereabouts() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from hopyard.storage import Store
 from hopyard.storage.temporary import is_alive, machine
 
 _BEATS_PER_LIMIT = 6
+SEEN = "seen"
+"""In what is told about a holder: when it beat last, in seconds since 1970 by its clock. Nothing depends on it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Heartbeat:
     def _put(self, number: int, released: bool) -> bool:
         content = {
             "token": self._token,
-            "holder": self._holder,
+            "holder": self._holder | {SEEN: time.time()},
             "machine": machine(),
             "pid": os.getpid(),
             "released": released,
@@ -127,13 +130,7 @@ class Heartbeat:
         return True
 
     def _latest(self) -> _Beat | None:
-        while True:
-            numbers = [int(entry.name) for entry in self._store.list()]
-            if not numbers:
-                return None
-            # Its holder may delete it meanwhile, having written a later one.
-            with contextlib.suppress(NotFoundError):
-                return _Beat(number=max(numbers), **json.loads(self._store.get(_name(max(numbers)))))
+        return _latest(self._store)
 
     def _delete_below(self, number: int) -> None:
         for entry in list(self._store.list()):
@@ -143,3 +140,27 @@ class Heartbeat:
 
 def _name(number: int) -> str:
     return f"{number:012d}"
+
+
+def _latest(store: Store) -> _Beat | None:
+    while True:
+        numbers = [int(entry.name) for entry in store.list()]
+        if not numbers:
+            return None
+        # Its holder may delete it meanwhile, having written a later one.
+        with contextlib.suppress(NotFoundError):
+            return _Beat(number=max(numbers), **json.loads(store.get(_name(max(numbers)))))
+
+
+def holder_that_beats(
+    store: Store, unseen: float, clock: Callable[[], float] = time.time
+) -> dict[str, Any] | None:
+    """What is told about the holder; None if there is none, or it was not seen for ``unseen`` seconds.
+
+    Args:
+        clock: seconds since 1970. If it went back, or goes wrong, a holder counts as one for longer.
+    """
+    beat = _latest(store)
+    if beat is None or beat.is_over or clock() - beat.holder.get(SEEN, clock()) > unseen:
+        return None
+    return beat.holder

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hopyard.errors import NotFoundError, RunHeldError, StorageError
-from hopyard.objects.heartbeat import Heartbeat
+from hopyard.objects.heartbeat import SEEN, Heartbeat, holder_that_beats
 from hopyard.storage import Store
 
 _UNSEEN = 30.0
@@ -102,8 +102,10 @@ class Lease:
                     return False
                 if not isinstance(error, BlockingIOError):
                     raise StorageError(f"locking {path} failed: {error}. Look at its mount.") from error
+                if _is_locked(path) is False:
+                    continue  # somebody only looked who holds it
                 if not take_over:
-                    self._raise_held(self._read_holder())
+                    self._raise_held(_said(self._store, self._name))
                 # A lock cannot be taken from its holder, but a new file can take the old one's place.
                 self._store.delete(f"{self._name}.lock")
                 continue
@@ -112,20 +114,55 @@ class Lease:
                 return True
             os.close(fd)
 
-    def _read_holder(self) -> dict[str, Any]:
-        with contextlib.suppress(NotFoundError, ValueError):
-            holder = json.loads(self._store.get(self._name))
-            if isinstance(holder, dict):
-                return holder
-        return {}
-
     def _raise_held(self, holder: dict[str, Any]) -> NoReturn:
-        who = ", ".join(f"{key} {value}" for key, value in holder.items()) or "it has not said who it is yet"
+        told = [f"{key} {value}" for key, value in holder.items() if key != SEEN]
+        who = ", ".join(told) or "it has not said who it is yet"
         raise RunHeldError(
             f"{self._store.url} is held by another driver ({who}). Wait until it ends or stop it; "
-            "if it hangs or cannot be reached, run the search with take_over=True: "
+            "if it hangs or cannot be reached, run the search with take_over=True (--take-over on the command line): "
             "the other driver then stops at its next write."
         )
+
+
+def holder_of(store: Store, name: str) -> dict[str, Any] | None:
+    """Who holds the lease at ``name`` now, as it said (``host``, ``pid``, ``since``, ...); None: nobody.
+
+    Where there is no lock to ask, a holder that was not seen for two minutes, by the clocks of both machines,
+    counts as gone. This is for showing: who wants to hold the lease must acquire it.
+    """
+    path = store.path(f"{name}.lock")
+    locked = None if path is None else _is_locked(path)
+    if locked is None:
+        return holder_that_beats(store.at(f"{name}.beats"), 4 * _UNSEEN)
+    return _said(store, name) if locked else None
+
+
+def _said(store: Store, name: str) -> dict[str, Any]:
+    with contextlib.suppress(NotFoundError, ValueError):
+        holder = json.loads(store.get(name))
+        if isinstance(holder, dict):
+            return holder
+    return {}
+
+
+def _is_locked(path: Path) -> bool | None:
+    """Whether a holder has locked the file; None if its file system has no locks."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that those who look are told apart from the holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise StorageError(f"locking {path} failed: {error}. Look at its mount.") from error
+        return None
+    finally:
+        os.close(fd)
+    return False
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

@@ -1,0 +1,360 @@
+"""Merging loses nothing, whoever reads, writes or is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.errors import CorruptError, FormatError, RunHeldError
+from hopyard.hopper.segments import Segments
+from hopyard.objects import NumberedLog
+from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.storage.base import Buffer, Entry
+from hopyard.storage.format import check_format, format_header
+
+SAMPLES = sorted((Path(__file__).parent / "samples" / "0.1.0").glob("*.journal"))
+
+
+def body(number: int) -> bytes:
+    if number == 1:
+        return json.dumps({"r": "run", "format": format_header("run"), "n": 1}).encode() + b"\n"
+    return b"".join(json.dumps({"r": "x", "n": number, "i": i}).encode() + b"\n" for i in range(number % 3))
+
+
+def driver(store: Store) -> Segments:
+    segments = Segments(store)
+    segments.seek_end()
+    return segments
+
+
+def written(store: Store, count: int) -> Segments:
+    segments = driver(store)
+    for number in range(count):
+        segments.append(body(number + 1))
+    return segments
+
+
+def records(store: Store) -> list[Any]:
+    return [json.loads(line) for found in Segments(store).read() for line in found.splitlines()]
+
+
+def bodies(count: int) -> list[Any]:
+    return [json.loads(line) for number in range(count) for line in body(number + 1).splitlines()]
+
+
+def merge(segments: Segments) -> None:
+    segments.merge()
+    segments.tidy()
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return LocalStore(tmp_path) if request.param == "local" else MemoryStore()
+
+
+def test_a_merged_journal_has_the_same_records_in_few_objects(store: Store) -> None:
+    segments = written(store, 100)
+    merge(segments)
+    names = [entry.name for entry in store.list()]
+    assert names == ["journal/000000000001", "packed/000000000001-000000000101", "packed/000000000102"]
+    assert records(store) == bodies(100)
+    for number in range(100, 110):
+        segments.append(body(number + 1))
+    assert records(store) == bodies(110)
+    assert driver(store).last == segments.last
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_journals_of_the_first_version_are_read_and_merged(sample: Path) -> None:
+    store, lines = MemoryStore(), []
+    log = NumberedLog(store, "journal")
+    for line in sample.read_bytes().splitlines(keepends=True):
+        lines.append(line)
+        if not line.startswith(b"{"):
+            log.append(b"".join(lines))
+            lines = []
+    expected = [json.loads(line) for line in sample.read_bytes().splitlines() if line.startswith(b"{")]
+    assert records(store) == expected
+    segments = driver(store)
+    merge(segments)
+    assert records(store) == expected
+    assert len(list(store.list())) == 3
+
+
+def test_the_first_version_refuses_a_merged_journal_at_every_step(store: Store) -> None:
+    """It reads ``journal/`` alone, whole, and then looks at the format of the first record."""
+    written(store, 5)
+    steps = 0
+
+    def refuses() -> None:
+        data = [data for _, data in NumberedLog(store, "journal").read()]
+        check_format(json.loads(data[0].splitlines()[0])["format"], "run")
+
+    refuses()  # it does not, as long as nothing is merged
+    while True:
+        steps += 1
+        try:
+            merge(driver(Dying(store, steps, after=True)))
+        except Killed:
+            # In the middle of deleting it misses segments.
+            with pytest.raises((FormatError, CorruptError)):
+                refuses()
+            continue
+        break
+    assert steps > 1
+    last = driver(store)
+    last.find_rubbish()
+    last.tidy()
+    with pytest.raises(FormatError, match=r"uses 'packed-journal'; .*\n?.*Install that version"):
+        refuses()
+    assert records(store) == bodies(5)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing handles it, and the store holds what is durable."""
+
+
+class Dying(MemoryStore):
+    """The objects of another store; at the given write or delete, before or after it, its user dies."""
+
+    def __init__(self, inner: Store, at: int, after: bool) -> None:
+        super().__init__()
+        self.inner, self.left, self.after = inner, at, after
+
+    def _do(self, action: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Killed
+        done = action()
+        if self.left == 0:
+            raise Killed
+        return done
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._do(lambda: self.inner.put(name, data))
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        return bool(self._do(lambda: self.inner.put_new(name, data)))
+
+    def delete(self, name: str) -> None:
+        self._do(lambda: self.inner.delete(name))
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.inner.get(name, start, length)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        return self.inner.list(prefix)
+
+    def size(self, name: str) -> int | None:
+        return self.inner.size(name)
+
+
+def drive(store: Store, acknowledged: list[int]) -> None:
+    """A session: open, merge, append and merge again, until there are 16 segments of records."""
+    segments = driver(store)
+    segments.find_rubbish()
+    segments.tidy()
+    segments.merge()
+    for number in range(len(records(store)), 16):
+        segments.append(json.dumps({"n": number}).encode() + b"\n")
+        acknowledged[0] = number + 1
+        if number % 4 == 3:
+            merge(segments)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_driver_killed_at_any_write_or_delete_loses_nothing_and_doubles_nothing(after: bool) -> None:
+    moment = 0
+    while True:
+        moment += 1
+        store, acknowledged = MemoryStore(), [0]
+        try:
+            drive(Dying(store, moment, after), acknowledged)
+        except Killed:
+            found = records(store)
+            assert [record["n"] for record in found] == list(range(len(found))), moment
+            assert len(found) in (acknowledged[0], acknowledged[0] + 1), moment
+            drive(store, acknowledged)
+            assert [record["n"] for record in records(store)] == list(range(16)), moment
+            again = driver(store)
+            again.find_rubbish()
+            again.tidy()
+            assert len(list(store.list())) <= 8, moment
+            continue
+        assert moment > 40
+        return
+
+
+class Paged(MemoryStore):
+    """A listing in pages of one name; after the given number of names, in all listings, something happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.countdown, self.meanwhile = -1, lambda: None
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        name = ""
+        while True:
+            entries = super().list(prefix)
+            entry = next((entry for entry in entries if entry.name > name), None)
+            self.countdown -= 1
+            if self.countdown == 0:
+                self.meanwhile()
+            if entry is None:
+                return
+            name = entry.name
+            yield entry
+
+
+@pytest.mark.parametrize("merged_before", [False, True])
+def test_a_reader_in_the_middle_of_a_listing_or_of_the_records_misses_none(merged_before: bool) -> None:
+    for moment in range(1, 40):
+        store = Paged()
+        writer = written(store, 5)
+        if merged_before:
+            merge(writer)
+        writer.append(body(6))
+        writer.append(body(7))
+        reading = Segments(store).read()
+
+        def meanwhile(writer: Segments = writer) -> None:
+            merge(writer)
+            writer.append(body(8))
+
+        store.countdown, store.meanwhile = moment, meanwhile
+        found = [json.loads(line) for part in reading for line in part.splitlines()]
+        assert found in (bodies(7), bodies(8)), moment
+        for read in range(8):
+            store = Paged()
+            writer = written(store, 5)
+            if merged_before:
+                merge(writer)
+            writer.append(body(6))
+            reading = Segments(store).read()
+            first = [part for _, part in zip(range(read), reading, strict=False)]
+            meanwhile(writer)
+            parts = [*first, *reading]
+            assert [json.loads(line) for part in parts for line in part.splitlines()][
+                : len(bodies(6))
+            ] == bodies(6)
+
+
+@pytest.mark.parametrize("seen", range(1, 8))
+@pytest.mark.parametrize("merged_before", [False, True])
+def test_an_overtaken_driver_cannot_append_where_merged_segments_were_deleted(
+    seen: int, merged_before: bool
+) -> None:
+    store = MemoryStore()
+    old = written(store, seen)
+    if merged_before:
+        merge(old)
+    new = driver(store)
+    new.fence()
+    for number in range(seen, 12):
+        new.append(body(number + 1))
+    merge(new)
+    before = [entry.name for entry in store.list()]
+    for _ in range(2):
+        with pytest.raises(RunHeldError, match=r"was written by another process.*run again"):
+            old.append(b"late\n")
+    assert [entry.name for entry in store.list()] == before
+    assert records(store) == bodies(12)
+
+
+def test_an_overtaken_driver_that_merges_does_no_harm() -> None:
+    store = MemoryStore()
+    old = written(store, 6)
+    merge(old)
+    for number in range(6, 9):
+        old.append(body(number + 1))
+    new = driver(store)
+    new.fence()
+    for number in range(9, 12):
+        new.append(body(number + 1))
+    new.merge()
+    with pytest.raises(RunHeldError):
+        old.append(b"late\n")
+    merge(old)
+    assert records(store) == bodies(12)
+    new.append(body(13))
+    merge(new)
+    assert records(store) == [*bodies(12), *bodies(13)[len(bodies(12)) :]]
+
+
+def test_packs_are_few_and_written_few_times() -> None:
+    store = MemoryStore()
+    segments = driver(store)
+    for number in range(4000):
+        segments.append(b'{"n":%d}\n' % number)
+        if segments.last - segments.packed > 10:
+            merge(segments)
+            assert len(list(store.list())) < 25
+    assert [record["n"] for record in records(store)] == list(range(4000))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from("amtTroO"), st.integers(1, 3)), max_size=40))
+def test_any_order_of_appends_merges_takeovers_and_readings(steps: list[tuple[str, int]]) -> None:
+    store, model = MemoryStore(), list[bytes]()
+    drivers = [driver(store)]
+    tail, tailed = Segments(store), list[bytes]()
+    for number, (what, count) in enumerate(steps):
+        if what == "a":
+            for i in range(count):
+                drivers[-1].append(line := b'{"n":%d,"i":%d}\n' % (number, i))
+                model.append(line)
+        elif what == "m":
+            drivers[-1].merge()
+        elif what == "t":
+            drivers[-1].tidy(count)
+        elif what == "T":
+            drivers.append(driver(store))
+            drivers[-1].fence()
+            drivers[-1].find_rubbish()
+        elif what == "r":
+            assert b"".join(Segments(store).read()) == b"".join(model)
+        elif what == "O":
+            tailed += tail.read()
+            assert b"".join(tailed) == b"".join(model)
+        elif model and len(drivers) > 1 and drivers[-2].last:
+            with pytest.raises(RunHeldError):
+                drivers[-2].append(b"late\n")
+    assert b"".join(Segments(store).read()) == b"".join(model)
+    assert b"".join([*tailed, *tail.read()]) == b"".join(model)
+
+
+def test_what_is_damaged_in_a_pack_or_missing_is_told(store: Store) -> None:
+    segments = written(store, 9)
+    merge(segments)
+    [pack] = [entry.name for entry in store.list("packed") if "-" in entry.name]
+    data = store.get(pack)
+    for damaged in (
+        data[:-1],
+        data[:20],
+        data.replace(b'"nbytes":', b'"nbytes":9'),
+        data[:-5] + b"12345",
+        b"\n",
+    ):
+        store.put(pack, damaged)
+        with pytest.raises(
+            CorruptError, match=r"000000000001-0.* is not what was written: the part from byte 0 on"
+        ):
+            records(store)
+    store.put(pack, data.replace(b'"version":1', b'"version":9'))
+    with pytest.raises(FormatError, match="in format 9"):
+        records(store)
+    store.delete(pack)
+    with pytest.raises(CorruptError, match=r"lacks 000000000002, but has 000000000011: its history is torn"):
+        list(driver_behind(store, 1).read())
+
+
+def driver_behind(store: Store, number: int) -> Segments:
+    segments = Segments(store)
+    segments.last, segments._boundary = number, 0
+    return segments
