@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.search.at_once import most_at_once
 
-from hopyard.errors import SpaceError, UsageError
+from hopyard.errors import SettingsError, SpaceError, UsageError
 from hopyard.search.asha import AdaptiveAsha, Asha
 from hopyard.search.base import Create, Proposer, Searcher, Stop, Train
 from hopyard.search.brackets import brackets, rungs_in_visits
@@ -28,17 +28,18 @@ def asha(number: int = 27, **how: Any) -> Searcher:
     return Asha(points(number), number, [1, 3, 9], **{"divisor": 3, "max_concurrent": 4, **how})
 
 
-def adaptive(number: int = 30, max_concurrent: int = 6, **how: Any) -> Searcher:
+def adaptive(number: int = 30, max_concurrent: int = 6, available: int | None = None, **how: Any) -> Searcher:
     shares = brackets(number, 16, 4, mode="conservative", max_concurrent=max_concurrent)
     with_rungs = [(share, rungs_in_visits(share.num_rungs, 4, 16)) for share in shares]
-    return AdaptiveAsha(points(number), with_rungs, 4, max_concurrent, **how)
+    return AdaptiveAsha(points(available or number), with_rungs, 4, max_concurrent, **how)
 
 
 class TestPromotion(SearcherTests):
     visits = 9
+    extension = 40, 9
 
     def searcher(self) -> Searcher:
-        return asha()
+        return Asha(points(99), 27, [1, 3, 9], 3, 4)
 
 
 class TestStopping(SearcherTests):
@@ -57,9 +58,10 @@ class TestAdaptive(SearcherTests):
 
 class TestAdaptiveStopping(SearcherTests):
     visits = 16
+    extension = 50, 16
 
     def searcher(self) -> Searcher:
-        return adaptive(max_concurrent=2, stop_once=True)
+        return adaptive(max_concurrent=2, stop_once=True, available=99)
 
 
 def by_visits(played: Played) -> dict[int, int]:
@@ -109,6 +111,22 @@ def test_a_trial_that_fails_counts_as_the_worst_of_its_rung() -> None:
     assert searcher.exited(0) == [Create(3, {"point": 3}), Train(3, 1)]
     assert searcher.validated(1, 1, math.inf) == [Create(4, {"point": 4}), Train(4, 1)]
     assert searcher.validated(2, 1, 5.0) == [Train(2, 3)]  # one of three, of which one failed
+
+
+def test_determineds_early_exit() -> None:
+    """Its tables: values 0.01 to 0.12, the third trial fails on its way to the second rung, as if it were the worst."""
+    played = play(
+        Asha(points(12), 12, [10, 30, 90], 3, 3), 90, lambda trial, visits: trial / 100, failing={2: 10}
+    )
+    assert played.ends[2] == "exited"
+    assert Train(2, 30) in played.operations
+    assert list(played.visits.values()) == [90, 30, 10, 30, *[10] * 8]
+    shares = brackets(5, 9, 3, max_rungs=2, max_concurrent=5)
+    with_rungs = [(share, rungs_in_visits(share.num_rungs, 3, 9)) for share in shares]
+    played = play(
+        AdaptiveAsha(points(5), with_rungs, 3, 5), 9, lambda trial, visits: trial / 10, failing={1: 0}
+    )
+    assert list(played.visits.values()) == [9, 0, 3, 9, 9]
 
 
 def test_a_trial_that_a_user_stopped_while_it_waited_is_not_promoted() -> None:
@@ -184,6 +202,33 @@ def test_more_trials_than_points_are_refused() -> None:
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Asha(**{"proposer": points(9), "num_models": 9, "rungs": [1, 4], **arguments})
+
+
+# Extension
+
+
+def test_more_trials_are_compared_with_those_before() -> None:
+    searcher = Asha(points(99), 3, [1, 3], divisor=3, max_concurrent=3)
+    played = play(searcher, 3, lambda trial, visits: float(trial))
+    assert played.visits == {0: 3, 1: 1, 2: 1}
+    assert searcher.extend(5, 3) == [
+        operation for trial in (3, 4) for operation in (Create(trial, {"point": trial}), Train(trial, 1))
+    ]
+    assert searcher.validated(3, 1, 9.0) == []
+    assert searcher.validated(4, 1, -1.0) == [Train(4, 3), Stop(3)]  # one of the best floor(5 / 3)
+
+
+@pytest.mark.parametrize(
+    ("num_models", "visits", "text"),
+    [
+        (30, 18, r"extended to 30 trials of 18 visits, but ASHA began with 27 of 9, and can only be given more trials"),
+        (26, 9, r"extended to 26 trials of 9 visits, but ASHA began with 27"),
+        (100, 9, r"num_models=100, but .*only 27 different points"),
+    ],
+)  # fmt: skip
+def test_other_extensions_are_refused(num_models: int, visits: int, text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        asha().extend(num_models, visits)
 
 
 # Concurrency

@@ -238,6 +238,73 @@ def test_the_closed_form_is_what_promotion_does_where_no_rung_has_too_few(
     assert sorted(preview(config, worse)) == preview(config)
 
 
+def as_restated(
+    trials: int, rungs: list[int], divisor: int, concurrent: int, stop_once: bool, metric: UnitMetric
+) -> list[int]:
+    """Determined's algorithm word for word, but for ties of the stopping form: a slow and simple second opinion."""
+    places: list[list[list[Any]]] = [[] for _ in rungs]  # [value, trial, whether it was promoted], best first
+    units: list[int] = []
+    next_rung: dict[int, int] = {}
+
+    def create() -> None:
+        if len(units) < trials:
+            next_rung[len(units)] = 0
+            units.append(0)
+
+    for _ in range(concurrent):
+        create()
+    while next_rung:
+        trial = min(next_rung)
+        rung = next_rung.pop(trial)
+        units[trial] = rungs[rung]
+        value, others = metric(trial, rungs[rung]), places[rung]
+        index = sum(other <= value for other, *_ in others)
+        old, new = len(others) // divisor, (len(others) + 1) // divisor
+        others.insert(index, [value, trial, False])
+        if rung == len(rungs) - 1:
+            create()
+        elif stop_once:
+            if index < max(new, 1):
+                next_rung[trial] = rung + 1
+            else:
+                create()
+        elif index < new or (old < new and not others[old][2]):
+            promoted = others[index if index < new else old]
+            promoted[2] = True
+            next_rung[promoted[1]] = rung + 1
+        else:
+            create()
+    return units
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 4),
+    st.sampled_from([2, 3, 4]),
+    st.integers(1, 20),
+    st.booleans(),
+    st.lists(st.floats(allow_nan=False) | st.integers(0, 3).map(float), min_size=1, max_size=40),
+)
+def test_a_preview_does_what_the_restated_algorithm_does(
+    trials: int, num_rungs: int, divisor: int, concurrent: int, stop_once: bool, values: list[float]
+) -> None:
+    def metric(trial: int, units: int) -> float:
+        return values[(trial * 5 + units) % len(values)]
+
+    config = searcher(
+        "async_halving",
+        num_rungs=num_rungs,
+        divisor=divisor,
+        max_trials=trials,
+        max_length=1000,
+        max_concurrent_trials=concurrent,
+        stop_once=stop_once,
+    )
+    rungs = [1000 // divisor**k for k in reversed(range(num_rungs))]
+    assert preview(config, metric) == as_restated(trials, rungs, divisor, concurrent, stop_once, metric)
+
+
 # Errors
 
 

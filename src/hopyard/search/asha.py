@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
-from hopyard.search.base import Proposer
+from hopyard.errors import SettingsError, SpaceError
+from hopyard.search.base import Operation, Proposer
 from hopyard.search.brackets import Share, checked_divisor, concurrency_given
 from hopyard.search.halving import Bracket, Halving, checked_rungs
 
@@ -157,7 +158,31 @@ class Promotion(Asynchronous):
         return over
 
 
-class Asha(Halving):
+class _Asha(Halving):
+    """What both searchers share: more trials may be asked for, which go to the first bracket.
+
+    They meet those that were stopped as values in the rungs; which trials were stopped is not decided again.
+    """
+
+    def extend(self, num_models: int | None, visits: int) -> list[Operation]:
+        first = self._brackets[0]
+        before = self._created + sum(bracket.left for bracket in self._brackets)
+        num_models = before if num_models is None else num_models
+        if visits != first.rungs[-1] or num_models < before:
+            raise SettingsError(
+                f"the run would be extended to {num_models} trials of {visits} visits, but ASHA began with {before} of "
+                f"{first.rungs[-1]}, and can only be given more trials: its rungs follow from the length. Give as many "
+                "epochs as before, or start a new run with another run_id."
+            )
+        try:
+            self._proposer.check(num_models)
+        except SpaceError as error:
+            raise SettingsError(str(error)) from None
+        first.left += num_models - before
+        return self._filled()
+
+
+class Asha(_Asha):
     """``num_models`` trials, compared at ``rungs`` visits, of which one in ``divisor`` trains on each time.
 
     Args:
@@ -190,7 +215,7 @@ class Asha(Halving):
         super().__init__(proposer, [form(num_models, rungs, divisor, most)])
 
 
-class AdaptiveAsha(Halving):
+class AdaptiveAsha(_Asha):
     """ASHA in several brackets at once, so that it matters less how early good trials can be told from bad ones.
 
     Args:
