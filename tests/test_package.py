@@ -189,7 +189,6 @@ def test_a_missing_service_skips_at_home_and_fails_in_ci(
     [
         ("hopyard.backend", "SparkBackend"),
         ("hopyard.storage", "HDFSStore"),
-        ("hopyard.tune", "ASHA"),
     ],
 )
 def test_names_that_come_later_say_so_when_they_are_imported(module: str, name: str) -> None:

@@ -350,9 +350,9 @@ class Launch:
                 continue
             if not all(folder.exists(f"{trial_folder(trial.number)}/{name}") for name in reference.files):
                 raise SettingsError(
-                    f"num_epochs is {self._arguments.num_epochs} now and was {state.num_epochs}, but the state of trial "
-                    f"{trial.number} was not kept, so it cannot train on. Give another run_id; keep='completed' keeps "
-                    "these states."
+                    f"num_epochs is {self._arguments.num_epochs} now and was {state.num_epochs}, but the state of "
+                    f"trial {trial.number} was not kept, so it cannot train on. Give another run_id; "
+                    "keep='completed' keeps these states."
                 )
 
 

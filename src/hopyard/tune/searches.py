@@ -12,15 +12,16 @@ from hopyard.search import (
     Budget,
     FullLength,
     GridPoints,
-    Hyperband as HyperbandSearcher,
-    Pbt,
     Proposer,
     QuasiRandomPoints,
     RandomPoints,
     Searcher,
-    adaptive_asha,
+    hyperband,
 )
+from hopyard.search.asha import AdaptiveAsha
 from hopyard.search.base import positive
+from hopyard.search.brackets import brackets, checked_divisor, rungs_in_visits
+from hopyard.search.pbt import Pbt
 from hopyard.storage import Store
 from hopyard.tune.search import Common, Search
 
@@ -102,12 +103,12 @@ class _Sampled(_Drawn):
 
 
 class HyperOpt(_Sampled):
-    """``num_models`` trials whose points are chosen by what the earlier ones came to: TPE, or another sampler of Optuna.
+    """``num_models`` trials whose points follow from what the earlier ones came to: TPE, or another sampler of Optuna.
 
     Args:
         sampler: an object of ``optuna.samplers``, a class of it, or a function of a seed; None: TPE.
-        parallelism: another name for ``max_concurrent_trials``: how many trials are under way at once. None: a quarter of
-            ``num_models``, at most 16.
+        parallelism: another name for ``max_concurrent_trials``: how many trials are under way at once. None: a
+            quarter of ``num_models``, at most 16.
 
     See :class:`Search` for the other arguments. Needs Optuna.
     """
@@ -137,10 +138,11 @@ class HyperOpt(_Sampled):
 
 
 class ASHA(_Sampled):
-    """``num_models`` trials, of which the best at each rung train on, without anybody waiting for anybody.
+    """``num_models`` trials, of which the best at each rung train on: asynchronous successive halving.
 
-    Rungs are at ``num_epochs``, ``num_epochs / divisor``, ``num_epochs / divisor ** 2``, ..., rounded up to whole visits
-    of partitions: a rung may be less than an epoch. (Li et al., MLSys 2020; brackets as in Determined's adaptive ASHA.)
+    Rungs are at ``num_epochs``, ``num_epochs / divisor``, ``num_epochs / divisor ** 2``, ..., rounded up to whole
+    visits of partitions: a rung may be less than an epoch. (Li et al., MLSys 2020; brackets as in Determined's
+    adaptive ASHA.)
 
     Args:
         divisor: about one in so many trials at a rung trains on.
@@ -177,15 +179,19 @@ class ASHA(_Sampled):
 
     def _make_searcher(self, budget: Budget) -> Searcher:
         assert budget.num_models is not None
-        return adaptive_asha(
-            self._points(),
+        visits, divisor = budget.visits, checked_divisor(self.divisor)
+        concurrent = self.arguments.max_concurrent_trials or 16
+        shares = brackets(
             budget.num_models,
-            budget.visits,
-            self.divisor,
+            visits,
+            divisor,
             mode=self.brackets,
             max_rungs=self.max_rungs,
-            max_concurrent=self.arguments.max_concurrent_trials or 16,
-            stop_once=self.stop_once,
+            max_concurrent=concurrent,
+        )
+        rungs = [rungs_in_visits(share.num_rungs, divisor, visits) for share in shares]
+        return AdaptiveAsha(
+            self._points(), list(zip(shares, rungs, strict=True)), divisor, concurrent, self.stop_once
         )
 
 
@@ -220,7 +226,7 @@ class Hyperband(_Sampled):
 
     def _make_searcher(self, budget: Budget) -> Searcher:
         concurrent = self.arguments.max_concurrent_trials
-        return HyperbandSearcher(self._points(), budget.visits, self.divisor, budget.num_models, concurrent)
+        return hyperband.Hyperband(self._points(), budget.visits, self.divisor, budget.num_models, concurrent)
 
 
 class PBT(_Drawn):
