@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import pytest
 
 from hopyard.backend import InlineBackend
 from hopyard.errors import CorruptError, RunHeldError, StorageError, StorageFullError
-from hopyard.hopper.journal import Journal, read_records
+from hopyard.hopper.journal import Journal, Tail, holder, read_records
 from hopyard.objects import NumberedLog
 from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.storage.base import Buffer, Entry
 from hopyard.storage.faults import Fault, FaultyStore
 
 RECORDS = [{"r": "x", "n": number, "value": value} for number, value in enumerate([0.1, 1e-300, None, "ü\n"])]
@@ -32,7 +36,7 @@ def test_what_was_appended_is_read_in_order_by_everybody_and_by_the_next_driver(
     store = written(MemoryStore())
     assert list(read_records(store)) == RECORDS
     journal = Journal(store)
-    assert journal.records == RECORDS
+    assert list(journal.replay()) == RECORDS
     journal.append({"r": "more"})
     journal.flush()
     assert journal.durable == 1
@@ -40,29 +44,165 @@ def test_what_was_appended_is_read_in_order_by_everybody_and_by_the_next_driver(
     assert list(read_records(store)) == [*RECORDS, {"r": "more"}]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"",
-        lambda data: b"garbage\n",
-        lambda data: data[:-1],
-        lambda data: data[: data.index(b"\n") + 1],  # ends with a whole record
-        lambda data: data.replace(b"0.1", b"0.2"),
-        lambda data: data.replace(b"x", b"\xff", 1),
-    ],
-)
-def test_a_segment_that_is_not_what_was_written_is_an_error_and_gives_the_run_back(
+DAMAGES: list[Callable[[bytes], bytes]] = [
+    lambda data: b"",
+    lambda data: b"garbage\n",
+    lambda data: data[:-1],
+    lambda data: data[: data.index(b"\n") + 1],  # ends with a whole record
+    lambda data: data.replace(b"lost", b"lust"),
+    lambda data: data.replace(b"l", b"\xff", 1),
+]
+
+
+def segments(store: Store) -> list[str]:
+    return [entry.name for entry in store.list("journal")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_last_segment_is_put_aside_with_a_warning_and_nothing_else_is_lost(
     damage: Callable[[bytes], bytes],
 ) -> None:
     store = written(MemoryStore())
-    [segment] = [entry.name for entry in store.list("journal")]
-    store.put(segment, damage(store.get(segment)))
+    journal = Journal(store)
+    journal.append({"r": "lost"})
+    journal.close()
+    last = segments(store)[-1]
+    damaged = damage(store.get(last))
+    store.put(last, damaged)
+    with pytest.warns(
+        UserWarning, match=rf"last segment of the journal in memory:.*, {len(damaged)} bytes\) is damaged"
+    ):
+        assert list(read_records(store)) == RECORDS
+    tail = Tail(store)
+    assert tail.new() == RECORDS
+    assert tail.new() == []
+    messages: list[str] = []
+    journal = Journal(store, announce=messages.append)
+    [message] = messages
+    assert f"the {len(damaged)} bytes of segment {int(last[-12:])} are left out and kept in cut/" in message
+    assert "The units in it are done again; nothing else is lost." in message
+    [kept] = [entry.name for entry in store.list("cut")]
+    assert store.get(kept) == damaged
+    assert list(journal.replay()) == RECORDS
+    journal.append({"r": "again"})
+    journal.flush()
+    journal.close()
+    assert list(read_records(store)) == [*RECORDS, {"r": "again"}]
+    assert tail.new() == [{"r": "again"}]
+
+
+def test_a_damaged_last_segment_after_merging_is_put_aside_too() -> None:
+    store = MemoryStore()
+    for number in range(6):
+        journal = Journal(store, merge_at=4)
+        journal.append({"n": number})
+        journal.close()
+    *_, last = [entry.name for entry in store.list("packed") if "-" not in entry.name]
+    store.put(last, b"")
+    messages: list[str] = []
+    for number in (5, 6):
+        journal = Journal(store, merge_at=4, announce=messages.append)
+        assert list(journal.replay()) == [{"n": before} for before in range(number)]
+        journal.append({"n": number})
+        journal.flush()
+        journal.close()
+    assert len(messages) == 1
+    assert list(read_records(store)) == [{"n": before} for before in range(7)]
+
+
+def test_states_that_the_last_segment_replaces_are_kept_until_another_one_follows() -> None:
+    """Or the run could not go on from the segment before, if power failed."""
+    put, may_put = threading.Event(), threading.Event()
+
+    class Slow(MemoryStore):
+        def put_new(self, name: str, data: Buffer) -> bool:
+            done = super().put_new(name, data)
+            if name.startswith("journal/"):
+                put.set()
+                may_put.wait(30)
+            return done
+
+    journal = Journal(Slow())
+    journal.append({"r": "x"})
+    assert put.wait(30)
+    may_put.set()
+    assert journal.durable == 0
+    journal.flush()
+    assert journal.durable == 1
+    journal.close()
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_damage_in_the_middle_is_an_error_that_says_what_to_do_and_gives_the_run_back(merged: bool) -> None:
+    store = written(MemoryStore())
+    for _ in range(3):
+        written(store)
+    if merged:
+        Journal(store, merge_at=4).close()
+    for name in [entry.name for entry in store.list("packed" if merged else "journal")][:1]:
+        store.put(name, store.get(name).replace(b"0.1", b"0.2")[:-1])
     for _ in range(2):
+        journal = Journal(store)
         with pytest.raises(
-            CorruptError,
-            match=r"segment 1 of the journal in memory:.* is not what was written: its \d+ bytes",
+            CorruptError, match=r"is not what was written.*Restore it from a copy, or start the run"
         ):
-            Journal(store)
+            list(journal.replay())
+        journal.close()
+
+
+def test_many_segments_are_merged_while_it_runs_when_it_is_opened_and_at_its_end() -> None:
+    store = MemoryStore()
+    journal = Journal(store, merge_at=16)
+    tail, seen = Tail(store), []
+    for number in range(200):
+        journal.append({"r": "x", "n": number})
+        journal.flush()
+        seen += tail.new()
+    assert len(list(store.list("packed"))) < 30
+    journal.close()
+    assert len(list(store.list("packed"))) < 12
+    assert [record["n"] for record in seen] == list(range(200))
+    assert tail.new() == []
+    assert list(read_records(store)) == seen
+    old = written(MemoryStore())
+    for _ in range(20):
+        written(old)
+    expected = list(read_records(old))
+    assert len(segments(old)) > 20
+    journal = Journal(old, merge_at=16)
+    assert len(list(old.list("packed"))) == 2
+    assert list(journal.replay()) == list(journal.replay()) == expected
+    journal.close()
+
+
+class Counting(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        self.calls.append(f"get {name}")
+        return super().get(name, start, length)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        self.calls.append(f"list {prefix}")
+        return super().list(prefix)
+
+
+@pytest.mark.parametrize("merge_at", [4, 256])
+def test_watching_a_run_that_does_nothing_costs_one_listing(merge_at: int) -> None:
+    store = Counting()
+    tail = Tail(store)
+    assert tail.new() == []
+    for number in range(6):
+        journal = Journal(store, merge_at=merge_at)
+        journal.append({"n": number})
+        journal.close()
+    assert tail.new() == [{"n": number} for number in range(6)]
+    for _ in range(2):
+        store.calls.clear()
+        assert tail.new() == []
+        assert store.calls == ["list packed" if merge_at == 4 else "list journal"]
 
 
 def test_a_segment_that_another_driver_adds_after_reading_is_noticed() -> None:
@@ -100,7 +240,7 @@ def test_a_journal_that_cannot_write_says_so_once_and_lets_nobody_wait(then: str
 
 def test_closing_ends_the_wait_for_space_and_a_later_driver_finds_what_fitted() -> None:
     store = MemoryStore()
-    journal = Journal(FaultyStore(store, Fault("full", at=2, times=10**6, match="journal/*")), announce=str)
+    journal = Journal(FaultyStore(store, Fault("full", at=3, times=10**6, match="journal/*")), announce=str)
     journal.append({"r": "first"})
     journal.flush()
     failures: list[BaseException] = []
@@ -112,13 +252,13 @@ def test_closing_ends_the_wait_for_space_and_a_later_driver_finds_what_fitted() 
 
 
 HOLD = """
-import sys
+import pickle, sys
 from hopyard.hopper.journal import Journal
 from hopyard.storage import LocalStore
 journal = Journal(LocalStore(sys.argv[1]))
 journal.append({"r": "x"})
 journal.flush()
-print(flush=True)
+print(journal.driver, flush=True)
 sys.stdin.read()
 """
 
@@ -126,21 +266,82 @@ sys.stdin.read()
 def test_a_second_driver_is_told_who_holds_the_run_and_takes_it_at_once_when_that_one_is_killed(
     tmp_path: Path,
 ) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    store = LocalStore(tmp_path)
+    assert holder(store) is None
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    with holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        found = holder(store)
+        assert found is not None
+        assert (found["pid"], found["driver"], found["host"]) == (process.pid, name, socket.gethostname())
         with pytest.raises(
-            RunHeldError, match=rf"is held by another driver \(.*pid {holder.pid}.*driver \w+\)"
+            RunHeldError,
+            match=rf"is held by another driver \(host .*pid {process.pid}, since 20.*driver {name}\)\..*"
+            r"run the search with take_over=True \(--take-over on the command line\)",
         ):
-            Journal(LocalStore(tmp_path))
-        holder.kill()
-        holder.wait()
-        journal = Journal(LocalStore(tmp_path))
-    assert journal.records == [{"r": "x"}]
+            Journal(store)
+        process.kill()
+        process.wait()
+        assert holder(store) is None
+        journal = Journal(store)
+    assert list(journal.replay()) == [{"r": "x"}]
+    found = holder(store)
+    assert found is not None
+    assert found["pid"] == os.getpid()
     journal.close()
+    assert holder(store) is None
+
+
+def test_the_holder_is_known_on_stores_without_files() -> None:
+    store = MemoryStore()
+    assert holder(store) is None
+    journal = Journal(store)
+    found = holder(store)
+    assert found is not None
+    assert (found["pid"], found["driver"]) == (os.getpid(), journal.driver)
+    journal.close()
+    assert holder(store) is None
+
+
+WRITE = """
+import sys
+from hopyard.errors import RunHeldError
+from hopyard.hopper.journal import Journal
+from hopyard.storage import LocalStore
+journal = Journal(LocalStore(sys.argv[1]), merge_at=8)
+number = 0
+try:
+    while True:
+        journal.append({"n": number})
+        journal.flush()
+        number += 1
+        if number == 3:
+            print(flush=True)
+except RunHeldError:
+    print(number, flush=True)
+"""
+
+
+def test_a_takeover_succeeds_while_the_other_driver_writes_and_merges_without_a_pause(tmp_path: Path) -> None:
+    for _ in range(3):
+        folder = tmp_path / f"{_}"
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITE, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        with process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            journal = Journal(LocalStore(folder), take_over=True)
+            journal.append({"n": "mine"})
+            journal.flush()
+            acknowledged = int(process.stdout.readline())
+        journal.close()
+        found = [record["n"] for record in read_records(LocalStore(folder))]
+        assert found[-1] == "mine"
+        assert found[:-1] in (list(range(acknowledged)), list(range(acknowledged + 1)))
 
 
 @pytest.mark.parametrize("make", [lambda path: MemoryStore(), LocalStore])

@@ -13,7 +13,8 @@ import pytest
 
 from hopyard.errors import RunHeldError
 from hopyard.objects import Lease
-from hopyard.objects.heartbeat import Heartbeat
+from hopyard.objects.heartbeat import Heartbeat, holder_that_beats
+from hopyard.objects.lease import holder_of
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.base import Buffer
 
@@ -226,3 +227,39 @@ def test_the_holder_beats_by_itself_until_it_gives_back() -> None:
     lease.release()
     (last,) = list(store.list("lease.beats"))[-1:]
     assert json.loads(store.get(last.name))["released"] is True
+
+
+def test_a_holder_is_shown_until_it_was_not_seen_for_long_and_a_clock_that_went_back_does_not_matter() -> (
+    None
+):
+    store = MemoryStore()
+    heart = beating(store)
+    seen = json.loads(store.get("lease.beats/000000000001"))["holder"]["seen"]
+    beats = store.at("lease.beats")
+    for now in (seen - 1e9, seen, seen + 119):
+        found = holder_that_beats(beats, 120, lambda now=now: now)
+        assert found is not None
+        assert found["driver"] == "first"
+    assert holder_that_beats(beats, 120, lambda: seen + 121) is None
+    heart.end()
+    assert holder_of(store, "lease") is None
+
+
+def test_those_who_look_who_holds_it_keep_nobody_from_holding_it(tmp_path: Path) -> None:
+    store, stop = LocalStore(tmp_path), threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            holder_of(store, "lease")
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        lease = Lease(store, "lease", {})
+        lease.acquire()
+        assert holder_of(store, "lease") is not None
+        lease.release()
+    stop.set()
+    for thread in threads:
+        thread.join()

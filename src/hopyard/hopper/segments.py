@@ -243,7 +243,7 @@ class Segments:
                 if body is None:
                     self.seek_end()
                     continue
-                self.last += 1
+                self.last, self._from_pack = self.last + 1, False
                 if body == _MOVED:
                     self._boundary = self.last
 
