@@ -45,7 +45,7 @@ class Asynchronous(Bracket):
         self._over: list[int] = []  # to be stopped
 
     def reported(self, trial: int, value: float) -> None:
-        rung = self.training.pop(trial)
+        rung = self.trained(trial)
         self._arrived((value, len(self._places[rung]), trial), rung)
 
     def _arrived(self, place: Place, rung: int) -> None:
@@ -89,7 +89,7 @@ class Stopping(Asynchronous):
 
     def exited(self, trial: int) -> None:
         if trial in self.training:
-            self._failed(trial, self.training.pop(trial))
+            self._failed(trial, self.trained(trial))
         else:
             del self._going_on[trial]
 
@@ -121,7 +121,7 @@ class Promotion(Asynchronous):
 
     def exited(self, trial: int) -> None:
         if trial in self.training:
-            self._failed(trial, self.training.pop(trial))
+            self._failed(trial, self.trained(trial))
             return
         for rung, waiting in enumerate(self._waiting):
             for place in [place for place in waiting if place[2] == trial]:
@@ -149,8 +149,8 @@ class Promotion(Asynchronous):
         over = super().hopeless()
         if self.left:
             return over
-        for rung in range(min(self.training.values(), default=len(self.rungs))):
-            if self._has_promotable(rung):
+        for rung, expected in enumerate(self.expected):
+            if expected or self._has_promotable(rung):
                 break
             # Nobody comes to this rung any more.
             over += [trial for _, _, trial in self._waiting[rung]]

@@ -35,11 +35,19 @@ class Bracket(ABC):
         self.divisor: Divisor = checked_divisor(divisor)
         self.max_concurrent = max_concurrent
         self.training: dict[int, int] = {}  # trial -> the rung that it trains for
+        self.expected = [0] * len(self.rungs)  # how many train for each rung
 
     def train(self, trial: int, rung: int) -> Train:
         """Let ``trial`` train to ``rung``."""
         self.training[trial] = rung
+        self.expected[rung] += 1
         return Train(trial, self.rungs[rung])
+
+    def trained(self, trial: int) -> int:
+        """``trial`` trains no more. The rung that it trained for."""
+        rung = self.training.pop(trial)
+        self.expected[rung] -= 1
+        return rung
 
     def has_room(self) -> bool:
         return self.max_concurrent is None or len(self.training) < self.max_concurrent

@@ -43,11 +43,15 @@ class Synchronous(Bracket):
         return super().train(trial, rung)
 
     def reported(self, trial: int, value: float) -> None:
-        del self.training[trial]
+        self.trained(trial)
         self._results[trial] = value
 
     def exited(self, trial: int) -> None:
-        if self.training.pop(trial, None) is None and self._results.pop(trial, None) is None:
+        if trial in self.training:
+            self.trained(trial)
+        elif trial in self._results:
+            del self._results[trial]
+        else:
             self._going_on.remove(trial)
 
     def next_to_train(self) -> tuple[int, int] | None:
