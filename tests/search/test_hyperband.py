@@ -38,7 +38,7 @@ class TestHyperbandOfFewTrials(SearcherTests):
 
 
 def test_the_brackets_are_those_of_the_paper() -> None:
-    """Li et al. 2018, Table 1: R = 81, eta = 3."""
+    """Li et al. 2018, Algorithm 1, for R = 81 and eta = 3."""
     assert hyperband_brackets(81, 3) == [
         (81, [1, 3, 9, 27, 81]),
         (34, [3, 9, 27, 81]),
