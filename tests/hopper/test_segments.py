@@ -196,7 +196,8 @@ class Paged(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.countdown, self.meanwhile = -1, lambda: None
+        self.countdown = -1
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         name = ""

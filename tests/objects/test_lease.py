@@ -1,5 +1,6 @@
 """One driver at a time; the next one may begin when it is gone, and only then."""
 
+import itertools
 import json
 import os
 import pickle
@@ -237,7 +238,7 @@ def test_a_holder_is_shown_until_it_was_not_seen_for_long_and_a_clock_that_went_
     seen = json.loads(store.get("lease.beats/000000000001"))["holder"]["seen"]
     beats = store.at("lease.beats")
     for now in (seen - 1e9, seen, seen + 119):
-        found = holder_that_beats(beats, 120, lambda now=now: now)
+        found = holder_that_beats(beats, 120, itertools.repeat(now).__next__)
         assert found is not None
         assert found["driver"] == "first"
     assert holder_that_beats(beats, 120, lambda: seen + 121) is None

@@ -94,7 +94,6 @@ class Segments:
         Raises:
             CorruptError: a segment is missing, or is not what was written and not the last.
         """
-        self.torn = None
         before = None
         while True:
             listing = self._list()
@@ -169,6 +168,7 @@ class Segments:
         return None
 
     def _list(self) -> _Listing:
+        self.torn = None
         if self._boundary is not None:
             return self._list_packed()
         numbers = frozenset(self._number(entry.name) for entry in self._store.list(FOLDER))
