@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -363,3 +365,50 @@ def test_a_driver_whose_run_is_taken_over_stops_at_its_next_record_and_harms_not
         first.play()
     assert outcomes == [expected]
     assert result_of(game(store, InlineBackend()).play()) == expected
+
+
+@pytest.mark.parametrize("merge_at", [4, 256])
+def test_a_run_whose_last_segment_is_torn_goes_on_to_the_same_result(
+    game: Any, result_of: Any, merge_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the states are there that the units before the torn segment left."""
+    monkeypatch.setitem(Journal.__init__.__kwdefaults__, "merge_at", merge_at)
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+    for units in range(1, 40, 4):
+        store = MemoryStore()
+
+        def interrupt(state: Any, record: Any, units: int = units) -> None:
+            if state.units == units:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            game(store, InlineBackend(), on_record=interrupt).play()
+        last = max(
+            entry.name for entry in store.list() if re.fullmatch(r"(journal|packed)/\d{12}", entry.name)
+        )
+        store.put(last, store.get(last)[:-10])
+        again = game(store, InlineBackend())
+        assert result_of(again.play()) == expected
+        assert any("bytes of segment" in message for message in again.messages)
+        assert list(store.list("cut"))
+
+
+def test_a_run_goes_on_on_its_own_clock_when_that_of_the_machine_goes_back(game: Any, result_of: Any) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+    store, ends = MemoryStore(), []
+
+    def interrupt(state: Any, record: Any) -> None:
+        ends.append(state.clock)
+        if state.units == 9:
+            raise KeyboardInterrupt
+
+    late = itertools.count(1000.0, 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        game(store, InlineBackend(), clock=late.__next__, on_record=interrupt).play()
+    state = game(store, InlineBackend(), clock=itertools.count(-5.0, 0.5).__next__).play()
+    assert result_of(state) == expected
+    assert state.clock > ends[-1] > 0
+    records = list(read_records(store))
+    times = [record["z"] for record in records if record["r"] == "unit"]
+    assert times == sorted(times)
+    assert [record["offset"] >= ends[-1] for record in records if record["r"] == "session"] == [False, True]

@@ -16,6 +16,7 @@ from hopyard.hopper.segments import Segments
 from hopyard.objects import NumberedLog
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.base import Buffer, Entry
+from hopyard.storage.faults import Fault, FaultyStore
 from hopyard.storage.format import check_format, format_header
 
 SAMPLES = sorted((Path(__file__).parent / "samples" / "0.1.0").glob("*.journal"))
@@ -328,6 +329,19 @@ def test_any_order_of_appends_merges_takeovers_and_readings(steps: list[tuple[st
                 drivers[-2].append(b"late\n")
     assert b"".join(Segments(store).read()) == b"".join(model)
     assert b"".join([*tailed, *tail.read()]) == b"".join(model)
+
+
+def test_a_merge_that_the_store_refuses_is_tried_again() -> None:
+    inner = MemoryStore()
+    segments = written(FaultyStore(inner, Fault("error", match="packed/*-*", times=2)), 9)
+    for _ in range(2):
+        merge(segments)
+        assert records(inner) == bodies(9)
+        assert segments.packed == 0
+    merge(segments)
+    assert segments.packed == 10
+    assert records(inner) == bodies(9)
+    assert len(list(inner.list())) == 3
 
 
 def test_what_is_damaged_in_a_pack_or_missing_is_told(store: Store) -> None:

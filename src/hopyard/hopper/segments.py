@@ -16,6 +16,7 @@ misses the segment before it; and a reader whose listing shows no last segment k
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections import deque
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from hopyard.errors import CorruptError, NotFoundError, RunHeldError
+from hopyard.errors import CorruptError, NotFoundError, RunHeldError, StorageError
 from hopyard.objects import digest
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
@@ -289,6 +290,11 @@ class Segments:
             self._boundary = self.last
         if self.last == self._boundary:  # which must not be the last one
             self.append(b"")
+        # What was appended is settled; that nothing is merged is no harm, and it is tried again.
+        with contextlib.suppress(StorageError):
+            self._pack()
+
+    def _pack(self) -> None:
         packs = self._list_packed().packs
         first, last = self.packed + 1, self.last - 1
         if first > last:
