@@ -24,7 +24,7 @@ from hopyard.hopper.hopper import Hopper
 from hopyard.hopper.work import Options
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.state import RunState
-from hopyard.search import RandomSearcher, hp_uniform
+from hopyard.search import FullLength, RandomPoints, hp_uniform
 from hopyard.storage import LocalStore
 
 TRIALS, EPOCHS, LAYOUT = 64, 8, {"train": 8, "validate": 2}
@@ -35,7 +35,8 @@ def run(backend: Backend, folder: Path, epochs: int = EPOCHS) -> RunState:
     store = LocalStore(folder)
     journal = Journal(store)
     state = RunState()
-    decisions = Decisions(state, RandomSearcher({"x": hp_uniform(0, 1)}, TRIALS, epochs, 0), 8)
+    searcher = FullLength(RandomPoints({"x": hp_uniform(0, 1)}), TRIALS, epochs * LAYOUT["train"])
+    decisions = Decisions(state, searcher, 8)
     header: dict[str, Any] = {"r": "run", "run_id": "r", "layout": LAYOUT, "settings": {}, "seed": 0}
     header |= {"num_epochs": epochs, "metric": {"key": "val_loss", "mode": "min"}, "order_groups": 8}
     journal.append(header)

@@ -94,7 +94,7 @@ def test_a_store_that_fails_ends_the_run_and_not_its_trials(game: Any, result_of
 def test_a_searcher_that_decides_otherwise_than_the_journal_is_an_error(game: Any) -> None:
     run = game(MemoryStore(), InlineBackend(), patience=1, num_epochs=5)
     run.play()
-    other = game(run.store, InlineBackend(), num_models=3, num_epochs=5, patience=1)
+    other = game(run.store, InlineBackend(), patience=2, num_epochs=5)
     with pytest.raises(SettingsError, match="which the searcher does not decide now"):
         other.play()
 

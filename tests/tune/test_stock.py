@@ -25,7 +25,7 @@ from hopyard.errors import (
     UsageError,
 )
 from hopyard.hopper.state import TrialState
-from hopyard.search import RandomSearcher, Searcher
+from hopyard.search import Budget, FullLength, RandomPoints, Searcher
 from hopyard.storage import LocalStore
 from hopyard.tune import Callback, RandomSearch
 from hopyard.tune.reproduce import reproduce
@@ -385,11 +385,9 @@ def test_any_search_is_reproduced_by_its_class_and_arguments(
             self.divisor = divisor
             super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
-        def _make_searcher(self) -> Searcher:
-            arguments = self.arguments
-            return RandomSearcher(
-                arguments.search_space, self.num_models // self.divisor, arguments.num_epochs, arguments.seed
-            )
+        def _make_searcher(self, budget: Budget) -> Searcher:
+            points = RandomPoints(self.arguments.search_space, self.arguments.seed)
+            return FullLength(points, self.num_models // self.divisor, budget.visits)
 
     monkeypatch.setattr(tune, "Halves", Halves, raising=False)
     model = search(store, kind=Halves, divisor=3, stock=stock).fit(make_rows())
@@ -410,9 +408,8 @@ def test_a_search_of_the_users_own_is_reproduced(
     class Mine(RandomSearch):
         kind = "mine"
 
-        def _make_searcher(self) -> Searcher:
-            arguments = self.arguments
-            return RandomSearcher(arguments.search_space, self.num_models, arguments.num_epochs, 7)
+        def _make_searcher(self, budget: Budget) -> Searcher:
+            return FullLength(RandomPoints(self.arguments.search_space, 7), self.num_models, budget.visits)
 
     search(store, kind=Mine, num_models=1, stock=stock).fit(make_rows())
     assert reproduce(stock, trust=True, progress=False, num_workers=0).equal

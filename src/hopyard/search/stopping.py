@@ -14,7 +14,8 @@ class EpochByEpoch(Searcher):
     that is nearer. ``stops`` is asked at the end of each epoch, and what it says goes before more training.
 
     The searcher hears of its own targets only. There a trial that is to be stopped is still the searcher's, which
-    may end it, copy it, or let it wait; it is stopped once it would train on. For the searcher it has then exited.
+    may end it, copy it, or let it wait; it is stopped once it would train on, also by an extension. For the searcher
+    it has then exited.
     """
 
     def __init__(self, searcher: Searcher, epoch: int) -> None:
@@ -56,13 +57,11 @@ class EpochByEpoch(Searcher):
             if isinstance(operation, Create):
                 source = operation.source
                 self._visits[trial] = 0 if source is None else self._visits[source]
-            elif isinstance(operation, Stop):
-                self._stopping.discard(trial)
-            elif trial in self._stopping:
+            elif isinstance(operation, Train) and trial in self._stopping:
                 self._stopping.remove(trial)
                 operation = Stop(trial)
                 operations += self._searcher.exited(trial)
-            else:
+            elif isinstance(operation, Train):
                 self._target[trial] = operation.visits
                 end = (self._visits[trial] // self.epoch + 1) * self.epoch
                 operation = Train(trial, min(end, operation.visits))

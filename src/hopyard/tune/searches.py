@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 from hopyard.backend import Backend
-from hopyard.errors import UsageError
+from hopyard.errors import UsageError, nearest
 from hopyard.objects.identity import identity
 from hopyard.search import (
     Budget,
@@ -20,7 +20,7 @@ from hopyard.search import (
 )
 from hopyard.search.asha import AdaptiveAsha
 from hopyard.search.base import positive
-from hopyard.search.brackets import brackets, checked_divisor, rungs_in_visits
+from hopyard.search.brackets import MODES, brackets, checked_divisor, rungs_in_visits
 from hopyard.search.pbt import Pbt
 from hopyard.storage import Store
 from hopyard.tune.search import Common, Search
@@ -173,6 +173,9 @@ class ASHA(_Sampled):
         sampler: Any = None,
         **common: Unpack[Common],
     ) -> None:
+        if brackets not in MODES:
+            known = ", ".join(map(repr, MODES))
+            raise UsageError(f"brackets is {brackets!r}; it must be one of {known}{nearest(str(brackets), MODES, '.')}")
         self.divisor, self.max_rungs, self.brackets = divisor, max_rungs, brackets
         self.stop_once, self.sampler = stop_once, sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
