@@ -13,7 +13,7 @@ from typing import TypeAlias
 Key: TypeAlias = tuple[float, int, int]
 """Lower goes first."""
 
-_FEW = 8  # so many members are compared one by one, more by going through the priorities
+_LEVELS_FOR_ONE = 5  # going through so many priorities costs what looking at one member costs
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -64,7 +64,10 @@ class Queue:
 
     def first(self, candidates: int) -> int:
         """Those of ``candidates``, all of them members, that go first."""
-        if candidates.bit_count() > _FEW:
+        count = candidates.bit_count()
+        if count * count * _LEVELS_FOR_ONE > len(
+            self._keys
+        ):  # about len(keys) / count priorities until one is met
             return next(found for key in self._keys if (found := self._levels[key] & candidates))
         keys = [(self._key_of[bit.bit_length()], bit) for bit in bits(candidates)]
         first = min(key for key, _ in keys)

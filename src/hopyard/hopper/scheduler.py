@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from math import floor, log
 from typing import Literal
 
@@ -54,6 +55,7 @@ class Status(Enum):
     LOST = "lost"
 
 
+_SOME = 16  # idle sites compared before one is chosen
 _FINENESS = 1 / log(1.02)  # remaining times within 2% are alike, so that a hop can be saved
 
 
@@ -74,7 +76,7 @@ class _Pack:
     sites: int = 0  # where its next unit may be, as bits
     worker: int | None = None
     holder: int | None = None
-    unit: Unit | None = None
+    unit: Unit | None = None  # what it does, or will do if that is settled
     seconds: float = 0.0  # of the units that were measured
     measured: int = 0
 
@@ -330,34 +332,34 @@ class Scheduler:
             partition = self.validate_order(entry.group, epoch)[entry.step]
             return Unit(entry.number, epoch, "validate", partition, entry.visits, entry.trained, last)
         epoch, step = divmod(entry.trained, self.layout.train)
-        order = self.train_order(entry.group, epoch)
-        partition = order[step]
-        if self._free:
-            here = self._partitions_here(entry, worker)
-            ahead = () if here & (here - 1) == 0 else (*order[step:], *order[:step])
-            partition = next((j for j in ahead if here >> j & 1), here.bit_length() - 1)
+        here = self._partitions_here(entry, worker) if self._free else 0
+        if here and here & (here - 1) == 0:
+            partition = here.bit_length() - 1
+        else:
+            order = self.train_order(entry.group, epoch)
+            ahead = (*order[step:], *order[:step]) if here else (order[step],)
+            partition = next(j for j in ahead if not here or here >> j & 1)
         last = step + 1 == self.layout.train or entry.trained + 1 == entry.target
         return Unit(entry.number, epoch, "train", partition, entry.visits, entry.trained, last)
 
     def _partitions_here(self, entry: _Pack, worker: int | None) -> int:
         """The partitions, as bits, that the pack may visit next, on the worker: those at the site that has
         most to do for each of its workers."""
-        sites = [
-            self._sites[s]
-            for s in self._sites_of.get(-1 if worker is None else worker, ())
-            if self._sites[s].partitions & entry.todo
-        ]
+        near = () if worker is None else self._sites_of.get(worker, ())
+        sites = [site for number in near if (site := self._sites[number]).partitions & entry.todo]
         if not sites:
             return entry.todo
         if len(sites) == 1:
             return entry.todo & sites[0].partitions
         return entry.todo & max(sites, key=_burden).partitions
 
-    def _sites_ahead(self, entry: _Pack) -> int:
+    def _look_ahead(self, entry: _Pack) -> int:
         """Where the next unit may be, as bits."""
-        if not self._free or self._is_validation_next(entry):
-            return 1 << self._site_of[self._unit(entry, None).partition]
-        return entry.reach
+        if self._free and not self._is_validation_next(entry):
+            entry.unit = None
+            return entry.reach
+        entry.unit = self._unit(entry, None)
+        return 1 << self._site_of[entry.unit.partition]
 
     # Sets of packs --------------------------------------------------------------------------
 
@@ -405,8 +407,9 @@ class Scheduler:
         entry.status = Status.READY if self._is_due(entry) else Status.PARKED
         if entry.status is Status.PARKED:
             self._aim(entry, 0)
+            entry.unit = None
             return
-        self._aim(entry, self._sites_ahead(entry))
+        self._aim(entry, self._look_ahead(entry))
         self._ready.add(entry.bit, self._key(entry))
 
     # Who takes what -------------------------------------------------------------------------
@@ -464,17 +467,19 @@ class Scheduler:
         """An idle worker that may take the pack: the one that holds its state, or one with much to do."""
         if self._pinned & entry.bit:
             return entry.holder if entry.holder in self._idle else None
-        sites = [self._sites[site.bit_length() - 1] for site in bits(entry.sites & self._open)]
-        if not sites:
-            return None
-        if entry.holder in self._idle and any(site.idle >> entry.holder & 1 for site in sites):
-            return entry.holder
-        return lowest(max(sites, key=_burden).idle).bit_length() - 1
+        if entry.holder in self._idle:
+            near = self._sites_of.get(entry.holder, self._everywhere)
+            if any(entry.sites >> site & 1 for site in near):
+                return entry.holder
+        some = islice(bits(entry.sites & self._open), _SOME)
+        sites = [self._sites[site.bit_length() - 1] for site in some]
+        return lowest(max(sites, key=_burden).idle).bit_length() - 1 if sites else None
 
     def _start(self, worker: int, entry: _Pack) -> Start:
         self._set_busy(worker)
         self._ready.discard(entry.bit)
-        entry.status, entry.worker, entry.unit = Status.RUNNING, worker, self._unit(entry, worker)
+        entry.status, entry.worker = Status.RUNNING, worker
+        entry.unit = entry.unit or self._unit(entry, worker)
         self._busy[worker] = entry.number
         self._taken[worker] = entry.bit
         return Start(worker, entry.unit)
