@@ -34,7 +34,7 @@ from hopyard.hopper.control import Command
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.orders import rotating_order
-from hopyard.hopper.retention import Retention
+from hopyard.hopper.retention import Retention, check_states_are_kept
 from hopyard.hopper.scheduler import Position, Scheduler, Start, Unit
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.hopper.watcher import Watcher
@@ -100,7 +100,7 @@ class Hopper:
         announce: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._state, self._journal, self._decisions = state, journal, decisions
+        self._store, self._state, self._journal, self._decisions = store, state, journal, decisions
         self._backend, self._work, self._options = backend, work, options
         self._observers, self._announce, self._clock = observers, announce, clock
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -185,7 +185,7 @@ class Hopper:
         self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
         if self._left_behind:
             self._retention.sweep()
-        self._commit({"r": "finish", "status": status})
+        self._commit({"r": "finish", "status": status} | self._state.summary())
         self._journal.flush()
         return status
 
@@ -245,7 +245,9 @@ class Hopper:
     def _unit_done(self, ended: _Ended, outcome: Outcome) -> None:
         unit, state = ended.start.unit, outcome.states[0]
         trains = ended.start.unit.phase == "train"
-        record = unit_record(ended.start, outcome, ended.began, self._now())
+        record = unit_record(
+            ended.start, outcome, ended.began, self._now(), self._decisions.targets.get(unit.pack)
+        )
         if trains and state is not None:
             self._saved_at[unit.pack] = record["z"]
         self._space_again()
@@ -414,7 +416,9 @@ class Hopper:
 
     # What users ask for -------------------------------------------------------------------
 
-    def extend(self, num_models: int | None, num_epochs: int, settings: Mapping[str, Any], **more: Any) -> None:
+    def extend(
+        self, num_models: int | None, num_epochs: int, settings: Mapping[str, Any], **more: Any
+    ) -> None:
         """Give the run a larger budget, between units. ``settings``: what the run's are then.
 
         Raises:
@@ -433,11 +437,14 @@ class Hopper:
         if what == "extend":
             self._extend_as_asked(number, command)
             return
-        self._commit({"r": "control", "c": number, **command})
-        if what == "stop" and command.get("trial") is not None:
-            self._stop_trial(command["trial"])
-        elif waited:
+        refused = self._refusal(command, waited)
+        if refused:
+            self._refuse(number, command, refused)
             return
+        self._commit({"r": "control", "c": number, **command})
+        if command.get("trial") is not None:
+            if not self._scheduler.is_under_way(command["trial"]):  # else after its unit
+                self._end_for_user(command["trial"])
         elif what == "stop":
             self._announce(f"stopped by a user's command after {self._state.units} units.")
             self._stopping = "stopped"
@@ -458,21 +465,25 @@ class Hopper:
         try:
             if any(value is not None and value < (known[name] or 0) for name, value in asked.items()):
                 raise SettingsError(f"{asked} is less than the run's {known}; a budget can only grow.")
-            settings = header["settings"] | {
-                name: value for name, value in asked.items() if value is not None
-            }
+            check_states_are_kept(self._store, self._state, asked["num_epochs"])
+            settings = header["settings"] | {name: value for name, value in asked.items() if value}
             self.extend(asked["num_models"], asked["num_epochs"], settings, c=number)
         except SettingsError as error:
-            self._announce(f"the run was not extended: {error}")
-            self._commit({"r": "control", "c": number, **command, "refused": str(error)})
+            self._refuse(number, command, str(error))
 
-    def _stop_trial(self, number: int) -> None:
+    def _refusal(self, command: Command, waited: bool) -> str | None:
+        """Why a command other than ``extend`` cannot be obeyed, if so."""
+        number = command.get("trial")
+        if number is None:
+            return "it was given before this driver began" if waited else None
         trial = self._state.trials.get(number)
-        if trial is None or not trial.running:
-            is_not = "there is no such trial" if trial is None else f"it is {trial.status} already"
-            self._announce(f"trial {number} was not stopped: {is_not}.")
-        elif not self._scheduler.is_under_way(number):  # else after its unit
-            self._end_for_user(number)
+        if trial is None:
+            return f"the run has no trial {number}; it has {len(self._state.trials)} so far, the first is 0"
+        return None if trial.running else f"trial {number} is {trial.status} already"
+
+    def _refuse(self, number: int, command: Command, why: str) -> None:
+        self._announce(f"the command {command} was not obeyed: {why}")
+        self._commit({"r": "control", "c": number, **command, "refused": why})
 
     def _end_for_user(self, number: int) -> None:
         self._commit({"r": "end", "t": number, "status": "stopped", "by": "user", "z": self._now()})

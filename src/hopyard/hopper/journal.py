@@ -33,7 +33,7 @@ from hopyard.objects.lease import Lease, holder_of
 from hopyard.storage import Store
 from hopyard.storage.full import wait_for_space
 
-__all__ = ["FOLDER", "Journal", "Records", "Tail", "has_records", "holder", "read_records"]
+__all__ = ["FOLDER", "Journal", "Records", "Tail", "first_and_last", "has_records", "holder", "read_records"]
 
 _LEASE = "lease"
 
@@ -58,6 +58,15 @@ def read_records(store: Store) -> Iterator[Record]:
         )
 
 
+def first_and_last(store: Store) -> tuple[Record, Record]:
+    """The first and the last record of the run in ``store``, which must have some, without parsing the others."""
+    bodies = (body for body in Segments(store).read() if body)
+    first = last = next(bodies)
+    for body in bodies:
+        last = body
+    return json.loads(first.splitlines()[0]), json.loads(last.splitlines()[-1])
+
+
 def has_records(store: Store) -> bool:
     """Whether there is a run in ``store`` (a run's folder), without reading it."""
     return next(store.list(FOLDER), None) is not None
@@ -71,8 +80,11 @@ def holder(store: Store) -> dict[str, Any] | None:
 class Tail:
     """The records of the run in ``store`` as they come, for one who watches it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, from_end: bool = False) -> None:
+        """``from_end``: without those that are there already."""
         self._segments = Segments(store)
+        if from_end:
+            self._segments.seek_end()
 
     def new(self) -> list[Record]:
         """The records since the last call. If there are none, and there is a run, this costs one listing."""

@@ -19,6 +19,7 @@ import bisect
 from collections import deque
 from collections.abc import Callable
 
+from hopyard.errors import SettingsError
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.objects import StateRef
 from hopyard.storage import Store
@@ -27,6 +28,17 @@ from hopyard.storage import Store
 def trial_folder(number: int) -> str:
     """Where the states of a trial are, below the run's folder."""
     return f"{number:05d}"
+
+
+def check_states_are_kept(store: Store, state: RunState, num_epochs: int) -> None:
+    """Raise SettingsError if a completed trial could not train on to ``num_epochs``, because its state is gone."""
+    for trial in state.trials.values() if num_epochs > state.num_epochs else ():
+        files = trial.durable.state.files if trial.status == "completed" and trial.durable.state else ()
+        if not all(store.exists(f"{trial_folder(trial.number)}/{name}") for name in files):
+            raise SettingsError(
+                f"num_epochs is {num_epochs} now and was {state.num_epochs}, but the state of trial {trial.number} was "
+                "not kept, so it cannot train on. Give another run_id; keep='completed' keeps these states."
+            )
 
 
 class Retention:

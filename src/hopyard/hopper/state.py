@@ -9,20 +9,20 @@ Records::
     {"r": "run", "run_id", "format", "created", "settings", "layout", "num_epochs", "order_groups", ...}
     {"r": "session", "driver", "host", "pid", "offset", "workers", ...}   one per driver process
     {"r": "extend", "num_epochs", "settings"}                            the budget was raised
-    {"r": "control", "c", "do", "trial"}                                 a user's command (hopper.control)
+    {"r": "control", "c", "do", "trial", "refused"}                      a user's command (hopper.control), and why not
     {"r": "trial", "n", "params", "g", "source"}                         a trial begins
-    {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "last", "a", "z", "s", "m", "rows", "written"}
+    {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "to", "last", "a", "z", "s", "m", "rows", "written"}
     {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
     {"r": "back", "t", "why"}                                            trials go on from what is durable
     {"r": "end", "t", "status", "error", "by"}                           a trial ended
-    {"r": "finish", "status"}                                            the run ended
+    {"r": "finish", "status", "trials", "best"}                          the run ended
 
 A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``.
 In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done
-before, whether the last of its phase before or in a validation, start and end in seconds since the run began,
-states (references, or null when resident or unchanged), metrics. Version 0.1.0 wrote neither ``n`` nor ``last``:
-its trials were validated at the ends of epochs alone. An ``end`` that a user asked for has ``"by": "user"``, and an
-``extend`` the number ``c`` of the command.
+before, train units that they were allowed, whether the last of its phase before or in a validation, start and end in
+seconds since the run began, states (references, or null when resident or unchanged), metrics. Version 0.1.0 wrote
+neither ``n``, ``to`` nor ``last``: its trials were validated at the ends of epochs alone. An ``end`` that a user asked
+for has ``"by": "user"``, and an ``extend`` the number ``c`` of the command.
 """
 
 from __future__ import annotations
@@ -118,12 +118,19 @@ class TrialState:
     error: Evidence | None = None
     seconds: float = 0.0
     lost_at: tuple[int, int] = (-1, 0)
+    target: int | None = None
+    """Train units that it was allowed when its last unit was done; None: unknown."""
     stop_asked: bool = False
     """Whether a user asked to end it."""
 
     @property
     def running(self) -> bool:
         return self.status == "running"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it trained as far as it was allowed: it goes on, or ends, when the searcher says so."""
+        return self.running and self.progress.trained == self.progress.validated == self.target
 
     @property
     def losses(self) -> int:
@@ -176,7 +183,9 @@ class RunState:
         self.units = 0
         self.sessions = 0
         self.controls = 0
-        """Number of the last command of a user that was carried out."""
+        """Number of the last command of a user that was answered."""
+        self.paused = False
+        """Whether a user has paused the driver."""
         self.clock = 0.0
         self.finished: str | None = None
         self.best: int | None = None
@@ -217,6 +226,11 @@ class RunState:
             return (True, 0.0, trial.number)
         return (False, self.metric.smaller_is_better(trial.best.value), trial.number)
 
+    def summary(self) -> dict[str, Any]:
+        """What a ``finish`` record says of the run, so that whoever lists runs need not read more."""
+        best = None if self.best is None else self.trials[self.best].best
+        return {"trials": len(self.trials), "best": best.value if best else None}
+
     def ranked(self) -> list[TrialState]:
         """All trials, best first."""
         return sorted(self.trials.values(), key=self.rank)
@@ -228,7 +242,7 @@ class RunState:
 
     def _apply_session(self, record: Record) -> None:
         self.sessions += 1
-        self.finished = None
+        self.finished, self.paused = None, False
         self._tick(record["offset"])
         self.roll_back()
 
@@ -238,7 +252,7 @@ class RunState:
         self.finished = None
         for trial in self.trials.values():
             if trial.status == "completed" and trial.progress.trained < self.num_epochs * self.layout.train:
-                trial.status = "running"
+                trial.status, trial.target = "running", None
 
     def _apply_trial(self, record: Record) -> None:
         number = int(record["n"])
@@ -254,8 +268,12 @@ class RunState:
 
     def _apply_control(self, record: Record) -> None:
         self.controls = record["c"]
-        if record["do"] == "stop" and record.get("trial") in self.trials:
+        if "refused" in record:
+            return
+        if record.get("trial") in self.trials:
             self.trials[record["trial"]].stop_asked = True
+        if record["do"] in ("pause", "resume"):
+            self.paused = record["do"] == "pause"
 
     def _apply_lost(self, record: Record) -> None:
         self._tick(record["z"])
@@ -283,7 +301,7 @@ class RunState:
         self.clock = max(self.clock, now)
 
     def _apply_finish(self, record: Record) -> None:
-        self.finished = record["status"]
+        self.finished, self.paused = record["status"], False
 
     def _apply_unit(self, record: Record) -> None:
         self.units += 1
@@ -297,6 +315,7 @@ class RunState:
                     "start the run anew with fresh=True."
                 )
             trial.seconds += float(record["z"]) - float(record["a"])
+            trial.target = record.get("to")
             if record["ph"] == "train":
                 self._train_visit(trial, record, slot)
             else:

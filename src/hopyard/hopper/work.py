@@ -59,8 +59,8 @@ class Options:
     control_seconds: float = 0.5
 
 
-def unit_record(start: Start, outcome: Outcome, began: float, ended: float) -> Record:
-    """The journal's record of a unit that is done; times in seconds since the run began."""
+def unit_record(start: Start, outcome: Outcome, began: float, ended: float, target: int | None) -> Record:
+    """The journal's record of a unit that is done; times in seconds since the run began, ``target`` in train units."""
     unit = start.unit
     states = outcome.states if unit.phase == "train" else (None,)
     return {
@@ -72,6 +72,7 @@ def unit_record(start: Start, outcome: Outcome, began: float, ended: float) -> R
         "w": start.worker,
         "v": unit.visit,
         "n": unit.trained,
+        "to": target,
         "last": unit.last,
         "a": began,
         "z": ended,

@@ -22,7 +22,7 @@ checks them):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -78,6 +78,15 @@ class Store(ABC):
 
         Objects written or deleted meanwhile may or may not be in it.
         """
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """The first segments of names below ``prefix`` that have more segments below them, in order.
+
+        A store that can overrides this, so that what lies in the folders is not listed; directories may be empty.
+        """
+        cut = len(prefix) + 1 if prefix else 0
+        names = (entry.name[cut:] for entry in self.list(prefix))
+        return sorted({name.partition("/")[0] for name in names if "/" in name})
 
     @abstractmethod
     def size(self, name: str) -> int | None:
@@ -182,6 +191,9 @@ class PrefixStore(Store):
         cut = len(self._prefix)
         for entry in self._inner.list((self._prefix + validate_prefix(prefix)).rstrip("/")):
             yield Entry(entry.name[cut:], entry.size)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        return self._inner.folders((self._prefix + validate_prefix(prefix)).rstrip("/"))
 
     def size(self, name: str) -> int | None:
         return self._inner.size(self._full(name))

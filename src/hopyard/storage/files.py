@@ -164,6 +164,15 @@ def walk(directory: str, name: str) -> Iterator[Entry]:
                 yield Entry(name + key, entry.stat().st_size)
 
 
+def directories(directory: str) -> list[str]:
+    """The names of the directories in a directory, in order."""
+    try:
+        with os.scandir(directory) as found:
+            return sorted(entry.name for entry in found if entry.is_dir() and not _is_temporary(entry.name))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def _is_temporary(segment: str) -> bool:
     return segment.startswith(TEMPORARY_PREFIX)
 

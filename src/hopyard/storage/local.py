@@ -11,7 +11,7 @@ import atexit
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hopyard.errors import (
@@ -150,6 +150,10 @@ class LocalStore(Store):
         root = self._directory()
         below = validate_prefix(prefix) and prefix + "/"
         return files.walk(f"{root}/{below}".rstrip("/"), below)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        below = validate_prefix(prefix) and "/" + prefix
+        return files.directories(f"{self._directory()}{below}")
 
     def path(self, name: str) -> Path | None:
         return Path(self._file(name))

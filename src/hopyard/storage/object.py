@@ -170,6 +170,13 @@ class ObjectStore(Store):
         # What consoles keep for a directory is an empty object of its name.
         return (entry for entry in found if entry.size or entry.name not in directories)
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        if prefix:
+            self._checked(prefix)
+        with self._errors(prefix):
+            found = _obstore().list_with_delimiter(self._client, prefix or None)["common_prefixes"]
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
+
     def _some_below(self, prefix: str) -> Sequence[str]:
         """Names below the prefix: all if there are fewer than 1000, else that many."""
         with self._errors(prefix):

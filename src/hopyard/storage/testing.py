@@ -187,6 +187,16 @@ class StoreSuite:
         assert list(store.list("nothing")) == []
         assert list(store.list("b")) == []
 
+    def test_folders_are_the_first_segments_of_names_that_go_on(self, store: Store) -> None:
+        assert store.folders() == []
+        for name in ("b/x/y", "a/z", "file", "b/a", "c.d/e/f/g"):
+            store.put(name, b"1")
+        assert store.folders() == ["a", "b", "c.d"]
+        assert store.folders("b") == store.at("b").folders() == ["x"]
+        assert store.at("c.d").folders("e") == ["f"]
+        assert store.folders("nothing") == []
+        assert store.folders("file") == []
+
     def test_a_part_of_a_store_is_a_store(self, store: Store, tmp_path: Path) -> None:
         part = store.at("x").at("y")
         part.put("a/b", b"1")

@@ -14,8 +14,9 @@ from hopyard.search import (
     hp_uniform,
 )
 from hopyard.tune.callbacks import Callback, TrialInfo
+from hopyard.tune.listing import list_runs
 from hopyard.tune.model import Model, load_model
-from hopyard.tune.run import Run, list_runs, open_run
+from hopyard.tune.run import Run, open_run
 from hopyard.tune.search import Search
 from hopyard.tune.searches import (
     ASHA,

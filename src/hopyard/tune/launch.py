@@ -16,7 +16,7 @@ from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import ALIKE, Hopper
 from hopyard.hopper.journal import Journal, has_records, read_records
-from hopyard.hopper.retention import trial_folder
+from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import Metric, Record, RunState
 from hopyard.objects import digest_json
@@ -26,6 +26,7 @@ from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, save_program
 from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, find_metric, metric_of
+from hopyard.tune.asking import extension_waits
 from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
@@ -42,6 +43,8 @@ _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged")
 CHECKED_ROWS = 256
 RESUMED_RUN = "HOPYARD_RESUMED_RUN"
 """Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
+TAKEN_OVER_RUN = "HOPYARD_TAKEN_OVER_RUN"
+"""Environment variable by which `hopyard run resume --take-over` says which run is to be taken over."""
 
 
 class Launch:
@@ -171,7 +174,7 @@ class Launch:
             return None
         run = Run(folder, run_id, records)
         changes = _changes(run_id, run.settings, settings)
-        if run.status != "completed" or changes:
+        if run.status != "completed" or changes or extension_waits(folder, run.state.controls):
             return None
         self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
         return run
@@ -227,7 +230,8 @@ class Launch:
         run_id = self._run_id(settings)
         folder = arguments.store.runs.at(run_id)
         surroundings = environment(arguments.backend.threads_per_worker, instructions)
-        journal = Journal(folder, take_over=arguments.take_over, announce=self._progress.say)
+        take_over = arguments.take_over or os.environ.get(TAKEN_OVER_RUN) == run_id
+        journal = Journal(folder, take_over=take_over, announce=self._progress.say)
         try:
             if not journal.records:
                 program = save_program(folder, self._program(splits))
@@ -236,7 +240,7 @@ class Launch:
                 journal.records.append(header)
             state, decisions, pending = self._replayed(journal, settings, surroundings)
             journal.records.clear()  # they are many, and the state has what counts
-            if state.finished != "completed" or pending:
+            if state.finished != "completed" or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 work = TrainingWork(folder, save_program(folder, self._program(splits)))
                 self._drive(folder, journal, state, decisions, pending, work)
@@ -259,7 +263,10 @@ class Launch:
         pending = replay(records, state, decisions)
         self._check_surroundings(state, surroundings)
         if changes:
-            self._check_states_are_kept(state, self._extended(decisions, settings))
+            self._check_extension(decisions, settings)
+            check_states_are_kept(
+                self._arguments.store.runs.at(header["run_id"]), state, settings["num_epochs"]
+            )
             budget = {name: settings.get(name) for name in _EXTENDABLE}
             pending.append({"r": "extend", **budget, "settings": settings})
             self._progress.say(f"run {header['run_id']} is extended: {'; '.join(changes)}")
@@ -267,10 +274,10 @@ class Launch:
             self._progress.say(f"run {state.header['run_id']} goes on after {state.units} units.")
         return state, decisions, pending
 
-    def _extended(self, decisions: Decisions, settings: dict[str, Any]) -> list[int]:
-        """The trials that will train on with a larger budget. Raises SettingsError where the search has none."""
+    def _check_extension(self, decisions: Decisions, settings: dict[str, Any]) -> None:
+        """Raises SettingsError where the search cannot have a larger budget."""
         try:
-            return decisions.check_extension(settings.get("num_models"), settings["num_epochs"])
+            decisions.check_extension(settings.get("num_models"), settings["num_epochs"])
         except SettingsError as error:
             raise SettingsError(f"{error} The run's arguments as they were continue it.") from None
 
@@ -341,19 +348,6 @@ class Launch:
                 "Its results would no longer be the same to the last bit. Continue it where it was begun, or give "
                 "reproducible=False, or fresh=True to start anew."
             )
-
-    def _check_states_are_kept(self, state: RunState, trials: Sequence[int]) -> None:
-        folder = self._arguments.store.runs.at(state.header["run_id"])
-        for trial in [state.trials[number] for number in trials]:
-            reference = trial.durable.state
-            if reference is None:
-                continue
-            if not all(folder.exists(f"{trial_folder(trial.number)}/{name}") for name in reference.files):
-                raise SettingsError(
-                    f"num_epochs is {self._arguments.num_epochs} now and was {state.num_epochs}, but the state of "
-                    f"trial {trial.number} was not kept, so it cannot train on. Give another run_id; "
-                    "keep='completed' keeps these states."
-                )
 
 
 @contextmanager

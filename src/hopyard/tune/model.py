@@ -37,17 +37,17 @@ class ModelInfo:
     Attributes:
         run_id, trial: where it comes from.
         params: its point of the search space.
-        epoch: its best epoch, from 1: that of the weights.
+        epoch: after how many of its epochs the weights are, the best ones; a fraction within one.
         value: the evaluation metric at that epoch.
         metric: the history key of that metric.
-        history: one value an epoch for each metric.
+        history: one value an epoch for each metric; the last may be of a part of one.
         feature_columns, label_columns: as the search was given them.
     """
 
     run_id: str
     trial: int
     params: dict[str, Any]
-    epoch: int
+    epoch: float
     value: float
     metric: str
     history: dict[str, list[float]]
@@ -121,7 +121,8 @@ class Model:
         return self._run
 
     def get_history(self) -> dict[str, list[float]]:
-        """One value an epoch for ``train_loss``, ``val_loss`` and each metric."""
+        """One value an epoch for ``train_loss``, ``val_loss`` and each metric; if the trial ended within an epoch, a last
+        one for the part that it trained."""
         return {name: list(values) for name, values in self.info.history.items()}
 
     def get_all_models(self) -> list[Model]:

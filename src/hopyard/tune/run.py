@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, TrialError, nearest
+from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, TrialError
 from hopyard.hopper.history import broken_rules, committed_units, read_state
-from hopyard.hopper.journal import FOLDER, has_records, read_records
+from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.storage import Store, open_store
 from hopyard.storage.format import check_format
+from hopyard.tune.asking import ask
+from hopyard.tune.listing import find_run, status_of
 from hopyard.tune.model import Model, ModelInfo, Weights
 
 if TYPE_CHECKING:
@@ -23,24 +25,57 @@ RUN_FORMAT = "run"
 
 
 class Run:
-    """One run of a search, as its journal tells it at the moment of opening.
+    """One run of a search, as its journal tells it at the moment of opening, or of the last command.
+
+    Commands (``pause``, ``resume``, ``stop``, ``extend``) are for a run that another process may drive. They wait
+    for its answer, and return in words what came of them; see ``hopyard.tune.asking.ask`` for what they raise.
 
     Attributes:
         run_id: its name in the store.
         settings: what the search was called with, as far as it decides the result.
+        holder: who drove it (``host``, ``pid``, ``since``), or None.
     """
 
-    def __init__(self, store: Store, run_id: str, records: list[Record]) -> None:
-        self._store, self._known = store, len(records)
+    def __init__(
+        self, store: Store, run_id: str, records: list[Record], held: dict[str, Any] | None = None
+    ) -> None:
+        self._store = store
         self.run_id = run_id
-        check_header(records[0], f"run {run_id} in {store.url}")
+        self._take(records, held)
+
+    def _take(self, records: list[Record], held: dict[str, Any] | None) -> None:
+        check_header(records[0], f"run {self.run_id} in {self._store.url}")
+        self._known, self.holder = len(records), held
         self.state: RunState = read_state(records)
         self.settings: dict[str, Any] = self.state.header["settings"]
 
     @property
     def status(self) -> str:
-        """``"completed"``, ``"time budget"``, or ``"unfinished"`` (running now, or interrupted)."""
-        return self.state.finished or "unfinished"
+        """``"running"``; ``"paused"`` by a user; ``"interrupted"``: its driver is gone; ``"completed"``; or what ended
+        it before that: ``"stopped"`` by a user, ``"time budget"``. All but the completed ones can go on."""
+        return status_of(self.state.finished, self.state.paused, self.holder)
+
+    def pause(self) -> str:
+        """Let units under way end, and begin no more until ``resume``."""
+        return self._ask({"do": "pause"})
+
+    def resume(self) -> str:
+        """Let a paused driver go on. (A run without a driver goes on when its script is started again.)"""
+        return self._ask({"do": "resume"})
+
+    def stop(self, trial: int | None = None) -> str:
+        """End the run after the units under way, or only one trial. A run that was stopped can go on later."""
+        return self._ask({"do": "stop"} if trial is None else {"do": "stop", "trial": trial})
+
+    def extend(self, num_models: int | None = None, num_epochs: int | None = None) -> str:
+        """Give the run a larger budget: so many trials, and epochs of a trial, in all."""
+        return self._ask({"do": "extend", "num_models": num_models, "num_epochs": num_epochs})
+
+    def _ask(self, command: dict[str, Any]) -> str:
+        said = ask(self._store, self.run_id, command)
+        held = holder(self._store)
+        self._take(list(read_records(self._store)), held)
+        return said
 
     @property
     def program(self) -> tuple[Store, str]:
@@ -107,6 +142,14 @@ class Run:
     def failures(self) -> Iterator[TrialState]:
         return (trial for trial in self.state.trials.values() if trial.error is not None)
 
+    def export(
+        self, target: Any, *, history: bool = False, overwrite: bool = False, name: str | None = None
+    ) -> None:
+        """Write what it came to for other programs: see ``hopyard.tune.export.export_run``."""
+        from hopyard.tune.export import export_run
+
+        export_run(self, target, history=history, overwrite=overwrite, name=name)
+
     def histories(self) -> dict[int, dict[str, list[float]]]:
         """The history of every trial by its number."""
         return {number: dict(trial.history) for number, trial in self.state.trials.items()}
@@ -157,24 +200,6 @@ def open_run(store: Store | str | os.PathLike[str], run_id: str) -> Run:
         NotFoundError: there is none; the message lists the runs there are.
         FormatError: a newer version of Hopyard wrote it.
     """
-    store = open_store(store)
-    folder = store.runs.at(run_id)
-    records = list(read_records(folder))
-    if not records:
-        known = list_runs(store)
-        raise NotFoundError(
-            f"{store.url} holds no run {run_id!r}{nearest(run_id, known, '.')} "
-            f"The runs there are: {', '.join(known) if known else 'none'}."
-        )
-    return Run(folder, run_id, records)
-
-
-def list_runs(store: Store) -> list[str]:
-    """The ids of all runs in ``store``, sorted."""
-    runs = store.runs
-    folder = runs.path("run")
-    if folder is None:
-        names = {entry.name.partition("/")[0] for entry in runs.list()}
-    else:  # a run holds many objects: one level of its directory says enough
-        names = {path.parent.name for path in folder.parent.glob(f"*/{FOLDER}")}
-    return sorted(name for name in names if has_records(runs.at(name)))
+    folder = find_run(open_store(store), run_id)
+    held = holder(folder)  # before reading: what a driver writes is there before it lets go
+    return Run(folder, run_id, list(read_records(folder)), held)

@@ -1,0 +1,118 @@
+"""Asking for something of a run that another process may drive: written to its store, answered in its journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hopyard.errors import NotFoundError, RunError, SettingsError, UsageError
+from hopyard.hopper.control import pending, request
+from hopyard.hopper.history import read_state
+from hopyard.hopper.journal import Tail, holder, read_records
+from hopyard.hopper.state import Record, RunState
+from hopyard.storage import Store
+
+PATIENCE = 60.0
+"""Seconds to wait for an answer. A driver looks every half second, or every five where its store has a URL; one that
+trains in its own process answers after the unit under way."""
+
+_LOOK_EVERY = 0.1
+
+
+def ask(
+    folder: Store,
+    run_id: str,
+    command: Mapping[str, Any],
+    *,
+    patience: float = PATIENCE,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> str:
+    """Ask for ``command`` (see ``hopyard.hopper.control``), and wait until the driver has answered.
+
+    Returns: what came of it, in words. Without a driver, an extension and the stop of a trial are kept until the run
+    goes on, and for the rest there is nothing to do.
+
+    Raises:
+        UsageError: it is no command, or the driver has refused it; says why.
+        SettingsError: the run cannot be extended that way.
+        NotFoundError: there is no such trial.
+        RunError: no answer came in time. The command stays, and is obeyed if the driver gets to it.
+    """
+    held, what = holder(folder), command["do"]
+    kept = what == "extend" or command.get("trial") is not None
+    if held is None:
+        if not kept:
+            return f"run {run_id} is not running, so there is nothing to {what}."
+        nothing = _check(read_state(read_records(folder)), run_id, command)
+        if nothing:
+            return nothing
+    tail = Tail(folder, from_end=True)
+    number = request(folder, command)
+    until = clock() + patience
+    while held is not None and clock() < until:
+        held = holder(folder)  # before looking: what a driver writes is there before it lets go
+        for record in tail.new():
+            if record.get("c") == number:
+                return _said(run_id, record)
+        if held is not None:
+            wait(_LOOK_EVERY)
+    if held is None:
+        return f"nobody drives run {run_id} now: " + (
+            "the command is kept until it goes on, by `hopyard run resume` or by starting its script again."
+            if kept
+            else f"it has ended, so there is nothing to {what}."
+        )
+    who = ", ".join(f"{name} {held[name]}" for name in ("host", "pid", "since") if name in held)
+    raise RunError(
+        f"the driver of run {run_id} ({who}) has not answered within {patience:g} s. It will {what} when it gets to it: "
+        "after the unit under way if it trains in its own process. If it hangs, take the run over: "
+        "`hopyard run resume --take-over`."
+    )
+
+
+def extension_waits(folder: Store, after: int) -> bool:
+    """Whether a user asked for a larger budget by a command after number ``after``."""
+    return any(command["do"] == "extend" for _, command in pending(folder, after))
+
+
+def _said(run_id: str, record: Record) -> str:
+    if record["r"] == "extend":
+        budget = {name: record.get(name) for name in ("num_models", "num_epochs")}
+        return f"run {run_id} is extended: {', '.join(f'{k}={v}' for k, v in budget.items() if v)} in all."
+    if "refused" in record:
+        error = SettingsError if record["do"] == "extend" else UsageError
+        raise error(f"run {run_id} did not {record['do']}: {record['refused'].rstrip('.')}.")
+    if record.get("trial") is not None:
+        return (
+            f"trial {record['trial']} of run {run_id} is stopped; a unit of it that is under way ends first."
+        )
+    return {
+        "pause": f"run {run_id} is paused: units under way end, and nothing more begins until it is resumed.",
+        "resume": f"run {run_id} goes on.",
+        "stop": f"run {run_id} stops: units under way end first. Its script, started again, goes on with it.",
+    }[record["do"]]
+
+
+def _check(state: RunState, run_id: str, command: Mapping[str, Any]) -> str | None:
+    """What can be told at once of a command that is to be kept; a text if there is nothing to do."""
+    number = command.get("trial")
+    if number is not None:
+        if number not in state.trials:
+            raise NotFoundError(
+                f"run {run_id} has no trial {number}; it has {len(state.trials)}, the first is 0. "
+                "`hopyard run describe` shows them."
+            )
+        trial = state.trials[number]
+        return (
+            None if trial.running else f"trial {number} is {trial.status} already: there is nothing to stop."
+        )
+    known = {"num_models": state.header["settings"].get("num_models"), "num_epochs": state.num_epochs}
+    for name, now in known.items():
+        asked = command.get(name)
+        if asked is not None and now is not None and asked < now:
+            raise SettingsError(
+                f"{name} is {asked}, but run {run_id} has {now}; a budget can only grow. Give more than {now}."
+            )
+    return None

@@ -1,0 +1,82 @@
+"""Which runs a store holds, and what they came to, without reading more of them than that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.errors import NotFoundError, nearest
+from hopyard.hopper.history import read_state
+from hopyard.hopper.journal import first_and_last, has_records, holder, read_records
+from hopyard.storage import Store
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run in a line.
+
+    Attributes:
+        status: as ``Run.status``.
+        created: when it was begun, in seconds since 1970.
+        trials: how many there are so far.
+        metric: its evaluation metric, a key of histories.
+        best: the best value so far, None without any.
+        holder: who drives it now (``host``, ``pid``, ``since``), or None.
+    """
+
+    run_id: str
+    status: str
+    created: float
+    trials: int
+    metric: str
+    best: float | None
+    holder: dict[str, Any] | None
+
+
+def list_runs(store: Store) -> list[str]:
+    """The ids of all runs in ``store``, sorted."""
+    runs = store.runs
+    return [name for name in runs.folders() if has_records(runs.at(name))]
+
+
+def find_run(store: Store, run_id: str) -> Store:
+    """The folder of a run.
+
+    Raises:
+        NotFoundError: there is no such run; the message lists those there are.
+    """
+    folder = store.runs.at(run_id)
+    if not has_records(folder):
+        known = list_runs(store)
+        raise NotFoundError(
+            f"{store.url} holds no run {run_id!r}{nearest(run_id, known, '.')} "
+            f"The runs there are: {', '.join(known) if known else 'none'}."
+        )
+    return folder
+
+
+def summary(store: Store, run_id: str) -> RunSummary:
+    """A run in a line. Of one that has ended only the first and the last record are looked at."""
+    folder = find_run(store, run_id)
+    held = holder(folder)
+    header, last = first_and_last(folder)
+    metric = header["metric"]["key"]
+    if last["r"] == "finish" and "trials" in last:  # version 0.1.0 did not say it
+        return RunSummary(
+            run_id, last["status"], header["created"], last["trials"], metric, last["best"], held
+        )
+    state = read_state(read_records(folder))
+    best = None if state.best is None else state.trials[state.best].best
+    return RunSummary(
+        run_id, status_of(state.finished, state.paused, held), header["created"], len(state.trials), metric,
+        best.value if best else None, held,
+    )  # fmt: skip
+
+
+def status_of(finished: str | None, paused: bool, held: object) -> str:
+    """A run's status in a word: see ``Run.status``."""
+    if finished is not None:
+        return finished
+    if held is None:
+        return "interrupted"
+    return "paused" if paused else "running"
