@@ -150,6 +150,15 @@ class Replica(ABC):
         """
 
     @abstractmethod
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        """Go on, when new, from a tree of another trial's ``state()``: with its weights, what its optimizer has
+        accumulated, and its place in the schedule, but with the rates and options of this estimator.
+
+        Raises:
+            EstimatorError: it is the state of another architecture.
+        """
+
+    @abstractmethod
     def keeps_hidden_state(self) -> bool:
         """Whether the visits so far changed something that ``state()`` does not hold."""
 

@@ -114,11 +114,11 @@ class _TrialUnit:
             raise lost(self._trial, position)
         if kept is not None and kept.replica is not None and self._holds(kept):
             return kept
+        if self._ref is not None and self._home is not self._store:
+            return self._adopted(self._ref)
         ref, tree, saved = self._ref, None, True  # without ref, the initial state, which the seed gives
         if ref is not None:
-            tree = load_state(self._home, ref, verify=True)
-            if self._home is not self._store:  # what is saved next is complete: the other trial's files may go
-                ref = None
+            tree = load_state(self._store, ref, verify=True)
         elif position > 0:
             assert kept is not None
             ref, tree, saved = kept.ref, kept.tree, kept.saved
@@ -128,6 +128,12 @@ class _TrialUnit:
         if tree is not None:
             replica.load(tree)
         return Resident(self._params, position, ref, saved, replica)
+
+    def _adopted(self, ref: StateRef) -> Resident:
+        """A new trial that goes on from another one's state. What it saves next is complete: that one may go."""
+        replica = build_in_session(self._program, self._params, self._trial, self._session)
+        replica.adopt(load_state(self._home, ref, verify=True))
+        return Resident(self._params, self._request.position, None, True, replica)
 
     def _holds(self, kept: Resident) -> bool:
         """Whether a resident is in the state that the request names."""

@@ -154,6 +154,21 @@ class TorchReplica(Replica):
         if self._scaler is not None and "scaler" in tree:
             self._scaler.load_state_dict(state.from_tree(tree["scaler"]))
 
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        try:
+            state.load_module(self.module, tree["model"])
+        except EstimatorError as error:
+            raise EstimatorError(
+                "A trial that goes on from another one's state must have a model of the same architecture, so a "
+                "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
+                f"Make these constants of the search space, or use ASHA. {error}"
+            ) from error
+        state.adopt_optimizer(self._optimizer, tree["optimizer"])
+        if self._scheduler is not None and "scheduler" in tree:
+            state.adopt_scheduler(self._scheduler, tree["scheduler"])
+        if self._scaler is not None and "scaler" in tree:
+            self._scaler.load_state_dict(state.from_tree(tree["scaler"]))
+
     def keeps_hidden_state(self) -> bool:
         return self._fingerprint() != self._hidden
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,6 +122,31 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
             "Build the optimizer that the state came from, over the same parameters."
         ) from error
     _restore_forms(optimizer, kept)
+
+
+def adopt_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
+    """Load what another optimizer has accumulated, and keep the options (``lr``, ...) of this one.
+
+    An optimizer of another kind (its options have other names) begins without accumulated state.
+
+    Raises:
+        EstimatorError: it was made for other parameters.
+    """
+    own, saved = optimizer_tree(optimizer)["param_groups"], tree["param_groups"]
+    if [group.keys() for group in own] != [group.keys() for group in saved]:
+        return
+    options = [{**group} for group in optimizer.param_groups]
+    load_optimizer(optimizer, tree)
+    for group, kept in zip(optimizer.param_groups, options, strict=True):
+        group.update(kept)
+
+
+def adopt_scheduler(scheduler: torch.optim.lr_scheduler.LRScheduler, tree: Any) -> None:
+    """Bring a new scheduler, with its own rates, to the step that another one had come to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler.step\(\)` before", UserWarning)
+        for _ in range(tree["last_epoch"]):
+            scheduler.step()
 
 
 def _restore_forms(optimizer: torch.optim.Optimizer, kept: dict[int, dict[str, Any]]) -> None:
