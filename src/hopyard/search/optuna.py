@@ -78,7 +78,7 @@ class OptunaPoints(DifferentPoints):
         super().__init__(space, initial_params)
         _check_widths(self.space, "")
         self._seed = seed
-        with _quiet():
+        with quiet():
             self._study = _study(seeded_sampler(sampler, seed, self.space))
         self._trials: dict[int, Trial] = {}
         self._longest = 0
@@ -118,7 +118,7 @@ class OptunaPoints(DifferentPoints):
             self._tell(asked, TrialState.FAIL)
 
     def _asked(self) -> tuple[Trial, dict[str, Any]]:
-        with _quiet():
+        with quiet():
             asked = self._study.ask()
             try:
                 point: dict[str, Any] = _suggested(asked, self.space, "")
@@ -131,14 +131,14 @@ class OptunaPoints(DifferentPoints):
 
     def _added(self, trial: int, point: dict[str, Any]) -> dict[str, Any]:
         """A point that the sampler did not propose becomes a trial of the study."""
-        with _quiet():
+        with quiet():
             self._study.enqueue_trial(params_of(self.space, point))
         self._trials[trial], _ = self._asked()
         self._seen.add(key_of(point))
         return copy.deepcopy(point)
 
     def _tell(self, asked: Trial, state: TrialState, value: float | None = None) -> None:
-        with _quiet():
+        with quiet():
             self._study.tell(asked, value if state == TrialState.COMPLETE else None, state)
 
     def _others(self) -> Iterator[dict[str, Any]]:
@@ -180,7 +180,7 @@ class OptunaPruning(EpochByEpoch):
         self._pruned: set[int] = set()
 
     def stops(self, trial: int, visits: int, value: float) -> bool:
-        with _quiet():
+        with quiet():
             self._trials[trial].report(
                 self._sign * value if math.isfinite(value) else math.nan, visits // self.epoch - 1
             )
@@ -197,7 +197,7 @@ class OptunaPruning(EpochByEpoch):
         said = super()._epochs(operations)
         for operation in said:
             if isinstance(operation, Create):
-                with _quiet():
+                with quiet():
                     self._trials.append(self._study.ask())
             elif isinstance(operation, Stop):
                 pruned = operation.trial in self._pruned
@@ -213,7 +213,7 @@ class OptunaPruning(EpochByEpoch):
             storage.set_trial_state_values(trial_id, state, values[-1:])
 
 
-def seeded_sampler(sampler: Sampler, seed: int, space: Mapping[str, Any]) -> BaseSampler:
+def seeded_sampler(sampler: Any, seed: int, space: Mapping[str, Any]) -> BaseSampler:
     """A sampler of the user's kind whose random numbers follow from ``seed`` alone; a given object is copied.
 
     Raises:
@@ -223,10 +223,11 @@ def seeded_sampler(sampler: Sampler, seed: int, space: Mapping[str, Any]) -> Bas
         return TPESampler(
             multivariate=True, group=_is_conditional(space), constant_liar=True, seed=seed % 2**32
         )
+    made: Any = None
     if isinstance(sampler, BaseSampler):
-        made = copy.deepcopy(sampler)
-        _reseed(made, [seed])
-        return made
+        copied = copy.deepcopy(sampler)
+        _reseed(copied, [seed])
+        return copied
     if isinstance(sampler, type):
         try:
             made = sampler(seed=seed % 2**32)
@@ -237,8 +238,6 @@ def seeded_sampler(sampler: Sampler, seed: int, space: Mapping[str, Any]) -> Bas
             ) from None
     elif callable(sampler):
         made = sampler(seed % 2**32)
-    else:
-        made = None
     if isinstance(made, BaseSampler):
         if _is_of_optuna(made):  # a function may have left the seed out
             _reseed(made, [seed])
@@ -396,13 +395,13 @@ def _study(
 ) -> optuna.Study:
     """A study of its own, in memory."""
     storage = _Storage()
-    with _quiet():
+    with quiet():
         storage.create_new_study([StudyDirection.MAXIMIZE if maximize else StudyDirection.MINIMIZE], name)
     return _Study(name, storage, sampler, pruner)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps to itself what Optuna logs and warns of: a user can do nothing about it, or is told by an error."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(logging.CRITICAL)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import missing_extra
+from hopyard.errors import UsageError, missing_extra
 from hopyard.tune.callbacks import Callback, TrialInfo, flat_params
+from hopyard.tune.export import epoch_numbers
 
 try:
     from mlflow import MlflowClient
 except ImportError as error:
     raise missing_extra("mlflow-skinny", "mlflow", "MLflowCallback") from error
+
+if TYPE_CHECKING:
+    from hopyard.tune.run import Run
 
 _RUN, _TRIAL = "hopyard.run", "hopyard.trial"
 _STATUS = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
@@ -82,3 +87,50 @@ class MLflowCallback(Callback):
         for key, value in params.items():
             self._client.log_param(made, key, str(value)[:_MOST_OF_A_PARAM])
         return made
+
+    def export(self, run: Run, overwrite: bool) -> None:
+        """Log what ``run`` came to. Raises UsageError if it is there already. After an error all is as before."""
+        earlier = self._earlier(run.run_id)
+        if earlier and not overwrite:
+            raise UsageError(
+                f"the MLflow experiment {self._experiment_name!r} holds run {run.run_id} already. Give name=... "
+                "for another experiment, or overwrite=True to replace it (on the command line: --overwrite)."
+            )
+        for mlflow_run in earlier:
+            self._client.delete_run(mlflow_run)
+        try:
+            self._log(run)
+        except BaseException:
+            for mlflow_run in self._earlier(run.run_id):
+                self._client.delete_run(mlflow_run)
+            for mlflow_run in earlier:
+                self._client.restore_run(mlflow_run)
+            raise
+
+    def _log(self, run: Run) -> None:
+        state = run.state
+        self.on_run_start(run.run_id, run.settings)
+        for trial in state.trials.values():
+            info = TrialInfo.of(trial)
+            self.on_trial_start(info)
+            for index, epoch in enumerate(epoch_numbers(state, trial)):
+                metrics = {name: values[index] for name, values in trial.history.items()}
+                self.on_epoch_end(info, math.ceil(epoch), metrics)
+            if not trial.running:
+                self.on_trial_end(info)
+        if state.finished is not None:
+            best = None if state.best is None else TrialInfo.of(state.trials[state.best])
+            self.on_run_end(run.run_id, best)
+
+    def _earlier(self, run_id: str) -> list[str]:
+        """The ids of the MLflow runs of a run and its trials."""
+        experiment = self._client.get_experiment_by_name(self._experiment_name)
+        found: list[str] = []
+        token: str | None = "" if experiment else None
+        while token is not None:
+            page = self._client.search_runs(
+                [experiment.experiment_id], f"tags.`{_RUN}` = '{run_id}'", page_token=token or None
+            )
+            found += [each.info.run_id for each in page]
+            token = page.token or None
+        return found
