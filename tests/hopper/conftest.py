@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,14 +135,15 @@ class Game:
         self.flush = journal.flush
         try:
             state = RunState()
-            if not journal.records:
-                header = self.header()
-                journal.append(header)
-                journal.records.append(header)
-            first = journal.records[0]
+            known: Iterable[Record] = journal.replay()
+            first = next(iter(known), None)
+            if first is None:
+                first = self.header()
+                journal.append(first)
+                known = [first]
             decisions = Decisions(state, self.searcher(first["settings"]["num_models"], first["num_epochs"]), 3)
-            pending = replay(journal.records, state, decisions)
-            pending += self.extension(journal.records)
+            pending = replay(known, state, decisions)
+            pending += self.extension(state)
             observers = [self.on_record] if self.on_record else []
             Hopper(
                 store=self.store,
@@ -172,14 +173,11 @@ class Game:
         budget = {"num_epochs": self.num_epochs, "settings": {"num_models": self.num_models}}
         return {"r": "run", **fixed, **budget, "metric": {"key": "val_loss", "mode": "min"}}
 
-    def extension(self, known: list[Record]) -> list[Record]:
+    def extension(self, state: RunState) -> list[Record]:
         """What gives the run the budget that is asked for now."""
-        last = [record for record in known if "settings" in record][-1]
-        before = last["settings"]["num_models"], last["num_epochs"]
-        if before == (self.num_models, self.num_epochs):
-            return []
         settings = {"num_models": self.num_models}
-        return [{"r": "extend", **settings, "num_epochs": self.num_epochs, "settings": settings}]
+        budget = {**settings, "num_epochs": self.num_epochs}
+        return [] if state.budgets[-1] == budget else [{"r": "extend", **budget, "settings": settings}]
 
     def records(self) -> list[Record]:
         return list(read_records(self.store))

@@ -182,6 +182,8 @@ class RunState:
         self.trials: dict[int, TrialState] = {}
         self.units = 0
         self.sessions = 0
+        self.budgets: list[dict[str, Any]] = []
+        """``num_models`` and ``num_epochs`` that the run has had, the latest last."""
         self.controls = 0
         """Number of the last command of a user that was answered."""
         self.paused = False
@@ -239,6 +241,7 @@ class RunState:
 
     def _apply_run(self, record: Record) -> None:
         self.header = {k: v for k, v in record.items() if k != "r"}
+        self._note_budget()
 
     def _apply_session(self, record: Record) -> None:
         self.sessions += 1
@@ -248,11 +251,16 @@ class RunState:
 
     def _apply_extend(self, record: Record) -> None:
         self.header.update({k: v for k, v in record.items() if k not in ("r", "c")})
+        self._note_budget()
         self.controls = max(self.controls, record.get("c", 0))
         self.finished = None
         for trial in self.trials.values():
             if trial.status == "completed" and trial.progress.trained < self.num_epochs * self.layout.train:
                 trial.status, trial.target = "running", None
+
+    def _note_budget(self) -> None:
+        num_models = self.header["settings"].get("num_models")
+        self.budgets.append({"num_models": num_models, "num_epochs": self.num_epochs})
 
     def _apply_trial(self, record: Record) -> None:
         number = int(record["n"])

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,10 +31,11 @@ from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
 from hopyard.tune.inputs import Inputs, Splits, origin
+from hopyard.tune.listing import RUN_FORMAT, check_header
 from hopyard.tune.model import Model
 from hopyard.tune.observers import check_logs, observers_of
 from hopyard.tune.progress import Progress
-from hopyard.tune.run import RUN_FORMAT, Run, check_header
+from hopyard.tune.run import Run
 from hopyard.tune.stock import Outcome
 from hopyard.tune.work import TrainingWork
 
@@ -173,7 +174,7 @@ class Launch:
         if not records:
             return None
         run = Run(folder, run_id, records)
-        changes = _changes(run_id, run.settings, settings)
+        changes = _changes(run_id, run.settings, _at_least(settings, run.state.budgets))
         if run.status != "completed" or changes or extension_waits(folder, run.state.controls):
             return None
         self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
@@ -233,13 +234,14 @@ class Launch:
         take_over = arguments.take_over or os.environ.get(TAKEN_OVER_RUN) == run_id
         journal = Journal(folder, take_over=take_over, announce=self._progress.say)
         try:
-            if not journal.records:
+            known: Iterable[Record] = journal.replay()
+            header = next(iter(known), None)
+            if header is None:
                 program = save_program(folder, self._program(splits))
                 header = self._header(run_id, settings, splits, metric, surroundings, program)
                 journal.append(header)
-                journal.records.append(header)
-            state, decisions, pending = self._replayed(journal, settings, surroundings)
-            journal.records.clear()  # they are many, and the state has what counts
+                known = [header]
+            state, decisions, pending = self._replayed(header, known, settings, surroundings)
             if state.finished != "completed" or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 work = TrainingWork(folder, save_program(folder, self._program(splits)))
@@ -249,30 +251,34 @@ class Launch:
         return Run(folder, run_id, list(read_records(folder)))
 
     def _replayed(
-        self, journal: Journal, settings: dict[str, Any], surroundings: dict[str, Any]
+        self, header: Record, known: Iterable[Record], settings: dict[str, Any], surroundings: dict[str, Any]
     ) -> tuple[RunState, Decisions, list[Record]]:
         """The run as its journal leaves it, extended if more is asked for now."""
-        records, header = journal.records, journal.records[0]
         check_header(header, "this run")
-        budgets: list[dict[str, Any]] = [record["settings"] for record in records if "settings" in record]
-        settings = _at_least(settings, budgets)
-        changes = _changes(header["run_id"], budgets[-1], settings)
-        state = RunState()
-        first = Budget(budgets[0].get("num_models"), budgets[0]["num_epochs"], header["layout"]["train"])
-        decisions = Decisions(state, self._make_searcher(first), header["order_groups"])
-        pending = replay(records, state, decisions)
+        state, begun = RunState(), header["settings"]
+        budget = Budget(begun.get("num_models"), header["num_epochs"], header["layout"]["train"])
+        self._check_only_the_budget_differs(header, settings)
+        decisions = Decisions(state, self._make_searcher(budget), header["order_groups"])
+        pending = replay(known, state, decisions)
+        settings = _at_least(settings, state.budgets)
+        changes = _changes(header["run_id"], state.header["settings"], settings)
         self._check_surroundings(state, surroundings)
         if changes:
             self._check_extension(decisions, settings)
             check_states_are_kept(
                 self._arguments.store.runs.at(header["run_id"]), state, settings["num_epochs"]
             )
-            budget = {name: settings.get(name) for name in _EXTENDABLE}
-            pending.append({"r": "extend", **budget, "settings": settings})
+            larger = {name: settings.get(name) for name in _EXTENDABLE}
+            pending.append({"r": "extend", **larger, "settings": settings})
             self._progress.say(f"run {header['run_id']} is extended: {'; '.join(changes)}")
         elif state.units and state.finished is None:
             self._progress.say(f"run {state.header['run_id']} goes on after {state.units} units.")
         return state, decisions, pending
+
+    def _check_only_the_budget_differs(self, header: Record, settings: dict[str, Any]) -> None:
+        """Raise SettingsError if other settings have changed: said before the searcher is asked again."""
+        budget = {name: header["settings"][name] for name in _EXTENDABLE if name in header["settings"]}
+        _changes(header["run_id"], header["settings"], {**settings, **budget})
 
     def _check_extension(self, decisions: Decisions, settings: dict[str, Any]) -> None:
         """Raises SettingsError where the search cannot have a larger budget."""
