@@ -13,7 +13,7 @@ from hopyard.data import open_dataset
 from hopyard.errors import UsageError, nearest
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
 from hopyard.storage import Store
-from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, check_arguments
+from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, check_arguments, metric_of
 from hopyard.tune.callbacks import Callback
 from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
@@ -251,7 +251,10 @@ class Search(ABC):
         if arguments.pruner is not None:
             from hopyard.search.optuna import OptunaPruning
 
-            searcher = OptunaPruning(searcher, arguments.pruner, epoch, arguments.seed)
+            metric = metric_of(arguments.evaluation_metric, arguments.mode, arguments.validation is not None)
+            searcher = OptunaPruning(
+                searcher, arguments.pruner, epoch, arguments.seed, maximize=metric.mode == "max"
+            )
         if arguments.median_stopping is not None:
             searcher = MedianStopping(searcher, epoch, grace_epochs=arguments.median_stopping)
         if arguments.patience is not None:
