@@ -7,7 +7,7 @@ import sys
 import typer
 
 from hopyard import __version__
-from hopyard.cli import data, demo, run, stock, stock_reproduce
+from hopyard.cli import data, demo, plan, run, stock, stock_reproduce
 from hopyard.errors import HopyardError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("plan")(plan.plan)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
 app.add_typer(stock.app, name="stock")

@@ -1,11 +1,8 @@
-"""``hopyard run``: look at runs, and continue them."""
+"""``hopyard run``: look at runs; what changes them is in ``run_commands``, what they came to in ``run_results``."""
 
 from __future__ import annotations
 
 import datetime
-import os
-import signal
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,37 +11,42 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
 from hopyard.cli.terminal import console, say
-from hopyard.errors import NotFoundError, RunInterruptedError, UsageError
+from hopyard.errors import StorageError
+from hopyard.hopper.history import committed_units, rules_broken_by
+from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import Record, TrialState
-from hopyard.storage import LocalStore, Store, open_store
-from hopyard.tune import Run, list_runs, open_run
-from hopyard.tune.launch import RESUMED_RUN
-from hopyard.tune.progress import describe_number, describe_params
+from hopyard.tune import Run, list_runs
+from hopyard.tune.export import epochs_of
+from hopyard.tune.listing import RunSummary, find_run, summary
+from hopyard.tune.progress import describe_epochs, describe_number, describe_params, describe_state
 
-app = typer.Typer(help="Look at runs, and continue them.", no_args_is_help=True)
-
-StorePath = Annotated[str, typer.Argument(help="The store: what LocalStore(...) was given.")]
-RunId = Annotated[str, typer.Argument(help="The run's id, as `hopyard run list` shows it.")]
+app = typer.Typer(help="Look at runs, steer them, and continue them.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_command(store: StorePath) -> None:
     """List the runs of a store."""
-    opened = _open(store)
+    opened = open_existing(store)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", no_wrap=True)
     for title in ("status", "begun", "trials"):
         table.add_column(title, no_wrap=True, justify="right" if title == "trials" else "left")
     table.add_column("best")
+    damaged = []
     for run_id in list_runs(opened):
-        run = open_run(opened, run_id)
-        begun = datetime.datetime.fromtimestamp(run.state.header["created"]).strftime("%Y-%m-%d %H:%M")
-        table.add_row(run_id, run.status, begun, str(len(run.state.trials)), _best(run))
+        try:
+            table.add_row(*_line(summary(opened, run_id)))
+        except StorageError as error:  # one that cannot be read hides no other
+            table.add_row(run_id, "unreadable", "", "", "")
+            damaged.append(str(error))
     if table.row_count:
         console().print(table)
     else:
         say(f"{opened.url} holds no runs. {_elsewhere(store)}")
+    for text in damaged:
+        say(text, style="red")
 
 
 @app.command()
@@ -54,9 +56,13 @@ def describe(
     most: Annotated[int, typer.Option(help="Trials to show.", min=1)] = 20,
 ) -> None:
     """Show a run: leaderboard, schedule in numbers, failures, and whether the schedule kept its rules."""
-    run = open_run(_open(store), run_id)
+    folder = find_run(open_existing(store), run_id)
+    held = holder(folder)  # before reading: what a driver writes is there before it lets go
+    records = list(read_records(folder))  # once: they may be many
+    run = Run(folder, run_id, records, held)
     settings, header = run.settings, run.state.header
-    say(f"run {run_id}: {run.status}, {settings['kind']} search, seed {settings['seed']}")
+    by = f" by {describe_holder(held)}" if held is not None and run.state.finished is None else ""
+    say(f"run {run_id}: {run.status}{by}, {settings['kind']} search, seed {settings['seed']}")
     say(f"search space: {settings['search_space']}")
     trained_on = (header.get("data") or {}).get("train")
     if trained_on is not None:
@@ -64,72 +70,34 @@ def describe(
     layout = header["layout"]
     say(f"{_counted(run)}, {header['num_epochs']} epochs over {layout['train']} partitions\n")
     console().print(leaderboard(run, most))
-    say(f"\n{_schedule_in_numbers(run)}")
+    units = committed_units(records)
+    say(f"\n{_schedule_in_numbers(units)}")
     for trial in run.failures():
         assert trial.error is not None
         say(f"trial {trial.number} failed: {trial.error.describe()}")
-    broken = run.broken_rules()
+    broken = rules_broken_by(units, run.state.layout)
     for rule in broken:
         say(f"broken: {rule}", style="red")
     if run.state.units and not broken:
         say("every trial visited every partition once an epoch, one unit at a time: yes")
-    if run.status != "completed":
-        say(f"go on with it, if it is not running now: hopyard run resume {store} {run_id}")
+    say(_next_step(run, store))
 
 
-@app.command()
-def resume(store: StorePath, run_id: RunId) -> None:
-    """Continue a run: start again the command that began it, where it was begun."""
-    run = open_run(_open(store), run_id)
-    command = run.state.header["command"]
+def _next_step(run: Run, store: str) -> str:
+    if run.status == "running":
+        return f"watch it: hopyard run watch {store} {run.run_id}"
     if run.status == "completed":
-        say(f"run {run_id} is finished; see `hopyard run describe {store} {run_id}`.")
-        return
-    if command["argv"] is None:
-        raise UsageError(
-            f"run {run_id} was begun from a notebook, a prompt or standard input: there is no command to start again. "
-            "Call fit again there, with the same arguments: it goes on."
-        )
-    if not Path(command["cwd"]).is_dir():
-        raise NotFoundError(
-            f"run {run_id} was begun in {command['cwd']}, which does not exist here. Start its script yourself, "
-            f"with the same store: {' '.join(command['argv'])}"
-        )
-    say(f"in {command['cwd']}: {' '.join(command['argv'])}")
-    status = _start_again(command["argv"], command["cwd"], run_id)
-    if status:
-        raise typer.Exit(status if status > 0 else 128 - status)
-    after = open_run(_open(store), run_id)
-    if after.status == "unfinished":
-        raise RunInterruptedError(
-            f"the command ended, but run {run_id} is still unfinished after {after.state.units} units: its script, "
-            "arguments or data have changed since, or seed=None made another run. Undo the change, or let the script "
-            f"give run_id={run_id!r}, which says what differs."
-        )
+        return f"use it: hopyard.open_run({store!r}, {run.run_id!r}).best"
+    return f"go on with it: hopyard run resume {store} {run.run_id}"
 
 
-def _start_again(argv: list[str], cwd: str, run_id: str) -> int:
-    """Its exit status; negative for the signal that ended it. Ctrl-C is the script's to handle."""
-    process = subprocess.Popen(argv, cwd=cwd, env={**os.environ, RESUMED_RUN: run_id})
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        return process.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _open(path: str) -> Store:
-    """The store at ``path``, which must exist: looking at a store must not make one.
-
-    Raises:
-        NotFoundError: there is no directory.
-    """
-    store = open_store(path)
-    if isinstance(store, LocalStore) and not Path(store.url).is_dir():
-        raise NotFoundError(
-            f"{path} does not exist here ({Path.cwd()}). Give the path that LocalStore(...) was given."
-        )
-    return store
+def _line(run: RunSummary) -> Sequence[str]:
+    status = run.status
+    if status in ("running", "paused") and run.holder is not None:
+        status += f" ({run.holder.get('host', '?')}, pid {run.holder.get('pid', '?')})"
+    begun = datetime.datetime.fromtimestamp(run.created).strftime("%Y-%m-%d %H:%M")
+    best = "" if run.best is None else f"{run.metric} {describe_number(run.best)}"
+    return run.run_id, status, begun, str(run.trials), best
 
 
 def _elsewhere(path: str) -> str:
@@ -139,45 +107,45 @@ def _elsewhere(path: str) -> str:
 
 
 def leaderboard(run: Run, most: int = 20) -> Table:
-    """The run's trials as a table for the terminal, best first. States are shown unless all are completed."""
+    """The run's trials as a table for the terminal, best first. States are shown unless all are completed, and which
+    trials are copies if any is."""
     trials = run.state.ranked()
-    with_states = any(trial.status != "completed" for trial in trials)
+    columns = {
+        "state": any(trial.status != "completed" for trial in trials),
+        "copy of": any(trial.source is not None for trial in trials),
+    }
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("trial", run.state.metric.key, "epoch", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
-    if with_states:
-        table.add_column("state", no_wrap=True)
+    for title in [title for title, shown in columns.items() if shown]:
+        table.add_column(title, no_wrap=True)
     table.add_column("hyperparameters")
     for trial in trials[:most]:
-        table.add_row(*_cells(trial, with_states))
+        more = {"state": describe_state(trial), "copy of": "" if trial.source is None else str(trial.source)}
+        table.add_row(
+            *_cells(run, trial),
+            *(more[title] for title, shown in columns.items() if shown),
+            describe_params(trial.params),
+        )
     if len(trials) > most:
-        table.caption = f"and {len(trials) - most} more"
+        table.caption = f"and {len(trials) - most:,} more"
     return table
 
 
-def _cells(trial: TrialState, with_state: bool) -> Sequence[str]:
+def _cells(run: Run, trial: TrialState) -> Sequence[str]:
     value = describe_number(trial.best.value if trial.best else None)
-    epoch = f"{trial.best.epoch}/{trial.epochs}" if trial.best else str(trial.epochs)
-    state = [trial.status] if with_state else []
-    return [str(trial.number), value, epoch, f"{trial.seconds:.1f}", *state, describe_params(trial.params)]
+    epochs = describe_epochs(epochs_of(run.state, trial))
+    epoch = f"{describe_epochs(trial.best.epoch)}/{epochs}" if trial.best else epochs
+    return str(trial.number), value, epoch, f"{trial.seconds:.1f}"
 
 
 def _counted(run: Run) -> str:
-    counts = Counter(trial.status for trial in run.state.trials.values())
-    states = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    return f"{len(run.state.trials)} trials ({states})"
+    counts = Counter(describe_state(trial) for trial in run.state.trials.values())
+    states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
+    return f"{len(run.state.trials):,} trials ({states})"
 
 
-def _best(run: Run) -> str:
-    if run.state.best is None:
-        return ""
-    best = run.state.trials[run.state.best].best
-    assert best is not None
-    return f"{run.state.metric.key} {describe_number(best.value)}"
-
-
-def _schedule_in_numbers(run: Run) -> str:
-    units = run.units()
+def _schedule_in_numbers(units: list[Record]) -> str:
     if not units:
         return "no unit is done yet"
     workers = len({unit["w"] for unit in units})

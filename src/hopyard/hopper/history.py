@@ -49,8 +49,11 @@ def broken_rules(records: Iterable[Record]) -> list[str]:
     * A trial is never in two units at a time, and neither is a worker.
     """
     records = list(records)
-    layout = read_state(records).layout
-    units = committed_units(records)
+    return rules_broken_by(committed_units(records), Layout(**records[0]["layout"]))
+
+
+def rules_broken_by(units: Iterable[Record], layout: Layout) -> list[str]:
+    """The same of committed units."""
     by_trial, by_worker = defaultdict[int, list[Record]](list), defaultdict[int, list[Record]](list)
     for unit in units:
         by_worker[unit["w"]].append(unit)

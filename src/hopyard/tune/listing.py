@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.errors import NotFoundError, nearest
+from hopyard.errors import CorruptError, NotFoundError, nearest
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import first_and_last, has_records, holder, read_records
+from hopyard.hopper.state import Record
 from hopyard.storage import Store
+from hopyard.storage.format import check_format
+
+RUN_FORMAT = "run"
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,22 @@ class RunSummary:
     metric: str
     best: float | None
     holder: dict[str, Any] | None
+
+
+def check_header(header: Record, where: str) -> None:
+    """Refuse the first record of a journal that this version cannot read.
+
+    Raises:
+        FormatError: a newer version of Hopyard wrote it; says which to install.
+        CorruptError: it is no such record.
+    """
+    found = header.get("format") if isinstance(header, dict) else None
+    if not isinstance(found, dict) or header.get("r") != "run":
+        raise CorruptError(
+            f"{where} begins with {str(header)[:60]!r}, which is no record of a run. Restore its journal from a copy, "
+            "or delete the run."
+        )
+    check_format(found, RUN_FORMAT, where=where)
 
 
 def list_runs(store: Store) -> list[str]:
@@ -60,6 +80,7 @@ def summary(store: Store, run_id: str) -> RunSummary:
     folder = find_run(store, run_id)
     held = holder(folder)
     header, last = first_and_last(folder)
+    check_header(header, f"run {run_id} in {folder.url}")
     metric = header["metric"]["key"]
     if last["r"] == "finish" and "trials" in last:  # version 0.1.0 did not say it
         return RunSummary(

@@ -8,6 +8,7 @@ from typing import Any
 
 from hopyard.errors import NotFoundError, missing_extra
 from hopyard.hopper.state import Record
+from hopyard.tune.export import epoch_numbers
 from hopyard.tune.progress import describe_number, describe_params
 from hopyard.tune.run import Run
 
@@ -71,10 +72,11 @@ def draw_curves(run: Run, path: str | Path) -> Path:
     colours = _colours([trial.number for trial in ranked[:NAMED_TRIALS]])
     for place, trial in reversed(list(enumerate(ranked))):
         values = trial.history.get(key, [])
+        epochs = epoch_numbers(run.state, trial)[len(trial.ended_at) - len(values) :]
         named = place < NAMED_TRIALS and trial.best is not None
         label = f"{trial.number}:  {describe_number(trial.best.value)}  " if trial.best else ""
         axes.plot(
-            range(1, len(values) + 1),
+            epochs,
             values,
             color=colours[trial.number] if named else _GREY,
             linewidth=3.5 if place == 0 else 1.5 if named else 1,

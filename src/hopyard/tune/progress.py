@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -16,19 +18,20 @@ from rich.text import Text
 from hopyard.backend import Backend
 from hopyard.errors import Evidence
 from hopyard.hopper.state import Record, RunState, TrialState
-from hopyard.tune.callbacks import ends_epoch
 
 MOST_ROWS = 24
-_COLOURS = {"running": "cyan", "completed": "green", "stopped": "yellow", "failed": "red"}
+_COLOURS = {"running": "cyan", "waiting": "blue", "completed": "green", "stopped": "yellow", "failed": "red"}
+_MAY_STOP_ANYWHERE = ("asha", "hyperband")
+"""Kinds of search that let most trials train for a small part of their epochs: how much is left, nobody knows."""
 
 
 @dataclass(frozen=True)
 class _Row:
     trial: int
     params: str
-    status: str
-    epochs: int
-    visits: int
+    state: str
+    epochs: float
+    trained: int
     planned: int
     worker: int | None
     loss: float | None
@@ -37,16 +40,21 @@ class _Row:
 
 
 class Progress:
-    """Shows a run. An observer of the hopper, and the place where its messages go."""
+    """Shows a run. An observer of the hopper, and the place where its messages go; also for one who watches a run
+    that another process drives."""
 
     def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
         self._console = console or Console()
         self._enabled = enabled
         self._rows: dict[int, _Row] = {}
+        self._states: Counter[str] = Counter()
         self._failures: dict[tuple[str, str], int] = {}
-        self._title, self._metric, self._units, self._total = "", "", 0, 0
-        self._maximize = False
-        self._began = time.monotonic()
+        self._title, self._metric, self._trained, self._planned = "", "", 0, 0
+        self._num_models: int | None = None
+        self._epochs, self._partitions = 0, 1
+        self._maximize = self._endless = self._paused = False
+        began = time.monotonic()
+        self._seconds: Callable[[], float] = lambda: time.monotonic() - began
         self._live = Live(self, console=self._console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> Self:
@@ -72,29 +80,51 @@ class Progress:
         if self._enabled:
             self.say(f"prepared {rows:,} of {total:,} rows")
 
+    def show(self, state: RunState, session: Record) -> None:
+        """Begin in the middle: what others have done so far is in the table; times are those of the run."""
+        self._seconds = lambda: state.clock
+        self._begin(state, session)
+
+    def show_table(self) -> None:
+        """The table as it is now, where there is no live one."""
+        if not self._live.is_started:
+            self._console.print(self)
+
     def __call__(self, state: RunState, record: Record) -> None:
         if not self._enabled:
             return
-        kind = record["r"]
+        kind, self._paused = record["r"], state.paused
         if kind == "session":
             self._begin(state, record)
         elif kind == "unit":
             for number in record["t"]:
                 self._update(state, state.trials[number], record["w"])
-            if ends_epoch(state, record) and not self._live.is_started:
-                self._say_epochs(state, record)
-        elif kind in ("trial", "end"):
-            trial = state.trials[record["n" if kind == "trial" else "t"]]
+                self._say_validation(state, state.trials[number])
+        elif kind == "trial":
+            trial = state.trials[record["n"]]
             self._update(state, trial, None)
-            if trial.error is not None:
-                self._say_failure(trial, trial.error)
+            if trial.source is not None:
+                self._line(f"trial {trial.number} begins as a copy of trial {trial.source}")
+        elif kind == "end":
+            self._trial_ended(state, state.trials[record["t"]])
         elif kind == "back":
             for number in record["t"]:
                 self._update(state, state.trials[number], None)
+        elif kind == "extend":
+            self._budget(state)
+            for trial in [trial for trial in state.trials.values() if trial.running]:
+                self._update(state, trial, None)
         elif kind == "lost":
             self.say(
                 f"worker {record['w']} was lost in trial {record['t'][0]}; the unit is done again. {record['why']}"
             )
+
+    def _trial_ended(self, state: RunState, trial: TrialState) -> None:
+        self._update(state, trial, None)
+        if trial.error is not None:
+            self._say_failure(trial, trial.error)
+        elif trial.status == "stopped":
+            self._line(f"trial {trial.number} is stopped after {self._describe_epoch(trial)} epochs")
 
     def _say_failure(self, trial: TrialState, error: Evidence) -> None:
         """In full once; of trials that fail alike, a line each."""
@@ -105,45 +135,64 @@ class Progress:
         else:
             self.say(f"{what} like trial {first}: {error.kind}: {error.message}")
 
-    def _begin(self, state: RunState, record: Record) -> None:
+    def _say_validation(self, state: RunState, trial: TrialState) -> None:
+        """A line for the end of an epoch, or for a validation within one."""
+        if trial.progress.validated != trial.progress.trained:
+            return
+        measured = trial.rung[1] if trial.rung else {name: vals[-1] for name, vals in trial.history.items()}
+        metrics = "  ".join(f"{name} {value:.4g}" for name, value in measured.items())
+        where = f"epoch {self._describe_epoch(trial)}/{self._epochs}"
+        self._line(f"trial {trial.number} {describe_params(trial.params)}  {where}  {metrics}")
+
+    def _line(self, message: str) -> None:
+        """What the table shows, too."""
+        if not self._live.is_started:
+            self.say(message)
+
+    def _begin(self, state: RunState, session: Record) -> None:
         header = state.header
-        self._title = f"run {header['run_id']} on {record['workers']} {record['backend']} workers"
+        self._title = f"run {header['run_id']} on {session['workers']} {session['backend']} workers"
         self._metric, self._maximize = state.metric.key, state.metric.mode == "max"
+        self._paused = state.paused
+        self._budget(state)
         for trial in state.trials.values():
             self._update(state, trial, None)
         if self._console.is_terminal and not self._console.is_jupyter:
             self._live.start()
         else:
-            self.say(f"{self._title}: {header['layout']['train']} partitions, {header['num_epochs']} epochs")
+            self.say(f"{self._title}: {self._partitions} partitions, {self._epochs} epochs")
+
+    def _budget(self, state: RunState) -> None:
+        settings = state.header.get("settings", {})
+        self._epochs, self._partitions = state.num_epochs, state.layout.train
+        self._num_models = settings.get("num_models")
+        self._endless = settings.get("kind") in _MAY_STOP_ANYWHERE
 
     def _update(self, state: RunState, trial: TrialState, worker: int | None) -> None:
         known = self._rows.get(trial.number)
-        losses, values = trial.history.get("train_loss"), trial.history.get(self._metric)
-        visits = trial.progress.visits
+        trained = trial.progress.trained - trial.began
         row = _Row(
             trial=trial.number,
-            params=known.params if known else describe_params(trial.params),
-            status=trial.status,
-            epochs=trial.epochs,
-            visits=visits,
-            planned=state.num_epochs * state.layout.units if trial.running else visits,
+            params=known.params if known else _describe_trial(trial),
+            state=describe_state(trial),
+            epochs=trial.progress.validated / self._partitions,
+            trained=trained,
+            planned=self._epochs * self._partitions - trial.began if trial.running else trained,
             worker=worker if worker is not None or known is None else known.worker,
-            loss=losses[-1] if losses else None,
-            value=values[-1] if values else None,
+            loss=_last(trial, "train_loss"),
+            value=_last(trial, self._metric),
             best=trial.best.value if trial.best else None,
         )
         # Kept up by differences: going through all trials at each record would take ever longer.
-        self._units += row.visits - (known.visits if known else 0)
-        self._total += row.planned - (known.planned if known else 0)
+        self._trained += row.trained - (known.trained if known else 0)
+        self._planned += row.planned - (known.planned if known else 0)
+        self._states[row.state] += 1
+        if known:
+            self._states[known.state] -= 1
         self._rows[trial.number] = row
 
-    def _say_epochs(self, state: RunState, record: Record) -> None:
-        for number in record["t"]:
-            trial = state.trials[number]
-            metrics = "  ".join(f"{name} {values[-1]:.4g}" for name, values in trial.history.items())
-            self.say(
-                f"trial {number} {describe_params(trial.params)}  epoch {trial.epochs}/{state.num_epochs}  {metrics}"
-            )
+    def _describe_epoch(self, trial: TrialState) -> str:
+        return describe_epochs(trial.progress.validated / self._partitions)
 
     # The table ------------------------------------------------------------------------------
 
@@ -159,13 +208,13 @@ class Progress:
         table.add_column("hyperparameters", no_wrap=True)
         for row in rows:
             worker = "" if row.worker is None else str(row.worker)
-            colour = _COLOURS[row.status]
+            colour = _COLOURS[row.state]
             cells = (
                 str(row.trial),
-                str(row.epochs),
+                describe_epochs(row.epochs),
                 describe_number(row.loss),
                 describe_number(row.value),
-                worker if row.status == "running" else row.status,
+                worker if row.state == "running" else row.state,
                 row.params,
             )
             table.add_row(*(Text(cell, style=colour) for cell in cells))
@@ -176,15 +225,45 @@ class Progress:
     def _promise(self, row: _Row) -> tuple[bool, float, int]:
         """Sorts trials that go on before those that ended, and the best first."""
         best = float("inf") if row.best is None else (-row.best if self._maximize else row.best)
-        return (row.status != "running", best, row.trial)
+        return (row.state not in ("running", "waiting"), best, row.trial)
 
     def _headline(self) -> str:
-        seconds = time.monotonic() - self._began
-        return f"{self._title}: {self._units:,} of {self._total:,} units, {seconds:.0f} s"
+        to_come = max(0, (self._num_models or 0) - len(self._rows))
+        planned = self._planned + to_come * self._epochs * self._partitions
+        of = "" if self._endless else f" of {planned:,}"
+        states = ", ".join(f"{self._states[each]:,} {each}" for each in _COLOURS if self._states[each])
+        paused = "paused, " if self._paused else ""
+        return (
+            f"{self._title}: {paused}{self._trained:,}{of} training units, {self._seconds():.0f} s; {states}"
+        )
 
 
 def _number(row: _Row) -> int:
     return row.trial
+
+
+def _last(trial: TrialState, name: str) -> float | None:
+    """A metric's value at the last validation that is known."""
+    if trial.rung is not None and name in trial.rung[1]:
+        return trial.rung[1][name]
+    if name in trial.history:
+        return trial.history[name][-1]
+    return trial.best.metrics.get(name) if trial.best else None
+
+
+def describe_state(trial: TrialState) -> str:
+    """``"waiting"`` for a trial that has trained as far as the searcher has allowed so far; else its status."""
+    return "waiting" if trial.waits else trial.status
+
+
+def describe_epochs(epochs: float) -> str:
+    """``2`` or ``0.25``: epochs done."""
+    return f"{epochs:.4g}" if epochs < 1000 else f"{epochs:.0f}"
+
+
+def _describe_trial(trial: TrialState) -> str:
+    copy = "" if trial.source is None else f"  (copy of {trial.source})"
+    return describe_params(trial.params) + copy
 
 
 def describe_params(params: Any) -> str:

@@ -7,21 +7,18 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, TrialError
+from hopyard.errors import NotFoundError, RunInterruptedError, TrialError
 from hopyard.hopper.history import broken_rules, committed_units, read_state
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.storage import Store, open_store
-from hopyard.storage.format import check_format
 from hopyard.tune.asking import ask
-from hopyard.tune.listing import find_run, status_of
+from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.model import Model, ModelInfo, Weights
 
 if TYPE_CHECKING:
     import pandas as pd
-
-RUN_FORMAT = "run"
 
 
 class Run:
@@ -70,6 +67,12 @@ class Run:
     def extend(self, num_models: int | None = None, num_epochs: int | None = None) -> str:
         """Give the run a larger budget: so many trials, and epochs of a trial, in all."""
         return self._ask({"do": "extend", "num_models": num_models, "num_epochs": num_epochs})
+
+    def export(self, target: Any, **options: Any) -> None:
+        """Write what the run came to: see ``hopyard.tune.export.export_run`` for targets and options."""
+        from hopyard.tune.export import export_run
+
+        export_run(self, target, **options)
 
     def _ask(self, command: dict[str, Any]) -> str:
         said = ask(self._store, self.run_id, command)
@@ -175,22 +178,6 @@ class Run:
             self._store, self.state.header["program"], trial_folder(trial.number), trial.best.state
         )
         return Model(info, weights, self)
-
-
-def check_header(header: Record, where: str) -> None:
-    """Refuse the first record of a journal that this version cannot read.
-
-    Raises:
-        FormatError: a newer version of Hopyard wrote it; says which to install.
-        CorruptError: it is no such record.
-    """
-    found = header.get("format") if isinstance(header, dict) else None
-    if not isinstance(found, dict) or header.get("r") != "run":
-        raise CorruptError(
-            f"{where} begins with {str(header)[:60]!r}, which is no record of a run. Restore its journal from a copy, "
-            "or delete the run."
-        )
-    check_format(found, RUN_FORMAT, where=where)
 
 
 def open_run(store: Store | str | os.PathLike[str], run_id: str) -> Run:

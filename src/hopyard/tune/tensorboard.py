@@ -9,6 +9,7 @@ a description would hide what the one trial that it is found with lacks.
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.tune.callbacks import ends_epoch, flat_params
+from hopyard.tune.export import epoch_numbers
 
 _STATUS = {
     "completed": api_pb2.STATUS_SUCCESS,
@@ -51,10 +53,12 @@ class TensorBoard:
         elif kind == "unit" and ends_epoch(state, record):
             for number in record["t"]:
                 trial = state.trials[number]
-                self._append(state, trial, self._scalars(trial, trial.epochs))
+                self._append(state, trial, self._scalars(state, trial, trial.epochs - 1))
         elif kind == "end":
             trial = state.trials[record["t"]]
-            self._append(state, trial, [self._end(trial, state.clock)])
+            part = len(trial.ended_at) - trial.epochs  # 1 if the trial ended within an epoch
+            last = self._scalars(state, trial, trial.epochs) if part else []
+            self._append(state, trial, [*last, self._end(trial, state.clock)])
 
     def _write(self, state: RunState, trial: TrialState) -> None:
         """Write the trial's file, with all that is known of it."""
@@ -63,8 +67,8 @@ class TensorBoard:
         path.parent.mkdir(parents=True, exist_ok=True)
         clock = trial.ended_at[0] if trial.ended_at else state.clock
         events = [self._event(clock, file_version="brain.Event:2"), self._start(state, trial, clock)]
-        for epoch in range(1, trial.epochs + 1):
-            events += self._scalars(trial, epoch)
+        for index in range(len(trial.ended_at)):
+            events += self._scalars(state, trial, index)
         if not trial.running:
             events.append(self._end(trial, trial.ended_at[-1] if trial.ended_at else state.clock))
         path.write_bytes(_encode(events))
@@ -90,13 +94,14 @@ class TensorBoard:
     def _event(self, clock: float, step: int = 0, **content: Any) -> Event:
         return Event(wall_time=self._started + clock, step=step, **content)
 
-    def _scalars(self, trial: TrialState, epoch: int) -> list[Event]:
+    def _scalars(self, state: RunState, trial: TrialState, index: int) -> list[Event]:
+        """One entry of the history. Its step is the number of the epoch, also if the trial ended within it; those of a
+        copy go on from its source's."""
+        step = math.ceil(epoch_numbers(state, trial)[index])
         values = [
-            Summary.Value(tag=name, simple_value=values[epoch - 1]) for name, values in trial.history.items()
+            Summary.Value(tag=name, simple_value=values[index]) for name, values in trial.history.items()
         ]
-        return [
-            self._event(trial.ended_at[epoch - 1], epoch, summary=Summary(value=[value])) for value in values
-        ]
+        return [self._event(trial.ended_at[index], step, summary=Summary(value=[value])) for value in values]
 
     def _start(self, state: RunState, trial: TrialState, clock: float) -> Event:
         info = plugin_data_pb2.SessionStartInfo(

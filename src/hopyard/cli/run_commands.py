@@ -1,0 +1,133 @@
+"""``hopyard run watch|pause|resume|stop|extend``: runs that go on, and those that should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
+from hopyard.cli.terminal import console, say
+from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError
+from hopyard.storage import Store
+from hopyard.tune import Run, open_run
+from hopyard.tune.asking import ask, extension_waits
+from hopyard.tune.launch import RESUMED_RUN, TAKEN_OVER_RUN
+from hopyard.tune.listing import find_run
+from hopyard.tune.progress import Progress
+from hopyard.tune.watching import status, watch
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of ``app``."""
+    app.command("watch")(watch_command)
+    for command in (pause, resume, stop, extend):
+        app.command()(command)
+
+
+def watch_command(store: StorePath, run_id: RunId) -> None:
+    """Show a run as it goes on, until it ends. Ctrl-C ends the watching, not the run."""
+    folder = find_run(open_existing(store), run_id)
+    try:
+        with Progress(console=console()) as progress:
+            state = watch(folder, run_id, progress)
+    except KeyboardInterrupt:
+        say(f"run {run_id} goes on; this has only looked at it.")
+        return
+    found = status(state)
+    more = "" if found == "completed" else f"; go on with it: hopyard run resume {store} {run_id}"
+    say(f"run {run_id}: {found}{more}")
+
+
+def pause(store: StorePath, run_id: RunId) -> None:
+    """Let the units under way end and begin no more, until the run is resumed."""
+    _ask(open_existing(store), run_id, {"do": "pause"})
+
+
+def stop(
+    store: StorePath,
+    run_id: RunId,
+    trial: Annotated[int | None, typer.Option(help="Stop only this trial.", min=0)] = None,
+) -> None:
+    """End a run after the units under way, or one trial of it. A run that was stopped can be resumed."""
+    _ask(open_existing(store), run_id, {"do": "stop"} if trial is None else {"do": "stop", "trial": trial})
+
+
+def extend(
+    store: StorePath,
+    run_id: RunId,
+    num_models: Annotated[int | None, typer.Option(help="Trials in all.", min=1)] = None,
+    num_epochs: Annotated[int | None, typer.Option(help="Epochs of a trial in all.", min=1)] = None,
+) -> None:
+    """Give a run a larger budget."""
+    if num_models is None and num_epochs is None:
+        raise UsageError("extend was given no budget. Give --num-models or --num-epochs: how many in all.")
+    _ask(open_existing(store), run_id, {"do": "extend", "num_models": num_models, "num_epochs": num_epochs})
+
+
+def resume(
+    store: StorePath,
+    run_id: RunId,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Also if another process drives it, which hangs or cannot be reached."
+        ),
+    ] = False,
+) -> None:
+    """Continue a run: one that is paused goes on; else the command that began it is started again, where it was."""
+    opened = open_existing(store)
+    run = open_run(opened, run_id)
+    if run.holder is not None and not take_over:
+        if run.status != "paused":
+            raise RunHeldError(
+                f"run {run_id} is driven by another process ({describe_holder(run.holder)}) and is not paused. Look at "
+                f"it with `hopyard run watch {store} {run_id}`. If that process hangs or cannot be reached: "
+                f"hopyard run resume --take-over {store} {run_id}"
+            )
+        _ask(opened, run_id, {"do": "resume"})
+        return
+    if run.status == "completed" and not extension_waits(opened.runs.at(run_id), run.state.controls):
+        say(f"run {run_id} is finished; see `hopyard run describe {store} {run_id}`.")
+        return
+    _start_again(run, take_over)
+    after = open_run(opened, run_id)
+    if after.status == "interrupted" or after.state.sessions == run.state.sessions:
+        raise RunInterruptedError(
+            f"the command ended, but run {run_id} is still {after.status} after {after.state.units} units: its script, "
+            "arguments or data have changed since, or seed=None made another run. Undo the change, or let the script "
+            f"give run_id={run_id!r}, which says what differs."
+        )
+
+
+def _ask(store: Store, run_id: str, command: dict[str, Any]) -> None:
+    say(ask(find_run(store, run_id), run_id, command))
+
+
+def _start_again(run: Run, take_over: bool) -> None:
+    """Start the command that began the run, in its folder; ends this one with its status if it fails."""
+    command = run.state.header["command"]
+    if command["argv"] is None:
+        raise UsageError(
+            f"run {run.run_id} was begun from a notebook, a prompt or standard input: there is no command to start "
+            "again. Call fit again there, with the same arguments: it goes on."
+        )
+    if not Path(command["cwd"]).is_dir():
+        raise NotFoundError(
+            f"run {run.run_id} was begun in {command['cwd']}, which does not exist here. Start its script yourself, "
+            f"with the same store: {' '.join(command['argv'])}"
+        )
+    say(f"in {command['cwd']}: {' '.join(command['argv'])}")
+    found = {RESUMED_RUN: run.run_id} | ({TAKEN_OVER_RUN: run.run_id} if take_over else {})
+    process = subprocess.Popen(command["argv"], cwd=command["cwd"], env={**os.environ, **found})
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the script's to handle
+    try:
+        ended = process.wait()  # negative for the signal that ended it
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if ended:
+        raise typer.Exit(ended if ended > 0 else 128 - ended)

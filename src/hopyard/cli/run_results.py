@@ -1,0 +1,66 @@
+"""``hopyard run compare|export``: what runs came to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from hopyard.cli.run_stores import RunId, StorePath, open_existing
+from hopyard.cli.terminal import console, say
+from hopyard.tune import open_run
+from hopyard.tune.compare import compare
+from hopyard.tune.progress import describe_epochs, describe_number, describe_params
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of ``app``."""
+    app.command("compare")(compare_command)
+    app.command()(export)
+
+
+def compare_command(
+    store: StorePath, run_ids: Annotated[list[str], typer.Argument(help="Ids of runs, at least one.")]
+) -> None:
+    """Show runs side by side: what they came to, and the settings in which they differ."""
+    opened = open_existing(store)
+    found = compare([open_run(opened, run_id) for run_id in run_ids]).to_dict("records")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("run", "status", "trials", "epochs", "best", "seconds"):
+        table.add_column(title, no_wrap=True, justify="left" if title in ("run", "status") else "right")
+    table.add_column("differs in")
+    table.add_column("best hyperparameters")
+    for row in found:
+        best = None if row["params"] is None else row["best"]
+        table.add_row(
+            row["run"],
+            row["status"],
+            f"{row['trials']:,}",
+            describe_epochs(row["epochs"]),
+            describe_number(best),
+            f"{row['seconds']:.1f}",
+            describe_params({"kind": row["kind"], **row["settings"]}),
+            describe_params(row["params"] or {}),
+        )
+    console().print(table)
+    for row in found:
+        if row["note"]:
+            say(f"{row['run']}: {row['note']}; its best value cannot be compared", style="yellow")
+
+
+def export(
+    store: StorePath,
+    run_id: RunId,
+    target: Annotated[
+        str,
+        typer.Argument(help="A file .jsonl, .csv or .parquet; mlflow:URI; sqlite:///study.db for Optuna."),
+    ],
+    history: Annotated[bool, typer.Option("--history", help="A row per epoch, not per trial.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    name: Annotated[str | None, typer.Option(help="Of the study, or of the MLflow experiment.")] = None,
+) -> None:
+    """Write a run to a file, to MLflow, or to an Optuna study."""
+    run = open_run(open_existing(store), run_id)
+    run.export(target, history=history, overwrite=overwrite, name=name)
+    say(f"run {run_id} is exported to {target}")

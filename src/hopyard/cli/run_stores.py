@@ -1,0 +1,34 @@
+"""What the commands on runs share: their arguments, and opening a store without making one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hopyard.errors import NotFoundError
+from hopyard.storage import LocalStore, Store, open_store
+
+StorePath = Annotated[str, typer.Argument(help="The store: what LocalStore(...) was given.")]
+RunId = Annotated[str, typer.Argument(help="The run's id, as `hopyard run list` shows it.")]
+
+
+def open_existing(path: str) -> Store:
+    """The store at ``path``, which must exist: looking at a store must not make one.
+
+    Raises:
+        NotFoundError: there is no directory.
+    """
+    store = open_store(path)
+    if isinstance(store, LocalStore) and not Path(store.url).is_dir():
+        raise NotFoundError(
+            f"{path} does not exist here ({Path.cwd()}). Give the path that LocalStore(...) was given."
+        )
+    return store
+
+
+def describe_holder(holder: dict[str, Any]) -> str:
+    """``host a, pid 1, since 2026-01-01 10:00:00``: as far as it has said so."""
+    known = [f"{name} {holder[name]}" for name in ("host", "pid", "since") if name in holder]
+    return ", ".join(known) or "it has not said who it is yet"

@@ -1,0 +1,58 @@
+"""Watching a run that another process drives: the same table and lines, fed by its journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hopyard.hopper.journal import Tail, holder
+from hopyard.hopper.state import Record, RunState
+from hopyard.storage import Store
+from hopyard.tune.listing import check_header, status_of
+from hopyard.tune.progress import Progress
+
+
+def watch(
+    folder: Store, run_id: str, progress: Progress, wait: Callable[[float], object] = time.sleep
+) -> RunState:
+    """Show the run in ``folder`` until nobody drives it: one that has ended, at once.
+
+    Returns: its state then; ``finished`` is None if its driver is gone.
+    """
+    every = 0.5 if folder.path("journal") else 2.0
+    tail, state, session = Tail(folder), RunState(), {"workers": "no", "backend": ""}
+    held = holder(folder)  # before reading: what a driver writes is there before it lets go
+    for record in tail.new():
+        if not state.header:
+            check_header(record, f"run {run_id} in {folder.url}")
+        state.apply(record)
+        session = record if record["r"] == "session" else session
+    progress.show(state, session)
+    while held is not None:
+        wait(every)
+        held = holder(folder)
+        for record in tail.new():
+            state.apply(record)
+            if record["r"] == "session":
+                progress.show(state, record)
+            else:
+                progress(state, record)
+            _say_commands(progress, record)
+    progress.show_table()
+    return state
+
+
+def status(state: RunState) -> str:
+    """The status of a run that nobody drives."""
+    return status_of(state.finished, False, None)
+
+
+def _say_commands(progress: Progress, record: Record) -> None:
+    """What the driver says itself, where it runs."""
+    if record["r"] == "extend":
+        progress.say(
+            f"the run is extended: num_models={record.get('num_models')}, num_epochs={record['num_epochs']}"
+        )
+    elif record["r"] == "control" and "refused" not in record:
+        trial = "" if record.get("trial") is None else f" trial {record['trial']}"
+        progress.say(f"a user's command: {record['do']}{trial}")
