@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def assert_valid(plan: Plan, trials: int, partitions: int, workers: int, epochs:
         by_trial[unit.trial].append(unit)
     for units in (*by_worker.values(), *by_trial.values()):
         units.sort(key=lambda unit: (unit.start, unit.end))
-        assert all(a.end <= b.start + 1e-9 for a, b in zip(units, units[1:], strict=False))
+        assert all(a.end <= b.start + 1e-9 for a, b in pairwise(units))
     for units in by_trial.values():
         assert [unit.epoch for unit in units] == sorted(unit.epoch for unit in units)
     assert plan.makespan == max(unit.end for unit in plan.units)

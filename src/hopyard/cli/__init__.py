@@ -7,7 +7,7 @@ import sys
 import typer
 
 from hopyard import __version__
-from hopyard.cli import data, demo, plan, run, stock, stock_reproduce
+from hopyard.cli import data, demo, plan, run, run_commands, run_results, stock, stock_reproduce
 from hopyard.errors import HopyardError
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("plan")(plan.plan)
+run_commands.add_to(run.app)
+run_results.add_to(run.app)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
 app.add_typer(stock.app, name="stock")

@@ -1,0 +1,112 @@
+"""``hopyard plan``: what a search will take, before it is begun."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hopyard.cli.terminal import console, say
+from hopyard.errors import UsageError
+from hopyard.hopper.plan import plan as estimate
+from hopyard.search import preview_table
+
+
+def plan(
+    searcher: Annotated[
+        Path | None, typer.Option(help="A JSON or YAML file with a searcher's config, or an experiment's.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers of the cluster.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of the training data.")] = None,
+    rows_per_second: Annotated[float | None, typer.Option(help="One model on one worker.")] = None,
+    seconds_per_unit: Annotated[float | None, typer.Option(help="Of one visit to one partition.")] = None,
+    state_mb: Annotated[float, typer.Option(help="A model with its optimizer, in MB.")] = 100,
+    data_gb: Annotated[float | None, typer.Option(help="The training data, in GB.")] = None,
+    models: Annotated[int | None, typer.Option(help="How many models; or give --searcher.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How many epochs; or give --searcher.")] = None,
+    partitions: Annotated[int, typer.Option(help="How many the data is divided into.")] = 8,
+    batch_size: Annotated[int, typer.Option(help="Rows of a mini-batch.")] = 256,
+    gbit: Annotated[float, typer.Option(help="Network of one worker, in Gbit/s.")] = 10,
+) -> None:
+    """Estimate time, bytes moved and worker hours of a search; show what a searcher would do."""
+    config = None if searcher is None else _config(searcher)
+    if config is not None:
+        _print_preview(config)
+    if workers is None and config is not None:
+        return
+    if workers is None or rows is None or data_gb is None:
+        raise UsageError(
+            "hopyard plan needs --workers, --rows and --data-gb to estimate a search, or --searcher FILE to show what "
+            "a searcher would do. Try: hopyard plan --workers 8 --rows 1000000 --rows-per-second 5000 --data-gb 50 "
+            "--models 16 --epochs 10"
+        )
+    estimates = estimate(
+        workers=workers,
+        rows=rows,
+        state_bytes=state_mb * 1e6,
+        dataset_bytes=data_gb * 1e9,
+        num_models=models,
+        num_epochs=epochs,
+        searcher=config,
+        partitions=partitions,
+        rows_per_second=rows_per_second,
+        seconds_per_unit=seconds_per_unit,
+        batch_size=batch_size,
+        network_bytes_per_second=gbit * 1e9 / 8,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("way")
+    for title in ("hours", "GB moved", "GB of data stored", "worker hours"):
+        table.add_column(title, justify="right")
+    for each in estimates:
+        numbers = (each.seconds / 3600, each.bytes_moved / 1e9, each.bytes_stored / 1e9, each.worker_hours)
+        table.add_row(each.way, *(f"{number:,.2f}" for number in numbers))
+    console().print(table)
+
+
+def _print_preview(config: dict[str, Any]) -> None:
+    rows = preview_table(config)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("trials", justify="right")
+    table.add_column("units each", justify="right")
+    for trials, units in rows:
+        table.add_row(f"{trials:,}", f"{units:,}")
+    console().print(table)
+    total = sum(trials * units for trials, units in rows)
+    say(f"{sum(trials for trials, _ in rows):,} trials, {total:,} units in all\n")
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """The searcher's config in a file, or that of an experiment in it."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UsageError(
+            f"--searcher {path} cannot be read: {error.strerror}. Name a JSON or YAML file."
+        ) from None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = _yaml(path, text)
+    if isinstance(found, dict) and isinstance(found.get("searcher"), dict):
+        found = found["searcher"]
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"--searcher {path} holds no searcher: needed is a mapping with a name, such as name: random."
+        )
+    return found
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        yaml: Any = import_module("yaml")  # optional, and without types
+    except ImportError:
+        raise UsageError(f"--searcher {path} is not JSON; to read YAML, pip install pyyaml.") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--searcher {path} is neither JSON nor YAML: {error}") from None

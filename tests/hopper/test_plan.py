@@ -1,0 +1,65 @@
+"""Estimates: the published figures, and what a search takes by the three ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hopyard.errors import UsageError
+from hopyard.hopper import plan
+
+PAPER: dict[str, Any] = {
+    "workers": 10,
+    "partitions": 10,
+    "rows": 100_000 * 32,
+    "batch_size": 32,
+    "state_bytes": 1e9,
+    "dataset_bytes": 1e12,
+    "num_models": 20,
+    "num_epochs": 20,
+    "rows_per_second": 1000,
+}
+"""Of Cerebro's paper: k=20, |S|=20, p=10, m=1 GB, D=1 TB, 100,000 mini-batches."""
+
+
+def test_the_bytes_moved_are_those_of_the_paper() -> None:
+    hopping, copies, together = plan(**PAPER)
+    assert (hopping.way, copies.way, together.way) == ("hopping", "copies", "data-parallel")
+    assert hopping.bytes_moved - 1e12 == pytest.approx(4e12, rel=0.01)  # the paper leaves out the data itself
+    assert copies.bytes_moved == 10e12
+    assert together.bytes_moved == pytest.approx(72e15, rel=0.01)
+    assert (hopping.bytes_stored, copies.bytes_stored, together.bytes_stored) == (1e12, 10e12, 1e12)
+
+
+def test_the_time_is_that_of_the_formulas() -> None:
+    free = {**PAPER, "network_bytes_per_second": 1e18}
+    hopping, copies, together = plan(**free)
+    all_epochs = 20 * 20 * 3200  # seconds on one worker
+    for estimate in (hopping, copies, together):
+        assert estimate.seconds == pytest.approx(all_epochs / 10, rel=0.01)
+        assert estimate.worker_hours == pytest.approx(all_epochs / 3600, rel=0.01)
+    assert plan(**{**free, "num_models": 1})[0].seconds == pytest.approx(20 * 3200, rel=0.01)
+
+
+def test_a_searcher_says_what_is_trained() -> None:
+    search = {**PAPER, "num_models": None, "num_epochs": None}
+    by_hand = plan(**{**PAPER, "num_models": 4, "num_epochs": 3})
+    assert plan(**search, searcher={"name": "random", "max_trials": 4, "max_length": 3}) == by_hand
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"workers": 0}, "workers=0, but must be greater than 0"),
+        ({"rows_per_second": None}, "exactly one is needed"),
+        ({"seconds_per_unit": 3}, "exactly one is needed"),
+        ({"num_models": None}, "give both, or searcher="),
+        ({"searcher": {"name": "single", "max_length": 1}}, "leave num_models and num_epochs out"),
+        ({"num_epochs": -1}, "num_epochs=-1, but must"),
+        ({"state_bytes": float("nan")}, "state_bytes=nan"),
+    ],
+)
+def test_bad_input_is_told(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        plan(**{**PAPER, **arguments})
