@@ -20,7 +20,7 @@ class Screen:
         self.progress = Progress(console=console)
         self.state = RunState()
         self.console = console
-        header = {"run_id": "r", "layout": {"train": 1, "validate": 1}, "num_epochs": epochs}
+        header = {"run_id": "r", "layout": {"train": 1, "validate": 1}, "num_epochs": epochs, "settings": {}}
         self.apply({"r": "run", **header, "metric": {"key": "val_accuracy", "mode": mode}})
         self.apply({"r": "session", "offset": 0.0, "workers": 2, "backend": "local"})
 
@@ -51,14 +51,14 @@ def test_units_are_counted_as_long_as_they_count() -> None:
     screen.trial(0)
     screen.trial(1)
     screen.epoch(0, 0.5)
-    assert "2 of 12 units" in screen.lines()[0]
+    assert "1 of 6 training units" in screen.lines()[0]
     screen.apply({"r": "end", "t": 1, "status": "stopped"})
-    assert "2 of 6 units" in screen.lines()[0]
+    assert "1 of 3 training units" in screen.lines()[0]
     screen.apply({"r": "unit", "t": [0], "e": 1, "ph": "train", "p": 0, "w": 1, "v": 2, "a": 0.0, "z": 1.0,
                   "s": [None], "m": [{"loss": [1.0, 1.0]}]})  # fmt: skip
-    assert "3 of 6 units" in screen.lines()[0]
+    assert "2 of 3 training units" in screen.lines()[0]
     screen.apply({"r": "back", "t": [0], "why": "its worker was lost"})
-    assert "2 of 6 units" in screen.lines()[0]
+    assert "1 of 3 training units" in screen.lines()[0]
 
 
 def test_of_many_trials_those_that_go_on_and_are_best_are_shown() -> None:

@@ -14,6 +14,7 @@ from hopyard.search import (
     hp_uniform,
 )
 from hopyard.tune.callbacks import Callback, TrialInfo
+from hopyard.tune.compare import compare
 from hopyard.tune.listing import list_runs
 from hopyard.tune.model import Model, load_model
 from hopyard.tune.run import Run, open_run
@@ -41,6 +42,7 @@ __all__ = [
     "Run",
     "Search",
     "TrialInfo",
+    "compare",
     "hp_choice",
     "hp_int",
     "hp_log",

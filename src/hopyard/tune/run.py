@@ -68,12 +68,6 @@ class Run:
         """Give the run a larger budget: so many trials, and epochs of a trial, in all."""
         return self._ask({"do": "extend", "num_models": num_models, "num_epochs": num_epochs})
 
-    def export(self, target: Any, **options: Any) -> None:
-        """Write what the run came to: see ``hopyard.tune.export.export_run`` for targets and options."""
-        from hopyard.tune.export import export_run
-
-        export_run(self, target, **options)
-
     def _ask(self, command: dict[str, Any]) -> str:
         said = ask(self._store, self.run_id, command)
         held = holder(self._store)

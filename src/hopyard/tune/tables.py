@@ -26,17 +26,8 @@ def trials_table(state: RunState) -> pd.DataFrame:
     for trial in state.ranked():
         metrics = trial.best.metrics if trial.best else {}
         error = f"{trial.error.kind}: {trial.error.message}" if trial.error else None
-        rows.append(
-            (
-                trial.number,
-                trial.params,
-                describe_state(trial),
-                epochs_of(state, trial),
-                metrics,
-                trial.seconds,
-            )
-            + (error, trial.source)
-        )
+        what = trial.number, trial.params, describe_state(trial), epochs_of(state, trial), metrics
+        rows.append((*what, trial.seconds, error, trial.source))
     return pd.DataFrame(rows, columns=list(TRIAL_COLUMNS)).astype({"source": "Int64"})
 
 
