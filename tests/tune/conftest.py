@@ -69,7 +69,7 @@ def contents(run: Any) -> dict[int, Any]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_rows() -> Callable[..., dict[str, np.ndarray[Any, Any]]]:
     return rows
 

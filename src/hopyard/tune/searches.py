@@ -98,8 +98,13 @@ class _Sampled(_Drawn):
         )
 
     def _searcher_settings(self) -> dict[str, Any]:
-        sampler = None if self.sampler is None else identity(self.sampler, "sampler").digest
-        return {**super()._searcher_settings(), "sampler": sampler}
+        settings = super()._searcher_settings()
+        if self.sampler is not None:
+            from hopyard.search.optuna import seeded_sampler  # takes long to import
+
+            seeded = seeded_sampler(self.sampler, self.arguments.seed, self.arguments.search_space)
+            settings["sampler"] = identity(seeded, "sampler").digest
+        return settings
 
 
 class HyperOpt(_Sampled):
