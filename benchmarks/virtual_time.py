@@ -70,7 +70,9 @@ def ratio(make: Callable[[], Searcher], kind: str, workers: int, seed: int) -> t
     )
     # Searches that take results as they come may train other trials for longer or shorter: what is compared
     # is the time per visit that was made.
-    cost = reproducible.makespan / sum(reproducible.visits.values()) * sum(free.visits.values()) / free.makespan
+    cost = (
+        reproducible.makespan / sum(reproducible.visits.values()) * sum(free.visits.values()) / free.makespan
+    )
     return cost, reproducible.makespan / free.makespan, reproducible.idle - free.idle
 
 
