@@ -27,6 +27,7 @@ def rotating_order(partitions: int, groups: int, seed: int) -> VisitOrder:
     group, epoch) alone: no number of workers and no timing changes it.
     """
 
+    @lru_cache(maxsize=1024)
     def order(group: int, epoch: int) -> tuple[int, ...]:
         base = _permutation(partitions, epoch, seed)
         shift = group % groups % partitions
