@@ -19,8 +19,7 @@ parked         ``extend``                                  ready
 any            ``end``                                     (forgotten)
 =============  ==========================================  ==============
 
-A pack trains up to its target, and is validated at the end of each epoch and at its target. Workers may
-come and go at any time.
+A pack trains up to its target, and is validated there and at the end of each epoch.
 
 Who goes first: the lowest ``urgency``; then by ``order``: the most seconds left to the target, by what
 the pack's units took so far (``"longest"``), or the fewest visits (``"greedy"``); then the pack whose state
@@ -128,7 +127,7 @@ class Scheduler:
         self._held: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._seconds, self._measured = 0.0, 0
-        self._paused = False
+        self.paused = False
         self._all = (1 << layout.train) - 1
         self._lay_out_sites(homes)
 
@@ -242,10 +241,10 @@ class Scheduler:
 
     def pause(self) -> None:
         """Start nothing until ``resume``."""
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> list[Start]:
-        self._paused = False
+        self.paused = False
         return [start for worker in sorted(self._idle) for start in self._pick(worker)]
 
     # Questions ------------------------------------------------------------------------------
@@ -254,10 +253,6 @@ class Scheduler:
     def running(self) -> int:
         """How many units are under way."""
         return len(self._busy)
-
-    @property
-    def paused(self) -> bool:
-        return self._paused
 
     def has(self, pack: int) -> bool:
         """Whether the pack was added and has not ended."""
@@ -287,7 +282,7 @@ class Scheduler:
             assert pack.holder is None or self._held[pack.holder] & pack.bit, f"nobody holds pack {number}"
         for worker in self._idle:
             waiting = [self._slot(bit).number for bit in bits(self._candidates(worker))]
-            assert self._paused or not waiting, f"packs {waiting} wait beside the idle worker {worker}"
+            assert self.paused or not waiting, f"packs {waiting} wait beside the idle worker {worker}"
         for number, site in enumerate(self._sites):
             bound = sum(p.bit for p in self._packs.values() if p.sites >> number & 1)
             assert bound == site.bound, f"the packs bound for site {number} disagree"
@@ -439,7 +434,7 @@ class Scheduler:
 
     def _pick(self, worker: int) -> list[Start]:
         """The worker takes what it can, or is idle."""
-        candidates = 0 if self._paused else self._candidates(worker)
+        candidates = 0 if self.paused else self._candidates(worker)
         if not candidates:
             self._set_idle(worker)
             return []
@@ -460,7 +455,7 @@ class Scheduler:
         return self._offer(entry)
 
     def _offer(self, entry: _Pack) -> list[Start]:
-        worker = None if self._paused or entry.status is not Status.READY else self._idle_for(entry)
+        worker = None if self.paused or entry.status is not Status.READY else self._idle_for(entry)
         return [] if worker is None else [self._start(worker, entry)]
 
     def _idle_for(self, entry: _Pack) -> int | None:
