@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import optuna
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
-from hopyard.errors import SpaceError, UsageError
+from hopyard.errors import MissingExtraError, SpaceError, UsageError
 from hopyard.search import (
     FullLength,
     Proposer,
@@ -230,6 +231,27 @@ def test_a_sampler_that_does_not_take_the_space_is_named() -> None:
         assert exhaustive.propose(trial) is not None
         exhaustive.observed(trial, 1, 0.0)
     assert exhaustive.propose(12) is None
+
+
+@pytest.mark.skipif(find_spec("cmaes") is not None, reason="the package that the sampler needs is installed")
+@pytest.mark.parametrize("sampler", [optuna.samplers.CmaEsSampler, optuna.samplers.CmaEsSampler()])
+def test_a_sampler_that_needs_a_package_says_so_before_anything_is_trained(sampler: Any) -> None:
+    with pytest.raises(
+        MissingExtraError, match=r"CmaEsSampler needs the package 'cmaes'.*: pip install cmaes$"
+    ):
+        OptunaPoints(SPACE, sampler)
+
+
+class Unimportable(optuna.samplers.RandomSampler):
+    """Needs a package that nobody has, once it is asked."""
+
+    def sample_independent(self, *arguments: Any) -> Any:
+        import no_such_package  # noqa: F401
+
+
+def test_a_package_that_is_missed_later_is_named() -> None:
+    with pytest.raises(MissingExtraError, match=r"Unimportable needs the package 'no_such_package'"):
+        OptunaPoints(SPACE, Unimportable).propose(0)
 
 
 @pytest.mark.parametrize("wide", [hp_int(0, 10**301), hp_uniform(-1e305, 1)])

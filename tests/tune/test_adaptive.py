@@ -127,8 +127,6 @@ def test_the_same_search_on_any_workers_and_after_crashes_is_the_same_to_the_las
     assert set(done.values()) == {1}
 
 
-
-
 @pytest.fixture(scope="module")
 def asha_run(make_rows: Any) -> Run:
     return search("asha", MemoryStore(), num_models=9, keep="all").fit(make_rows()).run
@@ -206,7 +204,12 @@ def test_a_copy_whose_layers_have_other_sizes_fails_with_what_to_do(make_rows: A
 
     space = {"width": hp_choice([4, 5, 6, 7])}
     made = search(
-        "pbt", MemoryStore(), estimator_gen_fn=sized, search_space=space, resample_probability=1.0, num_models=4
+        "pbt",
+        MemoryStore(),
+        estimator_gen_fn=sized,
+        search_space=space,
+        resample_probability=1.0,
+        num_models=4,
     )
     run = made.fit(make_rows()).run
     failed = [trial for trial in run.state.trials.values() if trial.status == "failed"]
@@ -225,6 +228,15 @@ def test_a_run_with_more_trials_asked_for_is_extended(kind: str, make_rows: Any)
     assert all(more.state.trials[n].params == trial.params for n, trial in first.state.trials.items())
     units = len(more.units())
     assert len(search(kind, store, num_models=4).fit(data).run.units()) == units  # as it was begun: finished
+
+
+def test_as_many_trials_as_were_published_are_no_number_that_could_grow(make_rows: Any) -> None:
+    store, data = MemoryStore(), make_rows()
+    found = search("hyperband", store, num_models=None).fit(data).run
+    again = search("hyperband", store, num_models=None).fit(data).run
+    assert len(again.units()) == len(found.units()) > 0
+    with pytest.raises(SettingsError, match=r"num_models: null \(run\) -> 40 \(now\)"):
+        search("hyperband", store, num_models=40).fit(data)
 
 
 def test_what_cannot_be_extended_is_refused_and_nothing_is_lost(make_rows: Any) -> None:

@@ -15,9 +15,10 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
-from hopyard.errors import SpaceError, UsageError, missing_extra
+from hopyard.errors import MissingExtraError, SpaceError, UsageError, missing_extra
 from hopyard.search.base import Create, Operation, Searcher, Stop
 from hopyard.search.points import check_point, draw, key_of, points
 from hopyard.search.proposers import DifferentPoints
@@ -31,7 +32,7 @@ except ImportError as error:
 
 import numpy as np
 from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, CmaEsSampler, GridSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
@@ -124,6 +125,8 @@ class OptunaPoints(DifferentPoints):
                 point: dict[str, Any] = _suggested(asked, self.space, "")
             except Exception as error:
                 name = type(self._study.sampler).__name__
+                if isinstance(error, ModuleNotFoundError):
+                    raise _missing(name, str(error.name)) from None
                 raise UsageError(
                     f"Optuna's {name} proposed no point: {error} Give another sampler, or a space that {name} takes."
                 ) from error
@@ -218,7 +221,10 @@ def seeded_sampler(sampler: Any, seed: int, space: Mapping[str, Any]) -> BaseSam
 
     Raises:
         UsageError: it cannot be seeded; says what to write.
+        MissingExtraError: it needs a package that is not installed.
     """
+    if find_spec("cmaes") is None and (sampler is CmaEsSampler or isinstance(sampler, CmaEsSampler)):
+        raise _missing("CmaEsSampler", "cmaes")  # which Optuna imports once the first trials have ended
     if sampler is None or sampler is TPESampler:
         return TPESampler(
             multivariate=True, group=_is_conditional(space), constant_liar=True, seed=seed % 2**32
@@ -250,6 +256,13 @@ def seeded_sampler(sampler: Any, seed: int, space: Mapping[str, Any]) -> BaseSam
     raise UsageError(
         f"sampler is {sampler!r}, but must be an object or a class of optuna.samplers, or a function of a seed that "
         "returns an object. Write sampler=optuna.samplers.TPESampler()."
+    )
+
+
+def _missing(sampler: str, package: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"Optuna's {sampler} needs the package {package!r}, which is not installed. Install it with: "
+        f"pip install {package}"
     )
 
 

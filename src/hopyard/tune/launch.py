@@ -381,7 +381,11 @@ def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]
     Raises:
         SettingsError: other settings have changed.
     """
-    grown = {name: new[name] for name in _EXTENDABLE if name in old and new[name] > old[name]}
+    grown = {
+        name: new[name]
+        for name in _EXTENDABLE
+        if None not in (old.get(name), new.get(name)) and new[name] > old[name]
+    }
     if any(old[name] != new[name] for name in _SHAPE_THE_DATA):
         old = {**old, "data": new["data"]}  # it differs because of them: they are what to name
     differences = what_differs({**old, **grown}, new)
