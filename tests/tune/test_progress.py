@@ -14,13 +14,16 @@ from hopyard.tune.progress import MOST_ROWS, Progress
 class Screen:
     """A run of made-up records, and the table that shows it."""
 
-    def __init__(self, mode: str = "max", epochs: int = 2) -> None:
+    def __init__(self, mode: str = "max", epochs: int = 2, layout: Any = None, settings: Any = None) -> None:
         self.text = io.StringIO()
         console = Console(file=self.text, force_terminal=False, width=120, height=60)
         self.progress = Progress(console=console)
         self.state = RunState()
         self.console = console
-        header = {"run_id": "r", "layout": {"train": 1, "validate": 1}, "num_epochs": epochs, "settings": {}}
+        header = {
+            "run_id": "r", "layout": layout or {"train": 1, "validate": 1}, "num_epochs": epochs,
+            "settings": settings or {},
+        }  # fmt: skip
         self.apply({"r": "run", **header, "metric": {"key": "val_accuracy", "mode": mode}})
         self.apply({"r": "session", "offset": 0.0, "workers": 2, "backend": "local"})
 
@@ -111,3 +114,47 @@ def test_of_trials_that_fail_alike_only_the_first_is_shown_with_its_traceback() 
     assert "trial 0 {'lr': 0.0} failed: ValueError: too wide" in said
     assert "failed like trial 0: ValueError: too wide\n" in said
     assert [number for number in range(3) if f"in estimator {number}" in said] == [0, 2]
+
+
+def test_rungs_within_epochs_waiting_trials_and_copies_are_shown_as_what_they_are() -> None:
+    screen = Screen(
+        "min", epochs=2, layout={"train": 4, "validate": 1}, settings={"kind": "asha", "num_models": 2}
+    )
+    screen.trial(0)
+    part = {"digest": "0", "files": [], "nbytes": 0}
+    unit = {"r": "unit", "t": [0], "e": 0, "p": 0, "w": 1, "to": 1, "a": 0.0, "z": 1.0}
+    state = {**part, "parts": {"model": part}}
+    screen.apply(
+        {**unit, "ph": "train", "v": 0, "n": 0, "last": True, "s": [state], "m": [{"loss": [1.0, 2.0]}]}
+    )
+    assert "1 running" in screen.lines()[0]
+    metrics = {"values": {"accuracy": 0.75}}
+    screen.apply({**unit, "ph": "validate", "v": 1, "n": 1, "last": True, "s": [None], "m": [metrics]})
+    headline, _, row = screen.lines()
+    assert headline == "run r on 2 local workers: 1 training units, 0 s; 1 waiting"
+    assert row.split() == ["0", "0.25", "0.5000", "0.7500", "waiting", "lr=0"]
+    screen.apply({"r": "trial", "n": 1, "params": {"lr": 0.5}, "g": 0, "source": 0})
+    assert screen.lines()[3].split() == ["1", "0.25", "lr=0.5", "(copy", "of", "0)"]
+    assert "1 training units" in screen.lines()[0], "the copy has trained nothing itself"
+    screen.apply({"r": "end", "t": 0, "status": "stopped"})
+    assert "0.7500" in screen.lines()[2], "what was measured stays"
+    said = screen.text.getvalue().splitlines()
+    assert said[1:] == [
+        "trial 0 lr=0  epoch 0.25/2  train_loss 0.5  val_accuracy 0.75",
+        "trial 1 begins as a copy of trial 0",
+        "trial 0 is stopped after 0.25 epochs",
+    ]
+
+
+def test_a_larger_budget_and_trials_to_come_are_counted() -> None:
+    screen = Screen(epochs=2, settings={"kind": "random", "num_models": 5})
+    screen.trial(0)
+    assert "0 of 10 training units" in screen.lines()[0]
+    budget = {"num_epochs": 3, "num_models": 6}
+    screen.apply({"r": "extend", **budget, "settings": {"kind": "random", **budget}, "c": 1})
+    assert "0 of 18 training units" in screen.lines()[0]
+    screen.apply({"r": "control", "c": 2, "do": "pause"})
+    assert "paused, 0 of 18" in screen.lines()[0]
+    screen.apply({"r": "control", "c": 3, "do": "pause", "refused": "no"})
+    screen.apply({"r": "control", "c": 4, "do": "resume"})
+    assert "paused" not in screen.lines()[0]

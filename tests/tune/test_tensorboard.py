@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from tensorboard.plugins.hparams.backend_context import Context
 
 from hopyard.storage import LocalStore
-from hopyard.tune import Callback, hp_choice
+from hopyard.tune import ASHA, PBT, Callback, hp_choice
 
 
 class StopAfter(Callback):
@@ -86,3 +86,30 @@ def test_the_hyperparameters_of_all_trials_of_all_runs_are_found(
     names = {info.name.tag for info in experiment.metric_infos}
     assert {"train_loss", "val_loss", "val_accuracy"} <= names
     assert set(metadata) == {f"{run.run_id}/{trial:05d}" for run in runs for trial in range(2)}
+
+
+def test_a_trial_that_ends_within_an_epoch_has_a_last_point_for_its_part_of_it(
+    search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    asha = {"num_models": 4, "num_epochs": 2, "num_partitions": 4, "divisor": 2}
+    model = search(LocalStore(tmp_path), kind=ASHA, **asha).fit(make_rows())
+    parts = [trial for trial in model.run.state.trials.values() if len(trial.ended_at) > trial.epochs]
+    assert parts, "some trial should have been stopped within an epoch"
+    for trial in parts:
+        folder = tmp_path / "logs" / model.run_id / f"{trial.number:05d}"
+        assert points(folder) == expected(trial.history)
+        table = model.trials().set_index("number").loc[trial.number]
+        assert table["epochs"] == trial.progress.trained / 4
+        assert table["state"] == "stopped"
+
+
+def test_the_points_of_a_copy_go_on_from_its_source(search: Any, make_rows: Any, tmp_path: Path) -> None:
+    pbt = {"num_models": 4, "num_epochs": 2, "truncate_fraction": 0.25}
+    model = search(LocalStore(tmp_path), kind=PBT, **pbt).fit(make_rows())
+    [copy] = [trial for trial in model.run.state.trials.values() if trial.source is not None]
+    folder = tmp_path / "logs" / model.run_id / f"{copy.number:05d}"
+    [(step, value)] = points(folder)["val_loss"]
+    assert (step, value) == (2, float(np.float32(copy.history["val_loss"][0])))
+    table = model.trials().set_index("number")
+    assert table["source"].dropna().to_dict() == {copy.number: copy.source}
+    assert table["epochs"][copy.number] == 1

@@ -91,9 +91,10 @@ class Run:
             return self.model(self.state.best)
         errors = [trial.error for trial in self.failures() if trial.error is not None]
         if self.status != "completed":
+            more = ", without time_budget or with a larger one," if self.status == "time budget" else ""
             raise RunInterruptedError(
                 f"run {self.run_id} has no model so far: none of its {len(self.state.trials)} trials has ended an "
-                "epoch. Run the same script again, without time_budget or with a larger one, to go on."
+                f"epoch. Run the same script again{more} to go on."
             )
         first = errors[0].describe() if errors else f"{self.state.metric.key} was no number in any epoch."
         raise TrialError(
