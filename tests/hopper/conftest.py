@@ -16,11 +16,11 @@ from hopyard.backend import Backend
 from hopyard.errors import Evidence, WorkerLostError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import Hopper
-from hopyard.hopper.work import Options
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.scheduler import Unit
 from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.search import FullLength, Patience, RandomPoints, Searcher, hp_uniform
 from hopyard.storage import Store
@@ -105,7 +105,15 @@ class Work:
         carried = progress.carried
         return visit, (
             Visit(
-                self.store, trial.number, x, unit, progress.state, progress.home, save, carried, self.behaviour
+                self.store,
+                trial.number,
+                x,
+                unit,
+                progress.state,
+                progress.home,
+                save,
+                carried,
+                self.behaviour,
             ),
         )
 
@@ -141,7 +149,9 @@ class Game:
                 first = self.header()
                 journal.append(first)
                 known = [first]
-            decisions = Decisions(state, self.searcher(first["settings"]["num_models"], first["num_epochs"]), 3)
+            decisions = Decisions(
+                state, self.searcher(first["settings"]["num_models"], first["num_epochs"]), 3
+            )
             pending = replay(known, state, decisions)
             pending += self.extension(state)
             observers = [self.on_record] if self.on_record else []

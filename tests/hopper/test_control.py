@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hopyard.errors import NotFoundError, UsageError
-from hopyard.hopper.control import pending, request
+from hopyard.errors import NotFoundError, SettingsError, UsageError
+from hopyard.hopper.control import larger_budget, pending, request
 from hopyard.hopper.journal import Journal
 from hopyard.storage import LocalStore, MemoryStore, Store
 
@@ -100,3 +100,23 @@ def test_commands_of_several_terminals_all_arrive_once_and_in_one_order(tmp_path
     assert sorted(found) == list(range(1, 31))
     for me, mine in enumerate(numbers):
         assert [found[int(number)]["trial"] for number in mine] == [100 * me + n for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "has", "gets"),
+    [
+        ({"num_models": 9, "num_epochs": None}, (4, 2), (9, 2)),
+        ({"num_epochs": 3}, (4, 2), (4, 3)),
+        ({"num_models": 4}, (4, 2), (4, 2)),
+        ({"num_models": 9}, (None, 2), (9, 2)),
+        ({"num_epochs": 3}, (None, 2), (None, 3)),
+    ],
+)
+def test_a_larger_budget_leaves_as_it_is_what_is_not_asked_for(asked: Any, has: Any, gets: Any) -> None:
+    assert larger_budget({"do": "extend", **asked}, *has) == gets
+
+
+@pytest.mark.parametrize("asked", [{"num_models": 3}, {"num_epochs": 1}, {"num_models": 9, "num_epochs": 1}])
+def test_a_budget_cannot_shrink(asked: Any) -> None:
+    with pytest.raises(SettingsError, match="has num_models=4 and num_epochs=2; a budget can only grow"):
+        larger_budget({"do": "extend", **asked}, 4, 2)

@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 
 from hopyard.backend import InlineBackend
-from hopyard.errors import Evidence, SettingsError, StorageError, StorageFullError, TrialError
+from hopyard.errors import (
+    Evidence,
+    MetricError,
+    SettingsError,
+    StorageError,
+    StorageFullError,
+    TrialError,
+)
+from hopyard.hopper.control import request
 from hopyard.hopper.history import broken_rules
 from hopyard.hopper.work import Options
+from hopyard.search import FullLength, InVirtualTime, RandomPoints, Searcher, hp_uniform
+from hopyard.search.asha import Asha
 from hopyard.storage import MemoryStore
 
 
@@ -128,3 +138,94 @@ def test_the_times_of_a_run_go_on_from_driver_to_driver_whatever_their_clocks_sa
     assert times[-1][1] < 10 * state.units
     assert all(trial.ended_at == sorted(trial.ended_at) for trial in state.trials.values())
     assert broken_rules(run.records()) == []
+
+
+def asha() -> Searcher:
+    return InVirtualTime(Asha(RandomPoints({"x": hp_uniform(0, 1)}, 1), 12, [2, 3, 6], 2, max_concurrent=4))
+
+
+def one_by_one() -> Searcher:
+    return FullLength(RandomPoints({"x": hp_uniform(0, 1)}, 1), 5, 6, max_concurrent=1)
+
+
+@pytest.mark.parametrize(("make_searcher", "num_models"), [(asha, 12), (one_by_one, 5)])
+def test_trials_that_were_begun_because_others_failed_alike_are_forgotten_with_the_failures(
+    make_searcher: Any, num_models: int, game: Any, result_of: Any
+) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend(), num_models, make_searcher=make_searcher).play())
+    run = game(MemoryStore(), InlineBackend(), num_models, make_searcher=make_searcher)
+    for _ in range(2):
+        run.behaviour = lambda request: Evidence("KeyError", "'x'")
+        with pytest.raises(TrialError, match="the first 3 trials fail alike"):
+            run.play()
+    run.behaviour = None
+    for record in (2, 3, 5, 9):
+        stop_at(run, record)
+    assert result_of(run.play()) == expected
+    assert result_of(run.play()) == expected
+
+
+class Misnaming(InlineBackend):
+    """Its units measure another metric than the one that decides."""
+
+    def submit(self, *args: Any) -> Any:
+        future = super().submit(*args)
+        [metrics] = future.result().metrics
+        if "values" in metrics:
+            metrics["values"] = {"los": metrics["values"]["loss"]}
+        return future
+
+
+def test_an_evaluation_metric_that_is_not_measured_is_named_at_once_and_costs_nothing(
+    game: Any, result_of: Any
+) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+    run = game(MemoryStore(), Misnaming())
+    for _ in range(2):
+        with pytest.raises(
+            MetricError, match=r"val_loss .* measured: \['train_loss', 'val_los'\]; did you mean"
+        ):
+            run.play()
+    run.backend = InlineBackend()
+    assert result_of(run.play()) == expected
+
+
+def test_a_trial_that_was_to_train_on_and_is_stopped_by_a_user_gives_its_place_to_the_next(game: Any) -> None:
+    def make_searcher() -> Searcher:
+        return FullLength(RandomPoints({"x": hp_uniform(0, 1)}, 1), 3, 3, max_concurrent=1)
+
+    store = MemoryStore()
+    game(store, InlineBackend(), 3, 1, make_searcher=make_searcher).play()
+    run = game(store, InlineBackend(), 3, 2, make_searcher=make_searcher)
+
+    def stop_one(state: Any, record: Any) -> None:
+        if record["r"] == "extend":
+            request(store, {"do": "stop", "trial": 1})
+
+    run.on_record = stop_one
+    for _ in range(2):  # and once more, from its journal
+        state = run.play()
+        assert [t.status for t in state.trials.values()] == ["completed", "stopped", "completed"]
+        assert [t.epochs for t in state.trials.values()] == [2, 1, 2]
+
+
+def test_a_budget_that_ends_with_the_last_trial_does_not_leave_the_run_unfinished(game: Any) -> None:
+    seconds = iter([0.0])
+    run = game(
+        MemoryStore(),
+        InlineBackend(),
+        1,
+        1,
+        options=Options(time_budget=9.0),
+        clock=lambda: next(seconds, now[0]),
+    )
+    now = [0.0]
+
+    def pass_time(request: Any) -> None:
+        if request.unit.phase == "validate" and request.unit.last:
+            now[0] = 10.0
+
+    run.behaviour = pass_time
+    state = run.play()
+    assert [t.status for t in state.trials.values()] == ["completed"]
+    assert state.finished == "completed"

@@ -12,9 +12,9 @@ import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.hopper.history import broken_rules
-from hopyard.hopper.work import Options
 from hopyard.hopper.retention import Retention
 from hopyard.hopper.state import Best, Progress, RunState, TrialState
+from hopyard.hopper.work import Options
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, MemoryStore, Store
 
@@ -216,3 +216,24 @@ def test_keep_best_keeps_the_best_ended_trials_and_the_weights_of_the_best(seed:
     before = set(files.there())
     Retention(files.store, files.state, "best", keep_n).sweep()
     assert set(files.there()) == before
+
+
+def test_a_kept_trial_that_trains_on_is_counted_once_among_the_best() -> None:
+    files = Files("best", keep_n=2)
+
+    def end(number: int, value: float) -> None:
+        trial = files.trial(number)
+        trial.best = Best(1, value, files.save(number, f"best-{number}-{value}"), {})
+        files.state.best = files.state.ranked()[0].number
+        trial.status = "completed"
+        files.changed(number)
+
+    for number, values in enumerate([(0.3, 0.1), (0.4, 0.35)]):
+        files.commit(number, f"state-{number}")
+        end(number, values[0])
+    for number in (0, 1):  # the budget has grown
+        files.trial(number).status = "running"
+    end(0, 0.1)
+    end(1, 0.35)
+    files.retention.delete(files.record, lambda trial: False)
+    assert {"00000/state-0", "00001/state-1"} <= set(files.there())

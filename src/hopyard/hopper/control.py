@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from hopyard.errors import NotFoundError, RunHeldError, UsageError, nearest
+from hopyard.errors import NotFoundError, RunHeldError, SettingsError, UsageError, nearest
 from hopyard.hopper.journal import has_records
 from hopyard.objects import NumberedLog
 from hopyard.storage import Store
@@ -78,6 +78,21 @@ def pending(store: Store, after: int) -> list[tuple[int, Command]]:
         if isinstance(command, dict) and not _problem(command):
             found.append((number, command))
     return found
+
+
+def larger_budget(command: Command, num_models: int | None, num_epochs: int) -> tuple[int | None, int]:
+    """The num_models and num_epochs that an ``extend`` command asks for, of a run that has these now.
+
+    Raises:
+        SettingsError: one of them is less.
+    """
+    models, epochs = command.get("num_models") or num_models, command.get("num_epochs") or num_epochs
+    if epochs < num_epochs or (models or 0) < (num_models or 0):
+        raise SettingsError(
+            f"num_models={models} and num_epochs={epochs} are asked for, but the run has num_models={num_models} and "
+            f"num_epochs={num_epochs}; a budget can only grow."
+        )
+    return models, epochs
 
 
 def _problem(command: Mapping[str, Any]) -> str | None:

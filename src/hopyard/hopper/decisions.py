@@ -29,7 +29,6 @@ class Decisions:
         self._state, self._searcher, self._groups = state, searcher, order_groups
         self.targets: dict[int, int] = {}
         self._allowed: list[int] = []
-        self._stopped: set[int] = set()
         self._extension: tuple[tuple[int | None, int], list[Operation]] | None = None
 
     def start(self) -> list[Record]:
@@ -40,7 +39,8 @@ class Decisions:
         """The records that follow from one that has just been applied."""
         if record["r"] == "end":
             self.targets.pop(record["t"], None)
-            return [] if record["t"] in self._stopped else self._records(self._searcher.exited(record["t"]))
+            by_searcher = _decision_key(record) is not None
+            return [] if by_searcher else self._records(self._searcher.exited(record["t"]))
         if record["r"] == "extend":
             return self._after_extension(record)
         found: list[Record] = []
@@ -62,7 +62,32 @@ class Decisions:
         budget = num_models, num_epochs * self._state.layout.train
         operations = self._searcher.extend(*budget)
         self._extension = budget, operations
-        return [each.trial for each in operations if isinstance(each, Train) and each.trial in self._state.trials]
+        return [
+            each.trial for each in operations if isinstance(each, Train) and each.trial in self._state.trials
+        ]
+
+    def check_measured(self, record: Record) -> None:
+        """Whether a trial's validation has what decides. To be asked before the unit record is applied: what is
+        not in the journal is done again.
+
+        Raises:
+            MetricError: the evaluation metric is missing; names what there is.
+        """
+        key = self._state.metric.key
+        for number, metrics in zip(record["t"], record["m"], strict=True):
+            trial = self._state.trials[number]
+            measured = {f"val_{name}" for name in metrics.get("values", ())}
+            visits = [each for _, each in trial.progress.train]
+            if not self._state.layout.validate:
+                visits.append(metrics)
+            measured |= {f"train_{name}" for each in visits for name in each}
+            ends = "values" in metrics or (not self._state.layout.validate and record["last"])
+            if ends and key not in measured and key not in trial.history:
+                raise MetricError(
+                    f"the evaluation metric {key} is not among what trial {number} measured: {sorted(measured)}"
+                    f"{nearest(key, measured, '.')} Name one of these as evaluation_metric, or let the estimator "
+                    "measure it: nothing is lost, and the run goes on from here once it does."
+                )
 
     def take_allowed(self) -> list[int]:
         """Trials whose targets have changed since the last call."""
@@ -83,20 +108,8 @@ class Decisions:
     def _after_validation(self, trial: TrialState) -> list[Record]:
         metric = self._state.metric
         value = trial.measured(metric.key)
-        if math.isnan(value):
-            self._check_measured(trial)
         told = math.inf if math.isnan(value) else metric.smaller_is_better(value)
         return self._records(self._searcher.validated(trial.number, trial.progress.trained, told))
-
-    def _check_measured(self, trial: TrialState) -> None:
-        measured = [*trial.history, *(trial.rung[1] if trial.rung else ())]
-        key = self._state.metric.key
-        if key not in measured:
-            raise MetricError(
-                f"the evaluation metric {key} is not among what trial {trial.number} measured: {sorted(set(measured))}"
-                f"{nearest(key, measured, '.')} Name one of these as evaluation_metric, or let the estimator measure it: "
-                "nothing is lost, and the run goes on from here once it does."
-            )
 
     def _records(self, operations: Iterable[Operation]) -> list[Record]:
         records: list[Record] = []
@@ -110,10 +123,8 @@ class Decisions:
             elif isinstance(operation, Train):
                 self.targets[number] = operation.visits
                 self._allowed.append(number)
-                self._stopped.discard(number)
             else:
                 records.append({"r": "end", "t": number, "status": self._status_of(number)})
-                self._stopped.add(number)
         return records
 
     def _status_of(self, number: int) -> str:
@@ -134,9 +145,12 @@ def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> 
     Raises:
         SettingsError: the searcher now decides differently from what the journal holds.
     """
-    taken_back = _taken_back(records)
+    void = _void(records)
     expected: dict[tuple[str, int], Record] = {}
     for index, record in enumerate(records):
+        if index in void:
+            state.apply(record)
+            continue
         key = _decision_key(record)
         if key in expected:
             _check_same(expected.pop(key), record)
@@ -148,23 +162,28 @@ def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> 
         state.apply(record)
         if record["r"] == "extend":
             _drop_completions(expected)
-        if index in taken_back:
-            continue
         following = decisions.start() if record["r"] == "run" else decisions.after(record)
         expected.update((key, found) for found in following if (key := _decision_key(found)) is not None)
     return list(expected.values())
 
 
-def _taken_back(records: Iterable[Record]) -> set[int]:
-    """Indices of the records by which a trial failed that goes on later (``back``)."""
-    taken_back: set[int] = set()
+def _void(records: Iterable[Record]) -> set[int]:
+    """Indices of the records that a later one takes ``back``: a trial's failure, and all of a trial that it forgets,
+    since it followed from failures. The searcher never hears of these."""
+    void: set[int] = set()
     failed: dict[int, int] = {}
+    begun: dict[int, list[int]] = {}
     for index, record in enumerate(records):
-        if record["r"] == "end" and record["status"] == "failed":
-            failed[record["t"]] = index
+        if record["r"] == "trial":
+            begun[record["n"]] = [index]
+        elif record["r"] == "end":
+            begun[record["t"]].append(index)
+            if record["status"] == "failed":
+                failed[record["t"]] = index
         elif record["r"] == "back":
-            taken_back.update(failed[number] for number in record["t"] if number in failed)
-    return taken_back
+            void.update(failed[number] for number in record["t"] if number in failed)
+            void.update(index for number in record.get("forget", ()) for index in begun[number])
+    return void
 
 
 def _drop_completions(expected: dict[tuple[str, int], Record]) -> None:

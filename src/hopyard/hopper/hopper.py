@@ -30,7 +30,7 @@ from hopyard.errors import (
     UnitTimeoutError,
     WorkerLostError,
 )
-from hopyard.hopper.control import Command
+from hopyard.hopper.control import Command, larger_budget
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.orders import rotating_order
@@ -116,7 +116,9 @@ class Hopper:
         self._may_stay_resident = homes is None and options.checkpoint_every != "unit"
         self._saved_at: dict[int, float] = {}
         self._must_save: set[int] = set()
-        self._failures: list[Evidence] = []
+        self._failures: list[tuple[int, Evidence]] = []
+        self._before_failures = 0
+        """How many trials there were before the first failure."""
         self._shown: set[tuple[type[Exception], str, int | None]] = set()
         self._timer: threading.Timer | None = None
         self._stopping: str | None = None
@@ -180,7 +182,8 @@ class Hopper:
         self._start(self._scheduler.resume())
 
     def _finish(self) -> str:
-        status = self._stopping or "completed"
+        goes_on = any(trial.running for trial in self._state.trials.values())
+        status = self._stopping if self._stopping and goes_on else "completed"
         self._journal.flush()
         self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
         if self._left_behind:
@@ -251,6 +254,7 @@ class Hopper:
         if trains and state is not None:
             self._saved_at[unit.pack] = record["z"]
         self._space_again()
+        self._decisions.check_measured(record)
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
         # starts nothing more.
         self._commit(record)
@@ -371,33 +375,30 @@ class Hopper:
         self._start(self._scheduler.worker_up(start.worker))
 
     def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:
+        if not self._failures:
+            self._before_failures = len(self._state.trials)
         for error in errors:
             if error is not None:
                 found = Evidence(**(error.to_json() | {"worker": start.worker}))
-                self._failures.append(found)
-                self._commit(
-                    {
-                        "r": "end",
-                        "t": start.unit.pack,
-                        "status": "failed",
-                        "error": found.to_json(),
-                        "z": self._now(),
-                    }
-                )
+                self._failures.append((start.unit.pack, found))
+                failed = {"r": "end", "t": start.unit.pack, "status": "failed", "error": found.to_json()}
+                self._commit(failed | {"z": self._now()})
         self._raise_if_all_fail_alike()
 
     def _raise_if_all_fail_alike(self) -> None:
         failed, trials = self._failures, self._state.trials
         if self._state.units or len(failed) < min(ALIKE, len(trials)):
             return
-        if len({(evidence.kind, evidence.message) for evidence in failed}) == 1:
-            numbers = [trial.number for trial in trials.values() if trial.status == "failed"]
-            self._commit({"r": "back", "t": numbers, "why": "all fail alike, before any unit is done"})
+        if len({(evidence.kind, evidence.message) for _, evidence in failed}) == 1:
+            before = self._before_failures
+            numbers = [number for number, _ in failed if number < before]
+            forget = [number for number in trials if number >= before]
+            self._commit({"r": "back", "t": numbers, "why": "all fail alike", "forget": forget})
             who = f"the first {len(failed)} trials fail alike" if len(failed) > 1 else "the only trial fails"
             raise TrialError(
                 f"{who}, before any unit is done, so the run stops. "
-                f"Mend what they share and run it again.\n{failed[0].describe()}",
-                failed[0],
+                f"Mend what they share and run it again.\n{failed[0][1].describe()}",
+                failed[0][1],
             )
 
     def _observe(self, observer: Observer, record: Record) -> None:
@@ -459,15 +460,15 @@ class Hopper:
             self._resume()
 
     def _extend_as_asked(self, number: int, command: Command) -> None:
-        header = self._state.header
-        known = {"num_models": header["settings"].get("num_models"), "num_epochs": header["num_epochs"]}
-        asked = {name: command.get(name) or value for name, value in known.items()}
+        settings = self._state.header["settings"]
         try:
-            if any(value is not None and value < (known[name] or 0) for name, value in asked.items()):
-                raise SettingsError(f"{asked} is less than the run's {known}; a budget can only grow.")
-            check_states_are_kept(self._store, self._state, asked["num_epochs"])
-            settings = header["settings"] | {name: value for name, value in asked.items() if value}
-            self.extend(asked["num_models"], asked["num_epochs"], settings, c=number)
+            num_models, num_epochs = larger_budget(
+                command, settings.get("num_models"), self._state.num_epochs
+            )
+            check_states_are_kept(self._store, self._state, num_epochs)
+            if "num_models" in settings:
+                settings = settings | {"num_models": num_models}
+            self.extend(num_models, num_epochs, settings | {"num_epochs": num_epochs}, c=number)
         except SettingsError as error:
             self._refuse(number, command, str(error))
 

@@ -87,6 +87,7 @@ class Retention:
             self._look_again(self._state.trials[lender], record)
         ended = self._best_ended
         if self._keep == "best" and not trial.running and trial.best is not None:
+            ended[:] = [other for other in ended if other[1] != trial.number]  # it trained on since
             bisect.insort(ended, (self._state.rank(trial), trial.number))
         self._look_again(trial, record)
         for _, number in ended[self._keep_n :]:

@@ -13,11 +13,12 @@ Records::
     {"r": "trial", "n", "params", "g", "source"}                         a trial begins
     {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "to", "last", "a", "z", "s", "m", "rows", "written"}
     {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
-    {"r": "back", "t", "why"}                                            trials go on from what is durable
+    {"r": "back", "t", "why", "forget"}                                  trials go on from what is durable
     {"r": "end", "t", "status", "error", "by"}                           a trial ended
     {"r": "finish", "status", "trials", "best"}                          the run ended
 
-A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``.
+A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``. Trials to
+``forget`` were begun because others had failed, and had done nothing.
 In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done
 before, train units that they were allowed, whether the last of its phase before or in a validation, start and end in
 seconds since the run began, states (references, or null when resident or unchanged), metrics. Version 0.1.0 wrote
@@ -295,6 +296,8 @@ class RunState:
             trial.progress = trial.durable
             if trial.status == "failed":
                 trial.status, trial.error = "running", None
+        for number in record.get("forget", ()):
+            del self.trials[number]
 
     def _apply_end(self, record: Record) -> None:
         trial = self.trials[record["t"]]
