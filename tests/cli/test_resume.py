@@ -31,7 +31,7 @@ def test_a_killed_script_is_started_again_where_it_was_and_ends_in_the_same_resu
     """Also one that says ``fresh=True``: what was begun afresh is what goes on."""
     assert python("search.py", "--fresh", cwd=script).returncode == -signal.SIGKILL
     killed = only_run(script)
-    assert killed.status == "unfinished"
+    assert killed.status == "interrupted"
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     described = hopyard("run", "describe", str(script / "store"), killed.run_id, cwd=elsewhere)
     assert f"hopyard run resume {script / 'store'} {killed.run_id}" in described.stdout
@@ -50,7 +50,7 @@ def test_a_script_that_makes_another_run_now_is_an_error_that_says_so(killed: Pa
     [other] = set(list_runs(LocalStore(killed / "store"))) - {run_id}
     shutil.rmtree(killed / "store/runs" / other)
     assert resumed.returncode == 1
-    assert f"the command ended, but run {run_id} is still unfinished" in resumed.stderr
+    assert f"the command ended, but run {run_id} is still interrupted" in resumed.stderr
     assert "Traceback" not in resumed.stderr.partition("the command ended")[2]
 
 
