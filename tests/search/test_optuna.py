@@ -20,6 +20,8 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from hopyard.errors import MissingExtraError, SpaceError, UsageError
 from hopyard.search import (
     FullLength,
+    InVirtualTime,
+    Patience,
     Proposer,
     RandomPoints,
     Searcher,
@@ -277,6 +279,20 @@ def test_only_equally_long_trials_are_complete() -> None:
     proposer.observed(3, 2, math.inf)
     assert states(proposer) == [("PRUNED", 0.5), ("COMPLETE", 0.2), ("FAIL", None), ("PRUNED", math.inf)]
     assert proposer._study.get_trials()[1].intermediate_values == {2: 0.3, 4: 0.2}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_sampler_learns_the_last_value_of_trials_that_were_stopped_early(wrapped: bool) -> None:
+    proposer = OptunaPoints(SPACE)
+    inner: Searcher = FullLength(proposer, 3, 12, max_concurrent=1)
+    if wrapped:
+        inner = InVirtualTime(OptunaPruning(inner, optuna.pruners.NopPruner(), 4))
+    played = play(
+        Patience(inner, 1, 4), 12, lambda trial, visits: visits / 4 if trial else -visits, failing={2}
+    )
+    assert played.ends == {0: "completed", 1: "stopped", 2: "exited"}
+    assert states(proposer) == [("COMPLETE", -12), ("PRUNED", 2), ("FAIL", None)]
+    assert proposer._study.get_trials()[1].intermediate_values == {8: 2}
 
 
 def test_optunas_logging_stays_as_it_was_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

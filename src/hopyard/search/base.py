@@ -11,8 +11,8 @@ Rules that every implementation must keep (``search.testing`` checks them):
   ``validated`` is told, once: the searcher says ``Train`` with a greater number, or ``Stop``, then or
   in the answer to any later call. A trial that waits costs nothing but its state.
 * **Ends.** A trial ends by ``Stop``, which may only be said of one that waits, or by itself or a user:
-  then ``exited`` is told. Nothing more is said of a trial that has ended. When no trial may train
-  and no operation is returned, the search is over, and every trial must have ended.
+  then ``exited`` (or ``stopped_early``) is told. Nothing more is said of a trial that has ended. When no trial may
+  train and no operation is returned, the search is over, and every trial must have ended.
 * **Copies.** ``Create(trial, params, source)`` begins a trial with the state and the visits that the trial
   ``source``, which waits, has made; ``Train`` counts these.
 """
@@ -76,6 +76,12 @@ class Searcher(ABC):
     @abstractmethod
     def exited(self, trial: int) -> list[Operation]:
         """``trial`` ended although the searcher did not say ``Stop``: it failed, or a user stopped it."""
+
+    def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
+        """``trial`` has exited because one who looks at it more often than this searcher stopped it (``EpochByEpoch``);
+        ``value`` is what it had reached after ``visits``, which the searcher may have been told before. What
+        learns from values should override this."""
+        return self.exited(trial)
 
     def extend(self, num_models: int | None, visits: int) -> list[Operation]:
         """The budget has grown: so many trials (None: as many as before), and so many visits of a trial, in all.

@@ -72,6 +72,11 @@ class FullLength(Searcher):
             self._again.remove(trial)
         return self._filled()
 
+    def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
+        if trial not in self._closed:
+            self._proposer.observed(trial, visits, value)
+        return self.exited(trial)
+
     def extend(self, num_models: int | None, visits: int) -> list[Operation]:
         num_models = self._num_models if num_models is None else num_models
         for name, before, now in (

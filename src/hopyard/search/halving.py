@@ -98,6 +98,10 @@ class Halving(Searcher):
         self._bracket_of.pop(trial).exited(trial)
         return [*self._stops(), *self._filled()]
 
+    def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
+        self._proposer.observed(trial, visits, value)
+        return self.exited(trial)
+
     def _has_room(self) -> bool:
         most = self._max_concurrent
         return most is None or sum(len(bracket.training) for bracket in self._brackets) < most

@@ -196,6 +196,10 @@ class OptunaPruning(EpochByEpoch):
         self._ended(trial, TrialState.FAIL)
         return super().exited(trial)
 
+    def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
+        self._ended(trial, TrialState.PRUNED)
+        return super().stopped_early(trial, visits, value)
+
     def _epochs(self, operations: list[Operation]) -> list[Operation]:
         said = super()._epochs(operations)
         for operation in said:

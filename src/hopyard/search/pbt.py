@@ -102,6 +102,10 @@ class Pbt(Searcher):
             self._queue.remove(trial)
         return self._go_on()
 
+    def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
+        self._proposer.observed(trial, visits, value)
+        return self.exited(trial)
+
     def _go_on(self) -> list[Operation]:
         """The next permissions of this round, or the next round if all have reported."""
         if self._training or self._queue or not self._params:

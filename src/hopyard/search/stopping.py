@@ -14,8 +14,8 @@ class EpochByEpoch(Searcher):
     that is nearer. ``stops`` is asked at the end of each epoch, and what it says goes before more training.
 
     The searcher hears of its own targets only. There a trial that is to be stopped is still the searcher's, which
-    may end it, copy it, or let it wait; it is stopped once it would train on, also by an extension. For the searcher
-    it has then exited.
+    may end it, copy it, or let it wait; it is stopped once it would train on, also by an extension. The searcher is
+    then told what it had reached (``stopped_early``).
     """
 
     def __init__(self, searcher: Searcher, epoch: int) -> None:
@@ -23,6 +23,7 @@ class EpochByEpoch(Searcher):
         self.epoch = positive("epoch", epoch)
         self._searcher = searcher
         self._visits: dict[int, int] = {}
+        self._value: dict[int, float] = {}
         self._target: dict[int, int] = {}
         self._stopping: set[int] = set()  # they are not let train on
 
@@ -35,7 +36,7 @@ class EpochByEpoch(Searcher):
         return self._epochs(self._searcher.start())
 
     def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
-        self._visits[trial] = visits
+        self._visits[trial], self._value[trial] = visits, value
         if visits % self.epoch == 0 and self.stops(trial, visits, value):
             self._stopping.add(trial)
         if visits >= self._target[trial]:
@@ -44,6 +45,9 @@ class EpochByEpoch(Searcher):
 
     def exited(self, trial: int) -> list[Operation]:
         return self._epochs(self._searcher.exited(trial))
+
+    def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
+        return self._epochs(self._searcher.stopped_early(trial, visits, value))
 
     def extend(self, num_models: int | None, visits: int) -> list[Operation]:
         return self._epochs(self._searcher.extend(num_models, visits))
@@ -60,7 +64,7 @@ class EpochByEpoch(Searcher):
             elif isinstance(operation, Train) and trial in self._stopping:
                 self._stopping.remove(trial)
                 operation = Stop(trial)
-                operations += self._searcher.exited(trial)
+                operations += self._searcher.stopped_early(trial, self._visits[trial], self._value[trial])
             elif isinstance(operation, Train):
                 self._target[trial] = operation.visits
                 end = (self._visits[trial] // self.epoch + 1) * self.epoch

@@ -24,6 +24,7 @@ import pytest
 from hopyard.errors import SettingsError, SpaceError
 from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train
 from hopyard.search.points import check_point, key_of
+from hopyard.search.stopping import Patience
 from hopyard.search.virtual import InVirtualTime
 
 Metric: TypeAlias = Callable[[int, int], float]
@@ -261,6 +262,22 @@ class SearcherTests(ABC):
         for leaving in ({0}, {1, 2}, range(1000)):
             for seed in (None, 5):
                 self.played(leaving=leaving, order_seed=seed)
+
+    def test_trials_that_are_stopped_early_never_stop_the_others(self) -> None:
+        """Their values do not become smaller, but for those of every third, so ``Patience`` stops the others."""
+        epoch = max(1, self.visits // 6)
+
+        def metric(trial: int, visits: int) -> float:
+            return falling(trial, visits) if trial % 3 == 0 else float(trial + visits)
+
+        def impatient() -> Searcher:
+            return Patience(self.searcher(), 1, epoch)
+
+        for seed in (None, 9):
+            played = play(impatient(), self.visits, metric, order_seed=seed)
+            assert shaken(lambda played=played: replay(impatient(), played.calls)) == played.answers  # type: ignore[misc]
+        first, other = (play(InVirtualTime(impatient()), self.visits, metric, order_seed=n) for n in (1, 2))
+        assert first.operations == other.operations
 
     def test_values_that_are_not_numbers_are_survived(self) -> None:
         for value in (math.nan, math.inf, -math.inf):

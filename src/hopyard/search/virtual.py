@@ -7,6 +7,8 @@ virtual time of 1. A trial that is let train at t to make k further visits is du
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from functools import partial
 
 from hopyard.search.base import Create, Operation, Searcher, Train
 
@@ -31,20 +33,22 @@ class InVirtualTime(Searcher):
         self._visits: dict[int, int] = {}  # made in all, as far as the searcher was told
         self._due: dict[int, int] = {}  # of the trials that train, as far as the searcher knows
         self._queue: list[tuple[int, int]] = []  # a heap of (due, trial), the same trials
-        self._arrived: dict[int, tuple[int, float] | None] = {}  # of these, the results; None: it exited
+        self._arrived: dict[
+            int, Callable[[], list[Operation]]
+        ] = {}  # of these, how the searcher will be told
 
     def start(self) -> list[Operation]:
         return self._noted(self._searcher.start())
 
     def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
-        self._arrived[trial] = visits, value
-        return self._told()
+        self._visits[trial] = visits
+        return self._in_turn(trial, partial(self._searcher.validated, trial, visits, value))
 
     def exited(self, trial: int) -> list[Operation]:
-        if trial not in self._due:  # it waits for the searcher, which can be told at once
-            return self._noted(self._searcher.exited(trial))
-        self._arrived[trial] = None
-        return self._told()
+        return self._in_turn(trial, partial(self._searcher.exited, trial))
+
+    def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
+        return self._in_turn(trial, partial(self._searcher.stopped_early, trial, visits, value))
 
     def extend(self, num_models: int | None, visits: int) -> list[Operation]:
         return self._noted(self._searcher.extend(num_models, visits))
@@ -54,18 +58,16 @@ class InVirtualTime(Searcher):
         for which the others wait."""
         return self._due.get(trial, 0)
 
-    def _told(self) -> list[Operation]:
-        """Tell the searcher of all results that nobody can come before any more."""
+    def _in_turn(self, trial: int, tell: Callable[[], list[Operation]]) -> list[Operation]:
+        """Tell the searcher of this and all other results that nobody can come before any more."""
+        if trial not in self._due:  # it waits for the searcher, which can be told at once
+            return self._noted(tell())
+        self._arrived[trial] = tell
         operations: list[Operation] = []
         while self._queue and self._queue[0][1] in self._arrived:
             self._now, trial = heapq.heappop(self._queue)
             del self._due[trial]
-            result = self._arrived.pop(trial)
-            if result is None:
-                operations += self._noted(self._searcher.exited(trial))
-            else:
-                self._visits[trial] = result[0]
-                operations += self._noted(self._searcher.validated(trial, *result))
+            operations += self._noted(self._arrived.pop(trial)())
         return operations
 
     def _noted(self, operations: list[Operation]) -> list[Operation]:
