@@ -1,4 +1,4 @@
-"""Steering a run from another terminal: a driver in a process of its own, whose units end only as the test lets them."""
+"""Steering a run from another terminal: a driver in a process of its own; the test lets each unit end."""
 
 from __future__ import annotations
 

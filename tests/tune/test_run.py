@@ -13,6 +13,7 @@ from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.tune import Callback, hp_choice, list_runs
+from hopyard.tune.listing import summary
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
@@ -39,6 +40,17 @@ def test_runs_are_listed_without_listing_what_they_hold(
     )
     assert list_runs(store) == ["a"]
     assert listed == ["runs/a/journal"]
+
+
+def test_a_run_that_has_ended_is_listed_by_its_first_and_last_record(
+    search: Any, make_rows: Any, monkeypatch: Any
+) -> None:
+    store = MemoryStore()
+    run = search(store, run_id="a").fit(make_rows()).run
+    monkeypatch.setattr("hopyard.tune.listing.read_records", None)
+    line = summary(store, "a")
+    assert (line.status, line.trials, line.metric, line.holder) == ("completed", 3, "val_accuracy", None)
+    assert line.best == run.best.info.value
 
 
 def test_a_run_tells_what_was_there_when_it_was_opened(search: Any, make_rows: Any) -> None:
