@@ -66,8 +66,8 @@ def ask(
         )
     who = ", ".join(f"{name} {held[name]}" for name in ("host", "pid", "since") if name in held)
     raise RunError(
-        f"the driver of run {run_id} ({who}) has not answered within {patience:g} s. It will {what} when it gets to it: "
-        "after the unit under way if it trains in its own process. If it hangs, take the run over "
+        f"the driver of run {run_id} ({who}) has not answered within {patience:g} s. It will {what} when it gets "
+        "to it: after the unit under way if it trains in its own process. If it hangs, take the run over "
         "by `hopyard run resume --take-over`."
     )
 

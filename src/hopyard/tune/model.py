@@ -121,8 +121,8 @@ class Model:
         return self._run
 
     def get_history(self) -> dict[str, list[float]]:
-        """One value an epoch for ``train_loss``, ``val_loss`` and each metric; if the trial ended within an epoch, a last
-        one for the part that it trained."""
+        """One value an epoch for ``train_loss``, ``val_loss`` and each metric; if the trial ended within an epoch, a
+        last one for the part that it trained."""
         return {name: list(values) for name, values in self.info.history.items()}
 
     def get_all_models(self) -> list[Model]:
