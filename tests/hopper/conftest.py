@@ -133,6 +133,9 @@ class Game:
     behaviour: Callable[[Visit], Any] | None = None
     make_searcher: Callable[[], Searcher] | None = None
     layout: dict[str, int] = field(default_factory=lambda: dict(LAYOUT))
+    metric: str = "val_loss"
+    extends: bool = True
+    """Whether a run that has another budget is given the one of the game."""
     on_record: Callable[[RunState, Record], None] | None = None
 
     def __post_init__(self) -> None:
@@ -181,13 +184,15 @@ class Game:
     def header(self) -> Record:
         fixed = {"run_id": "r", "layout": self.layout, "seed": 5, "order_groups": 3}
         budget = {"num_epochs": self.num_epochs, "settings": {"num_models": self.num_models}}
-        return {"r": "run", **fixed, **budget, "metric": {"key": "val_loss", "mode": "min"}}
+        return {"r": "run", **fixed, **budget, "metric": {"key": self.metric, "mode": "min"}}
 
     def extension(self, state: RunState) -> list[Record]:
         """What gives the run the budget that is asked for now."""
         settings = {"num_models": self.num_models}
         budget = {**settings, "num_epochs": self.num_epochs}
-        return [] if state.budgets[-1] == budget else [{"r": "extend", **budget, "settings": settings}]
+        if state.budgets[-1] == budget or not self.extends:
+            return []
+        return [{"r": "extend", **budget, "settings": settings}]
 
     def records(self) -> list[Record]:
         return list(read_records(self.store))

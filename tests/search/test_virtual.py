@@ -3,9 +3,7 @@ results arrive."""
 
 from __future__ import annotations
 
-import hashlib
 import heapq
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,72 +23,9 @@ from hopyard.search import (
     Train,
     hp_uniform,
 )
-from hopyard.search.testing import Call, SearcherTests, falling, play, replay
+from hopyard.search.testing import Chaotic, SearcherTests, falling, play, replay
 
-VISITS = 12
-
-
-class Chaotic(Searcher):
-    """Keeps the contract, and otherwise does anything: each answer is drawn from a digest of all it was told."""
-
-    def __init__(self, seed: int, num_models: int = 12) -> None:
-        self.told: list[Call] = []
-        self.digest = hashlib.blake2b(str(seed).encode())
-        self.num_models = num_models
-        self.visits: dict[int, int] = {}
-        self.training: set[int] = set()
-        self.waiting: set[int] = set()
-
-    def start(self) -> list[Operation]:
-        return self.answer("start")
-
-    def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
-        self.training.remove(trial)
-        self.waiting.add(trial)
-        self.visits[trial] = visits
-        return self.answer("validated", trial, visits, value)
-
-    def exited(self, trial: int) -> list[Operation]:
-        self.training.discard(trial)
-        self.waiting.discard(trial)
-        return self.answer("exited", trial)
-
-    def extend(self, num_models: int | None, visits: int) -> list[Operation]:
-        self.num_models = num_models or self.num_models
-        return self.answer("extend", num_models, visits)
-
-    def answer(self, *call: Any) -> list[Operation]:
-        self.told.append(call)
-        self.digest.update(repr(call).encode())
-        rng = random.Random(self.digest.digest())
-        said: list[Operation] = []
-        while True:
-            for trial in sorted(self.waiting):
-                self.decide(trial, rng, said)
-            while len(self.visits) < self.num_models and rng.random() < 0.5:
-                sources = [None, *sorted(t for t in self.waiting if self.visits[t] < VISITS)]
-                self.create(rng.choice(sources), rng, said)
-            if self.training or not (self.waiting or len(self.visits) < self.num_models):
-                return said
-
-    def create(self, source: int | None, rng: random.Random, said: list[Operation]) -> None:
-        trial = len(self.visits)
-        self.visits[trial] = 0 if source is None else self.visits[source]
-        said.append(Create(trial, {"x": rng.random()}, source))
-        self.train(trial, rng, said)
-
-    def decide(self, trial: int, rng: random.Random, said: list[Operation]) -> None:
-        choice = rng.choice(("wait", "wait", "train", "stop"))
-        if choice == "train" and self.visits[trial] < VISITS:
-            self.waiting.remove(trial)
-            self.train(trial, rng, said)
-        elif choice == "stop":
-            self.waiting.remove(trial)
-            said.append(Stop(trial))
-
-    def train(self, trial: int, rng: random.Random, said: list[Operation]) -> None:
-        said.append(Train(trial, rng.randint(self.visits[trial] + 1, VISITS)))
-        self.training.add(trial)
+VISITS = 12  # of trials of the chaotic searcher
 
 
 class TestChaotic(SearcherTests):
@@ -189,7 +124,7 @@ class Recording(FullLength):
 
     def __init__(self, num_models: int, visits: int) -> None:
         super().__init__(ListPoints([{"a": a} for a in range(100)]), num_models, visits)
-        self.told: list[Call] = []
+        self.told: list[tuple[Any, ...]] = []
 
     def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
         self.told.append((trial, visits))

@@ -11,6 +11,7 @@ Inherit in a test module and say how to make one::
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 from abc import ABC, abstractmethod
@@ -324,6 +325,74 @@ class SearcherTests(ABC):
             assert set(untroubled.params) <= set(played.params)
             assert max(played.visits.values()) <= self.extension[1]
             assert replay(self.searcher(), played.calls) == played.answers
+
+
+class Chaotic(Searcher):
+    """Keeps the contract, and otherwise does anything: each answer is drawn from a digest of all it was told. For tests
+    of what drives searchers. It can be given more trials, but not longer ones.
+    """
+
+    def __init__(self, seed: int, num_models: int = 12, longest: int = 12) -> None:
+        self.longest = longest
+        self.told: list[Call] = []
+        self.digest = hashlib.blake2b(str(seed).encode())
+        self.num_models = num_models
+        self.visits: dict[int, int] = {}
+        self.training: set[int] = set()
+        self.waiting: set[int] = set()
+
+    def start(self) -> list[Operation]:
+        return self.answer("start")
+
+    def validated(self, trial: int, visits: int, value: float) -> list[Operation]:
+        self.training.remove(trial)
+        self.waiting.add(trial)
+        self.visits[trial] = visits
+        return self.answer("validated", trial, visits, value)
+
+    def exited(self, trial: int) -> list[Operation]:
+        self.training.discard(trial)
+        self.waiting.discard(trial)
+        return self.answer("exited", trial)
+
+    def extend(self, num_models: int | None, visits: int) -> list[Operation]:
+        if visits != self.longest:
+            raise SettingsError(f"a chaotic search of {self.longest} visits cannot be extended to {visits}.")
+        self.num_models = num_models or self.num_models
+        return self.answer("extend", num_models, visits)
+
+    def answer(self, *call: Any) -> list[Operation]:
+        self.told.append(call)
+        self.digest.update(repr(call).encode())
+        rng = random.Random(self.digest.digest())
+        said: list[Operation] = []
+        while True:
+            for trial in sorted(self.waiting):
+                self.decide(trial, rng, said)
+            while len(self.visits) < self.num_models and rng.random() < 0.5:
+                sources = [None, *sorted(t for t in self.waiting if self.visits[t] < self.longest)]
+                self.create(rng.choice(sources), rng, said)
+            if self.training or not (self.waiting or len(self.visits) < self.num_models):
+                return said
+
+    def create(self, source: int | None, rng: random.Random, said: list[Operation]) -> None:
+        trial = len(self.visits)
+        self.visits[trial] = 0 if source is None else self.visits[source]
+        said.append(Create(trial, {"x": rng.random()}, source))
+        self.train(trial, rng, said)
+
+    def decide(self, trial: int, rng: random.Random, said: list[Operation]) -> None:
+        choice = rng.choice(("wait", "wait", "train", "stop"))
+        if choice == "train" and self.visits[trial] < self.longest:
+            self.waiting.remove(trial)
+            self.train(trial, rng, said)
+        elif choice == "stop":
+            self.waiting.remove(trial)
+            said.append(Stop(trial))
+
+    def train(self, trial: int, rng: random.Random, said: list[Operation]) -> None:
+        said.append(Train(trial, rng.randint(self.visits[trial] + 1, self.longest)))
+        self.training.add(trial)
 
 
 class ProposerTests(ABC):

@@ -1,0 +1,319 @@
+"""Runs to which anything happens at random moments: units end in any order, workers are lost, the disk is full,
+trials fail, drivers die, users interfere."""
+
+from __future__ import annotations
+
+import queue
+import random
+import sys
+import types
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hopyard.backend import Backend
+from hopyard.errors import Evidence, StorageFullError, WorkerLostError
+from hopyard.hopper import hopper
+from hopyard.hopper.control import request
+from hopyard.hopper.history import broken_rules, committed_units, read_state
+from hopyard.hopper.watcher import Watcher
+from hopyard.hopper.work import Options
+from hopyard.search import FullLength, InVirtualTime, Patience, RandomPoints, Searcher, hp_uniform
+from hopyard.search.asha import Asha
+from hopyard.search.pbt import Pbt
+from hopyard.search.testing import Chaotic
+from hopyard.storage import MemoryStore
+
+SPACE = {"x": hp_uniform(0, 1)}
+MODELS, EPOCHS = 6, 4
+
+
+def full() -> Searcher:
+    return Patience(FullLength(RandomPoints(SPACE, 1), MODELS, 12, max_concurrent=3), 2, 3)
+
+
+def asha() -> Searcher:
+    return InVirtualTime(Asha(RandomPoints(SPACE, 1), MODELS, [2, 4, 12], 2, max_concurrent=4))
+
+
+def population() -> Searcher:
+    return InVirtualTime(Pbt(RandomPoints(SPACE, 1), SPACE, MODELS, 4, 3, truncate_fraction=0.5))
+
+
+def chaotic(seed: int) -> Callable[[], Searcher]:
+    return lambda: InVirtualTime(Chaotic(seed, MODELS))
+
+
+SEARCHERS = st.sampled_from([full, asha, population]) | st.integers(0, 10**6).map(chaotic)
+
+
+class Clockwork(Backend):
+    """Workers of which one that is drawn ends its unit whenever the driver waits; also the driver's queue.
+
+    ``losses`` and ``full`` are how likely it is that a unit loses its worker (at most once), or finds no space.
+    """
+
+    name, isolated, threads_per_worker, running = "clockwork", False, 1, True
+
+    def __init__(self, chance: random.Random, workers: int, losses: float = 0.0, full: float = 0.0) -> None:
+        self.chance, self.workers, self.losses, self.full = chance, workers, losses, full
+        self.lost_before: set[Any] = set()
+        self.on_turn: Callable[[], None] = lambda: None
+        self.begin()
+
+    def begin(self) -> None:
+        """As a new process."""
+        self.under_way: dict[int, tuple[Future[Any], Any, Any]] = {}
+        self.memory: dict[int, set[Any]] = {worker: set() for worker in range(self.workers)}
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        resident().clear()
+
+    @property
+    def num_workers(self) -> int:
+        return self.workers
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def submit(self, worker: int, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        assert worker not in self.under_way, "a worker has one unit at a time"
+        future: Future[Any] = Future()
+        self.under_way[worker] = future, fn, args
+        return future
+
+    def put(self, event: Any) -> None:
+        self.events.put(event)
+
+    def get(self) -> Any:
+        self.on_turn()
+        while self.events.empty() and self.under_way:
+            self.turn()
+        return self.events.get(timeout=20)  # a timer for a full disk; nothing else can come
+
+    def turn(self) -> None:
+        worker = self.chance.choice(sorted(self.under_way))
+        future, fn, [visit] = self.under_way.pop(worker)
+        unit, fate = (visit.trial, visit.unit.visit), self.chance.random()
+        if fate < self.losses and unit not in self.lost_before:
+            self.lost_before.add(unit)
+            for key in self.memory.pop(worker):
+                resident().pop(key, None)
+            self.memory[worker] = set()
+            future.set_exception(WorkerLostError("the worker is gone"))
+        elif self.losses < fate < self.losses + self.full:
+            future.set_exception(StorageFullError("the disk is full."))
+        else:
+            self.memory[worker].add((visit.store.url, visit.trial))
+            try:
+                future.set_result(fn(visit))
+            except Exception as error:
+                future.set_exception(error)
+
+
+def resident() -> dict[Any, Any]:
+    """What the units of the ``game`` keep in memory."""
+    kept = sys.modules.get("kept_between_units")
+    return kept.__dict__.setdefault("states", {}) if kept else {}
+
+
+def failing(seed: int, share: float) -> Callable[[Any], Evidence | None]:
+    """That share of trials fails at some unit, always the same."""
+
+    def behaviour(visit: Any) -> Evidence | None:
+        rng = random.Random(f"{seed} {visit.trial}")
+        fails = rng.random() < share and visit.unit.visit >= rng.randint(1, 15)
+        return Evidence("ValueError", f"trial {visit.trial} is broken") if fails else None
+
+    return behaviour
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Clockwork], None]:
+    def patch(backend: Clockwork) -> None:
+        monkeypatch.setattr(hopper, "queue", types.SimpleNamespace(SimpleQueue=lambda: backend))
+
+    return patch
+
+
+def drive(run: Any, deaths: list[int]) -> Any:
+    """Play to the end of the run, with a driver that dies at each of these records after it began."""
+    for death in deaths:
+        seen = 0
+
+        def dying(state: Any, record: Any, death: int = death) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == death:
+                raise KeyboardInterrupt
+
+        run.on_record = dying
+        run.backend.begin()
+        try:
+            run.play()
+        except KeyboardInterrupt:
+            continue
+        break
+    run.on_record = None
+    run.backend.begin()
+    return run.play()
+
+
+def needed_files(state: Any, keep: str) -> set[str]:
+    """The states that an ended run keeps."""
+    measured = [trial for trial in state.ranked() if trial.best is not None]
+    kept = {
+        "completed": [trial for trial in state.trials.values() if trial.status == "completed"],
+        "all": list(state.trials.values()),
+        "best": measured[:1],
+    }[keep]
+    needed = [(trial, reference) for trial in kept for reference in trial.live_states()]
+    needed += [(trial, trial.best.state) for trial in measured[:1]]
+    return {f"{trial.number:05d}/{name}" for trial, reference in needed for name in reference.files}
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    make_searcher=SEARCHERS,
+    seed=st.integers(0, 10**6),
+    workers=st.integers(1, 4),
+    validate=st.sampled_from([0, 1, 2]),
+    every=st.sampled_from(["unit", "epoch", 1e-9, 3600.0]),
+    keep=st.sampled_from(["completed", "all", "best"]),
+    losses=st.sampled_from([0.0, 0.1]),
+    full=st.sampled_from([0.0, 0.05]),
+    fails=st.sampled_from([0.0, 0.3, 1.0]),
+    deaths=st.lists(st.integers(1, 60), max_size=4),
+)
+def test_whatever_happens_the_outcome_is_that_of_a_quiet_run(
+    make_searcher: Any,
+    seed: int,
+    workers: int,
+    validate: int,
+    every: Any,
+    keep: str,
+    losses: float,
+    full: float,
+    fails: float,
+    deaths: list[int],
+    game: Any,
+    result_of: Any,
+    patched: Any,
+) -> None:
+    arguments = {
+        "num_models": MODELS,
+        "num_epochs": EPOCHS,
+        "make_searcher": make_searcher,
+        "layout": {"train": 3, "validate": validate},
+        "metric": "val_loss" if validate else "train_loss",
+        "behaviour": failing(seed, fails),
+    }
+    quiet = Clockwork(random.Random(0), 1)
+    patched(quiet)
+    expected = result_of(game(MemoryStore(), quiet, **arguments).play())
+    backend = Clockwork(random.Random(seed), workers, losses, full)
+    patched(backend)
+    options = Options(checkpoint_every=every, keep=keep, retry_seconds=0.0, control_seconds=3600.0)
+    run = game(MemoryStore(), backend, options=options, **arguments)
+    state = drive(run, deaths)
+    assert state.finished == "completed"
+    assert result_of(state) == expected
+    assert broken_rules(run.records()) == []
+    done = [(unit["t"][0], unit["v"]) for unit in committed_units(run.records())]
+    assert len(done) == len(set(done))
+    there = {entry.name for entry in run.store.list() if entry.name.endswith(".safetensors")}
+    assert there == needed_files(state, keep)
+    assert result_of(read_state(run.records())) == expected
+
+
+class Attentive(Watcher):
+    """Looks when it is told to, not when time has passed."""
+
+    last: Attentive
+
+    def start(self) -> None:
+        Attentive.last = self
+
+    def look(self) -> None:
+        for number, command in self.waiting(self._last):
+            self._tell(number, command)
+
+
+COMMANDS = st.one_of(
+    st.sampled_from([{"do": "pause"}, {"do": "resume"}, {"do": "stop"}]),
+    st.integers(0, MODELS + 2).map(lambda trial: {"do": "stop", "trial": trial}),
+    st.tuples(st.none() | st.integers(1, 10), st.integers(1, 7)).map(
+        lambda asked: {"do": "extend", "num_models": asked[0], "num_epochs": asked[1]}
+    ),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    make_searcher=SEARCHERS,
+    seed=st.integers(0, 10**6),
+    workers=st.integers(1, 3),
+    every=st.sampled_from(["unit", "epoch"]),
+    keep=st.sampled_from(["completed", "all"]),
+    fails=st.sampled_from([0.0, 0.3]),
+    commands=st.lists(st.tuples(st.integers(0, 40), COMMANDS), min_size=1, max_size=6),
+    deaths=st.lists(st.integers(1, 60), max_size=3),
+)
+def test_whatever_users_ask_for_the_run_ends_and_its_journal_replays(
+    make_searcher: Any,
+    seed: int,
+    workers: int,
+    every: Any,
+    keep: str,
+    fails: float,
+    commands: list[tuple[int, dict[str, Any]]],
+    deaths: list[int],
+    game: Any,
+    result_of: Any,
+    patched: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = random.Random(seed)
+    backend = Clockwork(chance, workers, losses=0.05)
+    patched(backend)
+    monkeypatch.setattr(hopper, "Watcher", Attentive)
+    options = Options(checkpoint_every=every, keep=keep, retry_seconds=0.0)
+    run = game(
+        MemoryStore(), backend, MODELS, EPOCHS, options,
+        make_searcher=make_searcher, behaviour=failing(seed, fails), extends=False,
+    )  # fmt: skip
+    waits = iter(commands)
+    turns, coming = 0, next(waits, None)
+
+    def on_turn() -> None:
+        nonlocal turns, coming
+        turns += 1
+        while coming is not None and turns >= coming[0]:
+            request(run.store, coming[1])
+            coming, turns = next(waits, None), 0
+        if backend.events.empty() and not backend.under_way:  # paused: nothing else can happen
+            request(run.store, {"do": "resume"})
+        Attentive.last.look()
+
+    backend.on_turn = on_turn
+    state = drive(run, deaths)
+    for _ in range(len(commands)):
+        if state.finished == "completed":
+            break
+        state = drive(run, [])
+    assert state.finished == "completed"
+    assert not any(trial.running for trial in state.trials.values())
+    assert broken_rules(run.records()) == []
+    answered = [record["c"] for record in run.records() if "c" in record]
+    assert answered == sorted(set(answered))
+    stopped = [
+        r["trial"] for r in run.records() if r["r"] == "control" and "trial" in r and "refused" not in r
+    ]
+    assert all(state.trials[number].status != "completed" for number in stopped if fails == 0)
+    assert result_of(drive(run, [])) == result_of(state)
