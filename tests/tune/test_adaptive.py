@@ -250,6 +250,14 @@ def test_what_cannot_be_extended_is_refused_and_nothing_is_lost(make_rows: Any) 
 @pytest.mark.parametrize(
     ("kind", "changes", "text"),
     [
+        ("asha", {"num_models": 0}, "num_models is 0, but must be a whole number of at least 1"),
+        ("pbt", {"num_models": 2, "truncate_fraction": 0.3}, "would ever be replaced. Write num_models=4"),
+        ("hyperband", {"eta": 3}, "Hyperband has no argument 'eta'; it is called 'divisor' here"),
+        (
+            "tpe",
+            {"parallelism": 2},
+            "parallelism is 2 and max_concurrent_trials is 3, but these are two names",
+        ),
         ("asha", {"divisor": 1}, "divisor is 1, but must be a number of at least 2"),
         ("asha", {"brackets": "agressive"}, "did you mean 'aggressive'?"),
         ("asha", {"max_rungs": 0}, "max_rungs is 0, but must be a whole number of at least 1"),

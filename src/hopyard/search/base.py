@@ -127,7 +127,7 @@ class Proposer(ABC):
         """Nothing more is observed of ``trial``."""
 
 
-def positive(name: str, value: int) -> int:
+def positive(name: str, value: int | None) -> int:
     """``value`` if it is a whole number of at least 1, else UsageError; ``name`` is how the error calls it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(

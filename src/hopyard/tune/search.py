@@ -88,6 +88,19 @@ _DEFAULTS: Common = {
 }
 
 
+CALLED_ELSEWHERE = {
+    "max_concurrent_trials": ("max_concurrent", "n_jobs"),
+    "evaluation_metric": ("metric", "objective"),
+    "divisor": ("eta", "reduction_factor"),
+    "search_space": ("param_space", "config", "hyperparameters", "space"),
+    "initial_params": ("points_to_evaluate",),
+    "time_budget": ("time_budget_s", "timeout"),
+    "epochs_per_round": ("perturbation_interval",),
+    "truncate_fraction": ("quantile_fraction",),
+}
+"""What Ray Tune, Optuna, Determined and Keras Tuner call our arguments."""
+
+
 class Search(ABC):
     """Trains many models over one dataset and returns the best.
 
@@ -151,8 +164,10 @@ class Search(ABC):
             if name not in _DEFAULTS:
                 known = [*inspect.signature(type(self)).parameters, *_DEFAULTS]
                 known.remove("common")
+                ours = [our for our, theirs in CALLED_ELSEWHERE.items() if name in theirs and our in known]
+                meant = f"; it is called {ours[0]!r} here." if ours else nearest(name, known, ".")
                 raise UsageError(
-                    f"{type(self).__name__} has no argument {name!r}{nearest(name, known, '.')} "
+                    f"{type(self).__name__} has no argument {name!r}{meant} "
                     f"Its arguments are {', '.join(known)}."
                 )
         fields: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
@@ -21,7 +22,7 @@ from hopyard.search import (
 from hopyard.search.asha import AdaptiveAsha
 from hopyard.search.base import positive
 from hopyard.search.brackets import MODES, brackets, checked_divisor, rungs_in_visits
-from hopyard.search.pbt import Pbt
+from hopyard.search.pbt import Pbt, share
 from hopyard.storage import Store
 from hopyard.tune.search import Common, Search
 
@@ -100,9 +101,10 @@ class _Sampled(_Drawn):
     def _searcher_settings(self) -> dict[str, Any]:
         settings = super()._searcher_settings()
         if self.sampler is not None:
-            from hopyard.search.optuna import seeded_sampler  # takes long to import
+            from hopyard.search.optuna import quiet, seeded_sampler  # takes long to import
 
-            seeded = seeded_sampler(self.sampler, self.arguments.seed, self.arguments.search_space)
+            with quiet():
+                seeded = seeded_sampler(self.sampler, self.arguments.seed, self.arguments.search_space)
             settings["sampler"] = identity(seeded, "sampler").digest
         return settings
 
@@ -134,8 +136,14 @@ class HyperOpt(_Sampled):
         **common: Unpack[Common],
     ) -> None:
         self.sampler, self.parallelism = sampler, None
-        if parallelism is not None:
-            common.setdefault("max_concurrent_trials", parallelism)
+        both = (
+            parallelism is not None and common.setdefault("max_concurrent_trials", parallelism) != parallelism
+        )
+        if both:
+            raise UsageError(
+                f"parallelism is {parallelism!r} and max_concurrent_trials is {common['max_concurrent_trials']!r}, but "
+                "these are two names of one argument. Give max_concurrent_trials alone."
+            )
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _points(self) -> Proposer:
@@ -146,8 +154,9 @@ class ASHA(_Sampled):
     """``num_models`` trials, of which the best at each rung train on: asynchronous successive halving.
 
     Rungs are at ``num_epochs``, ``num_epochs / divisor``, ``num_epochs / divisor ** 2``, ..., rounded up to whole
-    visits of partitions: a rung may be less than an epoch. (Li et al., MLSys 2020; brackets as in Determined's
-    adaptive ASHA.)
+    visits of partitions: a rung may be less than an epoch. There are as many as the trials suffice for,
+    ``divisor ** (rungs - 1) <= num_models``, and at most ``max_rungs``. (Li et al., MLSys 2020; brackets as in
+    Determined's adaptive ASHA.)
 
     Args:
         divisor: about one in so many trials at a rung trains on.
@@ -155,7 +164,8 @@ class ASHA(_Sampled):
         brackets: ``"aggressive"``: one bracket with all rungs, ASHA as published; ``"standard"`` and
             ``"conservative"``: also brackets with fewer rungs, which forgive trials that begin slowly.
         stop_once: trials are stopped at a rung or go on at once; else they wait there, and may be promoted later.
-        sampler: see :class:`HyperOpt`; None: random draws.
+        sampler: see :class:`HyperOpt`; None: random draws. A sampler learns from trials that have reported, so give
+            it ``max_concurrent_trials`` well below ``num_models``.
 
     See :class:`Search` for the other arguments; ``max_concurrent_trials`` is 16 if not given.
     """
@@ -180,17 +190,19 @@ class ASHA(_Sampled):
     ) -> None:
         if brackets not in MODES:
             known = ", ".join(map(repr, MODES))
-            raise UsageError(f"brackets is {brackets!r}; it must be one of {known}{nearest(str(brackets), MODES, '.')}")
+            raise UsageError(
+                f"brackets is {brackets!r}; it must be one of {known}{nearest(str(brackets), MODES, '.')}"
+            )
         self.divisor, self.max_rungs, self.brackets = divisor, max_rungs, brackets
         self.stop_once, self.sampler = stop_once, sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
-        assert budget.num_models is not None
+        num_models = positive("num_models", budget.num_models)
         visits, divisor = budget.visits, checked_divisor(self.divisor)
         concurrent = self.arguments.max_concurrent_trials or 16
         shares = brackets(
-            budget.num_models,
+            num_models,
             visits,
             divisor,
             mode=self.brackets,
@@ -207,7 +219,8 @@ class Hyperband(_Sampled):
     """Brackets of successive halving, from many short trials to few long ones. (Li et al., JMLR 18, 2018.)
 
     Args:
-        num_models: trials in all; None: as many as published for ``num_epochs``, which may be many.
+        num_models: trials in all; None: as many as published for a length of ``num_epochs`` in visits, which may be
+            many: 143 for 9 epochs of 8 partitions.
         divisor: eta: one in so many trials of a rung trains on.
         sampler: see :class:`HyperOpt`; None: random draws.
 
@@ -239,7 +252,8 @@ class Hyperband(_Sampled):
 
 class PBT(_Drawn):
     """A population of ``num_models`` trials; after each round the worst become copies of the best, with perturbed
-    parameters. (Jaderberg et al., 2017.) A copy is a new trial that goes on from its donor's state.
+    parameters. (Jaderberg et al., 2017.) A copy is a new trial that goes on from its donor's state: the space may hold
+    what an optimizer takes and the batch size, not sizes of layers, with which a copy fails.
 
     Args:
         epochs_per_round: epochs that all trials train between two exchanges.
@@ -272,18 +286,24 @@ class PBT(_Drawn):
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
-        assert budget.num_models is not None
+        num_models = positive("num_models", budget.num_models)
         rounds, left = divmod(budget.num_epochs, positive("epochs_per_round", self.epochs_per_round))
         if left:
             raise UsageError(
                 f"num_epochs is {budget.num_epochs} and epochs_per_round is {self.epochs_per_round}, but a search has "
                 f"whole rounds. Write num_epochs={max(rounds, 1) * self.epochs_per_round}, or epochs_per_round=1."
             )
+        if 0 < share("truncate_fraction", self.truncate_fraction, 0.5) * num_models < 1:
+            raise UsageError(
+                f"num_models is {num_models} and truncate_fraction is {self.truncate_fraction}, which is less than "
+                "one trial: nothing would ever be replaced. Write "
+                f"num_models={math.ceil(1 / self.truncate_fraction)}, or a truncate_fraction of up to 0.5."
+            )
         arguments = self.arguments
         return Pbt(
             self._points(),
             arguments.search_space,
-            budget.num_models,
+            num_models,
             rounds,
             self.epochs_per_round * budget.partitions,
             truncate_fraction=self.truncate_fraction,
