@@ -169,7 +169,6 @@ def _model_and_values(draft: Draft) -> None:
     state = OrderedDict(
         {"embed.weight": weight, "head.weight": weight, "norm": half, "steps": torch.tensor(3)}
     )
-    # Not as tensors of PyTorch: its version would be in the model.
     tree = OrderedDict((name, to_tensor(tensor)) for name, tensor in state.items())
     tree["head.weight"] = tree["embed.weight"]
     ModelShelf(draft)["net"] = tree

@@ -77,7 +77,7 @@ class ModelRecord:
     """A saved model: a tree of tensors and plain values.
 
     Attributes:
-        tree: digest of a ``json`` object: skeleton, tensors and what wrote them.
+        tree: digest of a ``json`` object: skeleton and tensors.
         nbytes: of all its tensors.
     """
 
