@@ -154,7 +154,7 @@ def test_a_commit_is_reverted(stock: StockRoom) -> None:
     second = put(stock, lr=0.2, other=1)
     put(stock, third=3)
     stock.revert(second)
-    assert (stock.experiment["lr"], stock.experiment.keys()) == (0.1, ["lr", "third"])
+    assert (stock.experiment["lr"], list(stock.experiment)) == (0.1, ["lr", "third"])
     assert stock.log()[0].message.startswith("Revert 'experiment/lr, experiment/other added'")
 
 
@@ -215,12 +215,12 @@ def test_git_merges_head_stock_with_the_data_that_it_names(tmp_path: Path, git: 
     git(folder, "commit", "-q", "-a", "-m", "dev")
     git(folder, "checkout", "-q", "main")
     room = StockRoom(folder)
-    assert room.experiment.keys() == ["lr"]
+    assert list(room.experiment) == ["lr"]
     put(room, main=1)
     git(folder, "commit", "-q", "-a", "-m", "main")
     git(folder, "merge", "-q", "dev")
     merged = StockRoom(folder)
-    assert merged.experiment.keys() == ["dev", "lr", "main"]
+    assert list(merged.experiment) == ["dev", "lr", "main"]
     assert merged.head == Head("main", merged.branches()["main"])
     assert len(merged.log()[0].parents) == 2
     git(folder, "clean", "-fdxq")
@@ -323,10 +323,10 @@ def test_two_clones_work_together(stock: StockRoom, tmp_path: Path) -> None:
     with pytest.raises(BehindError, match="Pull first"):
         stock.push()
     assert stock.pull().how == "merged"
-    assert stock.experiment.keys() == ["copy", "lr", "mine"]
+    assert list(stock.experiment) == ["copy", "lr", "mine"]
     stock.push()
     assert copy.pull().how == "forward"
-    assert copy.experiment.keys() == ["copy", "lr", "mine"]
+    assert list(copy.experiment) == ["copy", "lr", "mine"]
     assert copy.status().remotes == {"origin/main": (0, 0)}
 
 

@@ -214,17 +214,17 @@ def test_a_part_is_read_alone(shelf: ModelShelf) -> None:
     shelf["m"] = OrderedDict(
         {"layer1.w": torch.ones(2), "layer1.b": torch.zeros(1), "layer2.w": torch.ones(3)}
     )
-    part = shelf.get("m", prefix="layer1.")
+    part = shelf.read("m", prefix="layer1.")
     assert same(part, OrderedDict({"layer1.w": torch.ones(2), "layer1.b": torch.zeros(1)}))
     with pytest.raises(
         NotFoundError, match=r"no key of the model 'm' begins with 'layer1w'; did you mean 'layer1.w'\?"
     ):
-        shelf.get("m", prefix="layer1w")
+        shelf.read("m", prefix="layer1w")
     shelf["list"] = [torch.ones(1)]
     with pytest.raises(
         UsageError, match=r"prefix='x' was given, but the model 'list' is not a dict. Read all of it."
     ):
-        shelf.get("list", prefix="x")
+        shelf.read("list", prefix="x")
 
 
 @pytest.mark.parametrize("name", ["a,b", "x--_y", "with space", "ünï/cødé", "a/b", "~", "__metadata__"])
@@ -237,10 +237,10 @@ def test_names_and_keys_of_any_characters(shelf: ModelShelf, name: str) -> None:
 def test_a_shelf_is_like_a_dict(staged: Staged, shelf: ModelShelf) -> None:
     assert (len(shelf), list(shelf), "a" in shelf, 3 in shelf) == (0, [], False, False)
     shelf["b"], shelf["a"], shelf["empty"] = torch.ones(()), [], {}
-    assert (len(shelf), shelf.keys(), "a" in shelf) == (3, ["a", "b", "empty"], True)
+    assert (len(shelf), list(shelf), "a" in shelf) == (3, ["a", "b", "empty"], True)
     assert same([shelf["b"], shelf["a"], shelf["empty"]], [torch.ones(()), [], {}])
     del shelf["a"]
-    assert shelf.keys() == ["b", "empty"]
+    assert list(shelf) == ["b", "empty"]
     for use in (shelf.__getitem__, shelf.__delitem__, shelf.record):
         with pytest.raises(
             NotFoundError, match=r"no model 'emty' in the commit 0123abcd; did you mean 'empty'\? It has"
