@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import StorageError
+from hopyard.errors import NotWritableError, StorageError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import collecting
@@ -108,6 +108,8 @@ def alone(store: Store, wait: float, tell: Tell | None) -> Iterator[None]:
             try:
                 stack.enter_context(collecting(store))
                 break
+            except NotWritableError:
+                raise  # waiting does not help
             except StorageError as error:
                 if time.monotonic() >= end:
                     raise StorageError(f"{error} {wait:g} seconds were waited.") from None
