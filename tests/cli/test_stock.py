@@ -119,6 +119,7 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
         room.data["name"] = {"a": "x", "b": "y"}
         room.model["net"] = {"w": torch.ones(2)}
         room.experiment["lr"] = {"x": [1, 2.5]}
+        room.data["half"] = torch.ones(2, 3, dtype=torch.bfloat16)
     for path, name in (
         ("data/image", "i.npy"), ("data/image", "i.parquet"), ("data/name", "folder"),
         ("model/net", "n.safetensors"), ("experiment/lr", "lr.json"),
@@ -132,6 +133,8 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
     assert json.loads(Path("lr.json").read_text()) == {"x": [1, 2.5]}
     for path, name, message in (
         ("data/name", "x.npy", "has samples of string, which .npy does not hold"),
+        ("data/half", "x.npy", r"is bfloat16 of shape \(3,\), which neither NumPy nor Parquet has"),
+        ("data/half", "x", "Store it in another dtype, or as a model"),
         ("model/net", "x.bin", "cannot be exported to x.bin: it is written as .safetensors"),
         ("data/image", "x.txt", "it is written as a folder"),
         ("what/image", "x.npy", "'what/image' names no thing of a shelf"),

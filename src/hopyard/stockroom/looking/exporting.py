@@ -17,6 +17,7 @@ from hopyard.data import Dataset
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.samples import describe, is_uncommon
 from hopyard.stockroom.models import export_safetensors
 from hopyard.stockroom.quoting import quoted
 from hopyard.stockroom.shelves import Shelves
@@ -68,7 +69,13 @@ def _export_data(path: str, item: Any, file: Path) -> None:
     if isinstance(column, Dataset):
         _check_suffix(path, file, "")
         _replaced(file, lambda temporary: _write_dataset(column, temporary))
-    elif file.suffix == ".npy":
+        return
+    if column.kind == "tensor" and is_uncommon(column.record.dtype):
+        raise UsageError(
+            f"{path} is {describe(column.record)}, which neither NumPy nor Parquet has. Store it in another dtype, "
+            "or as a model, which is exported as .safetensors."
+        )
+    if file.suffix == ".npy":
         if column.kind != "tensor" or None in column.shape:
             raise UsageError(
                 f"{path} has samples of {'different shapes' if column.kind == 'tensor' else column.kind}, which .npy "
