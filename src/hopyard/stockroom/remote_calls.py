@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -163,10 +164,11 @@ class RemoteCalls(HistoryCalls):
             opened = self._open(target)
             absent = remotes.OnDemand(self.local, [opened, *others])
             local = Repository.at(self.local.store, self.place.objects / "index.sqlite", absent)
-            pulled = remotes.pull(local, opened, own, self._author, branch, resolve)
+            # Where the samples are is known before a branch needs them.
+            known = partial(self._remember, target)
+            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, known)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
-        self._remember(target)
         self._arrived()
         if pulled.conflicts:
             there = f"{target.name or target.url}/{branch or own}"
