@@ -288,8 +288,13 @@ class Repository:
         ):
             entries = sorted(path.name for path in numbers.iterdir())
             require(entries == [f"{n:012d}" for n in range(1, len(entries) + 1)], f"the log {numbers}")
-            commit = json.loads((numbers / entries[-1]).read_bytes())["commit"]
-            if commit is not None:
+            entry = json.loads((numbers / entries[-1]).read_bytes())
+            if "check" in entry:
+                rest = json.dumps(
+                    {name: entry[name] for name in ("by", "commit", "time")}, separators=(",", ":")
+                )
+                require(entry["check"] == digest(rest.encode(), "hopyard.reference"), "the check of an entry")
+            if (commit := entry["commit"]) is not None:
                 segments = numbers.relative_to(self.root / "refs" / kind).parts
                 found["/".join(unquote_to_bytes(s.replace("=", "%")).decode() for s in segments)] = commit
         return found

@@ -87,6 +87,7 @@ def purge(
     # Whatever is at a remote only comes now: bringing it takes the lock.
     _fragments(repository.objects, roots_of_store(store).walk(repository.objects), column, wanted)
     with alone(store, wait, tell):
+        repository.objects.rebuild()  # an index that lost rows would hide what is to be removed
         objects = repository.objects.alone()
         roots = all_roots(store, place)
         walk = roots.walk(objects)
