@@ -54,8 +54,8 @@ class CareCalls(RemoteCalls):
 
     def purge(self, column: str, key: Key | Sequence[Key], why: str = "no reason was given") -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
-        stay; their keys are still listed, and reading them raises ``PurgedError``. Remotes follow when they are pushed
-        to.
+        stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow
+        when they are pushed to.
 
         Args:
             key: one, or a list.

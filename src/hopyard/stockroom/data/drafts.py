@@ -93,7 +93,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         return self._view().nbytes
 
     def __len__(self) -> int:
-        return self._column.record.count + self._more
+        return len(self._column) + self._more
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._view())
@@ -166,7 +166,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if self._column.record.nested and not isinstance(checked, tuple):
             codes = self._group(checked)
         else:
-            codes = [encode(checked)] if checked in self else []
+            code = encode(checked)
+            is_left = code not in self._pending and self._column.was_purged(code)
+            codes = [code] if checked in self or is_left else []
         if not codes:
             raise self._view().missing(checked)
         self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))

@@ -95,7 +95,8 @@ class Samples(Partitioned):
         described = {name: column.record.to_json() for name, column in self.columns.items()}
         chosen = [
             None if places is None else digest(places.view(np.uint8), "hopyard.positions")
-            for places in self._positions.values()
+            for name, positions in self._positions.items()
+            for places in [self.columns[name].chosen(positions)]
         ]
         return digest_json([described, chosen], "hopyard.samples")
 
