@@ -30,6 +30,7 @@ from hopyard.objects.torch import to_tensor
 from hopyard.stockroom.care import purge
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
+from hopyard.stockroom.data.rows import plain
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf, Run
 from hopyard.stockroom.git import Head, write
@@ -37,6 +38,7 @@ from hopyard.stockroom.history.commits import log, read_commit
 from hopyard.stockroom.history.merge import merge_commits
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.maps import encode
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord
@@ -259,7 +261,8 @@ def _things(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
         record = snapshot.record("data", name)
         if isinstance(record, ColumnRecord):
             column = Column(snapshot.objects, name, record)
-            yield f"data/{name}", {repr(key): _sample(column, key) for key in column}
+            keys = sorted([*column, *plain(column.purged_codes())], key=encode)
+            yield f"data/{name}", {repr(key): _sample(column, key) for key in keys}
         elif isinstance(record, DatasetRecord):
             stored = open_stored(snapshot.objects, record, name)
             files = [entry.digest for entry in stored.manifest.files]
