@@ -28,7 +28,7 @@ class ColumnRecord:
         dtype: of tensors, as ``objects.tensors`` names it; ``"U8"`` for strings and bytes.
         shape: of a tensor; None where lengths differ from sample to sample. ``()`` for strings and bytes.
         nested: keys are pairs (sample, part).
-        bits: a fragment ends behind a key whose hash has this many low bits that are all 0.
+        bits: 0; early versions wrote how they chose where fragments end.
         pages: root of the map from each fragment's first key to ``[fragment, last key, samples, bytes]``.
         count: samples.
         nbytes: of all samples' values.

@@ -347,13 +347,14 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if self._record is None:
             self._stand_on(record)
 
-        def tell() -> None:
-            removed = [decode(code) for code in gone if code not in new]
-            if removed:
-                self._tell("delete", removed)
-            self._tell("set", [decode(code) for code in codes], values)
-
         new: dict[bytes, Stored | None] = dict(zip(codes, values, strict=True))
+
+        def tell() -> None:
+            if new.keys() >= set(gone):
+                self._tell("set", [decode(code) for code in codes], values)
+            else:  # told as one change, or a kill in between would leave only what goes
+                self._tell("bulk")
+
         try:
             self._hold(dict.fromkeys(gone) | new, tell)
         except BaseException:
