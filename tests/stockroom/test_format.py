@@ -401,7 +401,9 @@ def without_digests(contents: Any) -> list[Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items() if key not in ("bits", "links", "parents")}
+            return {
+                key: plain(item) for key, item in value.items() if key not in ("bits", "links", "parents")
+            }
         return value
 
     commits = [contents["commits"][digest] for digest in contents["order"]]
