@@ -60,7 +60,7 @@ def test_differences_go_down_to_samples_tensors_and_values(stock: StockRoom) -> 
         ("w", "changed", 4.0), ("c", "added", None), ("b", "removed", None),
     ]  # fmt: skip
     text = str(diff)
-    assert "10 samples changed, 1 samples added" in text
+    assert "10 samples changed, 1 sample added" in text
     assert "and 3 more" in text
     assert "0.1 -> 0.2" in text
     assert "w: moved by 4" in text
@@ -141,13 +141,27 @@ def test_a_conflict_is_resolved_by_a_function(stock: StockRoom) -> None:
     put(stock, lr=0.4)
     stock.switch("main")
     before = stock.head
-    with pytest.raises(ConflictError, match="1 changes conflict") as caught:
+    with pytest.raises(ConflictError, match="1 change conflicts:") as caught:
         stock.merge("dev")
     assert stock.head == before
     assert (caught.value.conflicts[0].ours, caught.value.conflicts[0].theirs) == (0.2, 0.4)
     stock.merge("dev", resolve=lambda conflict: (conflict.ours + conflict.theirs) / 2)
     assert stock.experiment["lr"] == pytest.approx(0.3)
     assert stock.merge("dev").how == "up to date"
+
+
+def test_a_conflict_of_models_is_resolved_by_a_side(stock: StockRoom) -> None:
+    stock.branch("dev")
+    for branch, values in (("main", np.zeros(3)), ("dev", np.ones(3))):
+        stock.switch(branch)
+        with stock.enable_write():
+            stock.model["net"] = {"w": values}
+    with pytest.raises(
+        UsageError, match="was resolved with None, but it is resolved with 'ours' or 'theirs'"
+    ):
+        stock.merge("main", resolve=lambda conflict: None)
+    stock.merge("main", resolve=lambda conflict: "theirs")
+    assert stock.model["net"]["w"].tolist() == [0, 0, 0]
 
 
 def test_a_commit_is_reverted(stock: StockRoom) -> None:
@@ -221,7 +235,8 @@ def test_git_merges_head_stock_with_the_data_that_it_names(tmp_path: Path, git: 
     git(folder, "merge", "-q", "dev")
     merged = StockRoom(folder)
     assert list(merged.experiment) == ["dev", "lr", "main"]
-    assert merged.head == Head("main", merged.branches()["main"])
+    assert merged.head.branch == "main"
+    assert merged.status().behind == merged.branches()["main"] == merged.log()[0].parents[0]
     assert len(merged.log()[0].parents) == 2
     git(folder, "clean", "-fdxq")
     assert merged.verify().ok

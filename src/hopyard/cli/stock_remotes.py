@@ -14,6 +14,7 @@ from hopyard.errors import UsageError
 from hopyard.stockroom.remotes import Brought, Progress
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom.wording import counted
 from hopyard.stockroom.working import short
 
 Remote = Annotated[
@@ -29,7 +30,7 @@ def clone(
     """Make a copy of history and metadata. Data come when they are read, or by fetch."""
     with StockRoom.clone(url, path) as room:
         on = f"branch {room.head.branch} at {short(room.head.commit)}"
-        say(f"cloned to {room.place.root}: {on}, {len(room.log(branches='all'))} commits")
+        say(f"cloned to {room.place.root}: {on}, {counted(len(room.log(branches='all')), 'commit')}")
         for text in room.status().advice:
             say(text)
     say("data come when they are read; by name: hopyard stock fetch --data NAME")
@@ -54,7 +55,7 @@ def push(
     for each, commit in pushed.tags.items():
         say(f"tag {each}: {short(commit)}")
     if pushed.branches or pushed.tags:
-        say(f"{pushed.objects:,} objects, {describe_bytes(pushed.nbytes)}")
+        say(f"{counted(pushed.objects, 'object')}, {describe_bytes(pushed.nbytes)}")
     else:
         say("nothing is new; the remote has all of it")
 
@@ -91,9 +92,9 @@ def fetch(
             history=history, max_bytes=max_bytes, prune=prune, report=_report(progress, "fetching"),
         )  # fmt: skip
     if isinstance(done, Brought):
-        say(f"{done.objects:,} objects, {describe_bytes(done.nbytes)}")
+        say(f"{counted(done.objects, 'object')}, {describe_bytes(done.nbytes)}")
         for thing, left in done.left.items():
-            say(f"left: {left.objects:,} objects of {thing}, {describe_bytes(left.nbytes)}")
+            say(f"left: {counted(left.objects, 'object')} of {thing}, {describe_bytes(left.nbytes)}")
         return
     for name, (before, now) in done.branches.items():
         say(f"{name}: {'new' if before is None else short(before)} -> {short(now)}")
@@ -143,7 +144,9 @@ def purge(
     keys = [int(each) if each.lstrip("-").isdecimal() else each.strip("'") for each in key]
     name = column.removeprefix("data/")
     if not yes:
-        typer.confirm(f"Remove {len(keys)} samples of {name} from all versions for good?", abort=True)
+        typer.confirm(
+            f"Remove {counted(len(keys), 'sample')} of {name} from all versions for good?", abort=True
+        )
     with StockRoom() as room:
         say(str(room.purge(name, keys, why)))
 

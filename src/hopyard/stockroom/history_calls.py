@@ -313,8 +313,9 @@ class HistoryCalls(NameCalls):
 
 def conflict_error(conflicts: list[Conflict], call: str, argument: str) -> ConflictError:
     """Both sides changed things differently, and nobody decided. ``call`` is to be repeated, with a decision."""
+    how_many = "1 change conflicts" if len(conflicts) == 1 else f"{len(conflicts)} changes conflict"
     return ConflictError(
-        f"{len(conflicts)} changes conflict:\n{listed(conflicts)}\nNothing was merged. Say whose to have: "
+        f"{how_many}:\n{listed(conflicts)}\nNothing was merged. Say whose to have: "
         f"hopyard stock {call} {argument} --resolve ours (or theirs); in Python "
         f"stock.{call}({argument!r}, resolve=...) takes 'ours', 'theirs', or a function of a conflict.",
         conflicts,

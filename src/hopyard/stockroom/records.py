@@ -145,6 +145,26 @@ def parse(json: Json, where: str) -> Record:
         ) from error
 
 
+def thing_of(path: str) -> tuple[Shelf, str]:
+    """Shelf and name that ``SHELF/NAME`` says.
+
+    Raises:
+        UsageError: it names no shelf, or nothing on it.
+    """
+    shelf, _, name = path.partition("/")
+    if shelf not in SHELVES:
+        raise UsageError(
+            f"{path!r} names no thing of a shelf. Write SHELF/NAME, with a shelf of {', '.join(SHELVES)}: data/image, "
+            "for example. hopyard stock list shows what there is."
+        )
+    if not name:
+        raise UsageError(
+            f"{path!r} names a shelf, and no thing on it. Write {shelf}/NAME; hopyard stock list {shelf} shows what "
+            "there is."
+        )
+    return shelf, name
+
+
 def check_name(name: Any, what: str) -> str:
     """The name of a column, model, value or run, if it is one; ``what`` says of which.
 

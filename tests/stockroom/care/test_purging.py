@@ -98,7 +98,7 @@ def test_the_bytes_are_gone_and_all_else_is_readable(tmp_path: Path) -> None:
     opened = column(repository, commits[0])
     report = purged(repository)
     assert (report.keys, report.fragments, report.staged, report.remotes) == ([3], 2, 0, [])
-    assert "1 samples of 'image' are purged: 2 fragments" in str(report)
+    assert "1 sample of 'image' is purged; replaced: 2 fragments" in str(report)
     assert not holds(tmp_path, SECRET)
     for each in (repository, reopened(repository)):
         for digest, extra in zip(commits, [{}, {}, {7: [8] * 40}], strict=True):

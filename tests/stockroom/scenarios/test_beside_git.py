@@ -109,10 +109,16 @@ def test_git_merges_the_data_of_two_branches(parted: Path, tmp_path: Path) -> No
     run_git(parted, "merge", "dev", "-m", "both")
     with StockRoom(parted) as stock:
         assert content(stock)["data/x"] == {0: 1, 5: 5, 6: 6}
+        behind = stock.branches()["main"]
+        assert stock.status().behind == behind != stock.head.commit
+        assert f"the branch itself is still at {behind[:12]}: git brought head.stock here" in str(
+            stock.status()
+        )
         assert stock.gc().objects == 0
         assert stock.head.branch == "main"
         stock.push(tmp_path / "remote")
         assert stock.branches()["main"] == stock.head.commit
+        assert stock.status().behind is None
     with StockRoom.clone(tmp_path / "remote", tmp_path / "copy") as copy:
         assert content(copy)["data/x"] == {0: 1, 5: 5, 6: 6}
 

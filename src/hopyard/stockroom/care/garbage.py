@@ -23,6 +23,7 @@ from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PACK_BYTES
 from hopyard.stockroom.remotes import Repository, check_format
 from hopyard.stockroom.repacking import bury, group_of, replace, write
+from hopyard.stockroom.wording import counted
 from hopyard.storage import Entry, Store
 
 KEEP = timedelta(days=14)
@@ -61,8 +62,8 @@ class Collected:
         would = "would be" if self.is_dry else "were"
         kept = f"; {self.young / 1e6:.1f} MB are too new to be deleted" if self.young else ""
         return (
-            f"{self.freed / 1e6:.1f} MB {would} freed: {self.objects} objects in {self.packs} packs and {self.files} "
-            f"files{kept}"
+            f"{self.freed / 1e6:.1f} MB {would} freed: {counted(self.objects, 'object')} in "
+            f"{counted(self.packs, 'pack')} and {counted(self.files, 'file')}{kept}"
         )
 
 

@@ -35,6 +35,7 @@ from hopyard.stockroom.data.samples import (
 )
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.wording import counted
 
 
 class Column(Mapping[Any, Any]):
@@ -291,7 +292,7 @@ class Column(Mapping[Any, Any]):
         texts = [name for name in names if isinstance(name, str)]
         hint = nearest(key, texts, ".") if isinstance(key, str) else "."
         return MissingKeyError(
-            f"{text}{hint} It has {len(self)} samples, from {first!r} to {last!r}: see .keys()."
+            f"{text}{hint} It has {counted(len(self), 'sample')}, from {first!r} to {last!r}: see .keys()."
         )
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -353,8 +354,8 @@ class Column(Mapping[Any, Any]):
             count = len(self)
             wrong = places[(places < -count) | (places >= count)]
             raise UsageError(
-                f"position {wrong[0]} of column {self.name!r}, which has {count} samples. Positions are less than "
-                "that; negative ones count from the end."
+                f"position {wrong[0]} of column {self.name!r}, which has {counted(count, 'sample')}. Positions are "
+                "less than that; negative ones count from the end."
             ) from None
 
     def _take_fixed(self, places: Positions, out: npt.NDArray[Any] | None) -> Any:

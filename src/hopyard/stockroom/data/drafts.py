@@ -180,6 +180,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        given.check_dense(self.name, values)
         if more or not isinstance(values, Mapping):
             raise UsageError(
                 f"update of column {self.name!r} was given {'keywords' if more else type(values).__name__}. Give it "
@@ -207,6 +208,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             DataError: one of them does not fit the column; none was written.
         """
         settings = Settings(self.name, self._record)
+        given.check_dense(self.name, values)
         if isinstance(values, Mapping | str | bytes | bytearray) or not (
             is_array(values) or isinstance(values, Iterable)
         ):

@@ -61,8 +61,9 @@ def chosen_side(resolve: Resolve, conflict: Conflict) -> Side:
     answer = resolve(conflict) if callable(resolve) else resolve
     if answer in ("ours", "theirs"):
         return "theirs" if answer == "theirs" else "ours"
+    shown = "None" if answer is None else _short(answer)
     raise UsageError(
-        f"the conflict {conflict} was resolved with {_short(answer)}, but it is resolved with 'ours' or 'theirs'. "
+        f"the conflict {conflict} was resolved with {shown}, but it is resolved with 'ours' or 'theirs'. "
         "Nothing was merged."
     )
 

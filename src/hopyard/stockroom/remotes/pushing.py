@@ -16,6 +16,7 @@ from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_to
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.stockroom.repacking import bury
+from hopyard.stockroom.wording import are, counted
 
 _ROUNDS = 3  # of sending what the remote lost while it was sent
 
@@ -217,11 +218,14 @@ def _found(
         if not rest:
             return {need.digest: found[need.digest] for need in lacking}
     things = Counter(need.thing or "history" for need in rest)
-    listed = ", ".join(f"{thing} ({count} objects)" for thing, count in sorted(things.items())[:10])
+    listed = ", ".join(
+        f"{thing} ({counted(count, 'object')})" for thing, count in sorted(things.items())[:10]
+    )
     asked = " or ".join([remote.store.url, *(other.store.url for other in others)])
     raise NotFoundError(
-        f"{len(rest)} objects that are to be pushed are neither here nor at {asked}: {listed}. Nothing was sent. "
-        f"Bring them from a remote that has them, then push again: {call_for(sorted(things), history=True)}"
+        f"{counted(len(rest), 'object')} to be pushed {are(len(rest))} neither here nor at {asked}: {listed}. "
+        f"Nothing was sent. Bring them from a remote that has them, then push again: "
+        f"{call_for(sorted(things), history=True)}"
     )
 
 
