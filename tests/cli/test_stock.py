@@ -107,6 +107,12 @@ def test_remotes(typed: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert typed("fetch") == "nothing is new\n"
     assert typed("fetch", "--data", "image", "--keys", "0:2").startswith("1 object, ")
     assert typed("pull").startswith("nothing is new: main is at ")
+    assert typed("remote", "list") == f"origin  {tmp_path / 'remote'}\n"
+    assert "0 objects in 0 packs" in typed("gc", "--remote", "origin")
+    assert typed("remote", "forget", "origin") == "forgot origin; what is there stays\n"
+    assert typed("remote", "list") == ""
+    with pytest.raises(HopyardError, match="no remote 'origin' is known here"):
+        typed("remote", "forget", "origin")
     with pytest.raises(HopyardError, match=r"--keys 'a:b' must be FIRST:STOP"):
         typed("fetch", "--data", "image", "--keys", "a:b")
 

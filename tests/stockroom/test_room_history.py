@@ -17,7 +17,10 @@ from hopyard import StockRoom
 from hopyard.errors import BehindError, ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.git import Head
 from hopyard.stockroom.git import read as read_head
+from hopyard.stockroom.history.references import References
 from hopyard.stockroom.looking.graph import graph
+from hopyard.stockroom.remotes import fetching
+from hopyard.storage import LocalStore
 
 
 @pytest.fixture
@@ -379,7 +382,45 @@ def test_remotes_that_are_not_there_are_named(stock: StockRoom, tmp_path: Path) 
     assert stock.remotes() == {}
 
 
+def test_who_commits_while_a_pull_fetches_is_not_waited_for(
+    stock: StockRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others of this working tree wait only while the branch moves; the pull merges what they committed."""
+    stock.push(tmp_path / "remote")
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "copy") as copy:
+        put(copy, copy=1)
+        copy.push()
+
+    def fetch(*arguments: Any, **named: Any) -> Any:
+        fetched = fetching.fetch(*arguments, **named)
+        with StockRoom(stock.place.root) as other:
+            put(other, other=1)
+        return fetched
+
+    monkeypatch.setattr("hopyard.stockroom.remotes.pulling.fetch", fetch)
+    assert stock.pull().how == "merged"
+    assert list(stock.experiment) == ["copy", "lr", "other"]
+    assert stock.head == Head("main", stock.branches()["main"])
+
+
 # Care
+
+
+def test_garbage_of_a_remote_is_collected_there(stock: StockRoom, tmp_path: Path) -> None:
+    stock.branch("dev")
+    stock.switch("dev")
+    with stock.enable_write():
+        stock.data["large"] = np.random.default_rng(0).random(10_000)
+    stock.push(tmp_path / "remote", ["main", "dev"])
+    there = References(LocalStore(tmp_path / "remote"))
+    there.set("heads/dev", None, "Ada")
+    assert stock.gc(remote="origin", dry_run=True).freed > 70_000
+    assert stock.gc(remote=tmp_path / "remote").freed > 70_000
+    assert stock.gc(remote="origin").objects == 0
+    assert len(stock.data["large"]) == 10_000
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "copy") as copy:
+        assert copy.verify().ok
+        assert list(copy.experiment) == ["lr"]
 
 
 def test_garbage_goes_and_what_is_staged_stays(stock: StockRoom) -> None:

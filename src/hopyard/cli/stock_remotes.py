@@ -23,6 +23,29 @@ Remote = Annotated[
 Names = Annotated[list[str] | None, typer.Option(help="Repeat it for several; '*': all.")]
 
 
+remotes = typer.Typer(
+    name="remote",
+    help="The remotes that are known here. A push or clone makes them known.",
+    no_args_is_help=True,
+)
+
+
+@remotes.command("list")
+def remote_list() -> None:
+    """List remotes, and where they are."""
+    with StockRoom() as room:
+        for name, url in room.remotes().items():
+            say(f"{name}  {url}")
+
+
+@remotes.command("forget")
+def remote_forget(name: Annotated[str, typer.Argument(help="The remote's name.")]) -> None:
+    """Forget a remote, and where its branches were. Nothing there changes."""
+    with StockRoom() as room:
+        room.forget_remote(name)
+        say(f"forgot {name}; what is there stays")
+
+
 def clone(
     url: Annotated[str, typer.Argument(help="Where a stockroom was pushed to: a URL or a folder.")],
     path: Annotated[str, typer.Argument(help="The new folder.")],
@@ -126,10 +149,11 @@ def verify(
 
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    remote: Annotated[str | None, typer.Option(help="A remote where to do it; none: here.")] = None,
 ) -> None:
     """Delete what nothing needs any more, and pack the rest anew."""
     with StockRoom() as room:
-        say(str(room.gc(dry_run, say)))
+        say(str(room.gc(dry_run, say, remote)))
 
 
 def purge(
@@ -180,3 +204,4 @@ def add(app: typer.Typer) -> None:
     """Add these commands."""
     for command in (clone, push, pull, fetch, verify, gc, purge):
         app.command()(command)
+    app.add_typer(remotes)

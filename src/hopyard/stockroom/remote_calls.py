@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,7 +49,7 @@ class RemoteCalls(HistoryCalls):
         return cls(folder, enable_write, fetch)
 
     def remotes(self) -> dict[str, str]:
-        """The remotes that are known, and where they are."""
+        """The remotes that are known, by name, and where they are."""
         store = self.local.store
         return {name: remotes.recall(store, name).url for name in remotes.names(store)}
 
@@ -159,15 +158,17 @@ class RemoteCalls(HistoryCalls):
         target = self._remote(remote)
         was = self._standing
         with self._tree.moving(was, own) as moving:
-            moving.announce(None)
             # Merging reads samples that both changed; they come from the remotes if they are not here.
             others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
             opened = self._open(target)
             absent = remotes.OnDemand(self.local, [opened, *others])
             local = Repository.at(self.local.store, self.place.objects / "index.sqlite", absent)
-            # Where the samples are is known before a branch needs them.
-            known = partial(self._remember, target)
-            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, known)
+
+            def fetched() -> None:
+                self._remember(target)  # where the samples are is known before a branch needs them
+                moving.announce(None)  # from here on others of this tree wait, not while data come
+
+            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
         self._arrived()
