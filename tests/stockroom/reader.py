@@ -146,7 +146,7 @@ class Fragment:
         self.purged = {self.keys[at]: what for at, *what in header.get("purged", [])}
 
     def _section(self) -> int:
-        start = -(-self._end // 64) * 64
+        start: int = -(-self._end // 64) * 64
         require(not any(self._data[self._end : start]), "padding that is not zeros")
         self._end = start
         return start
@@ -368,14 +368,14 @@ class Repository:
                 require(len(weights) == 1 or sum(weights) <= 1 << 20, "a fragment that is too large")
                 if not before_ends:
                     require(weight + weights[0] > 1 << 20, "a fragment that ends too early")
-            require(read.purged or sum(sizes) == size, "the size of a fragment")
+            require(bool(read.purged) or sum(sizes) == size, "the size of a fragment")
             for at, key in enumerate(read.keys):
                 require(isinstance(key, tuple) == record["nested"], "keys of the other kind")
                 try:
                     found[key] = read.sample(at)
                 except PurgedError as error:
                     found[key] = error
-            before_ends, weight = read.purged or ends[-1], sum(weights)
+            before_ends, weight = bool(read.purged) or ends[-1], sum(weights)
             count, nbytes = count + samples, nbytes + size
         require((count, nbytes) == (record["count"], record["nbytes"]), "the totals of a column")
         return found

@@ -50,7 +50,12 @@ def test_a_page_is_read_once_for_many_columns(objects: Objects, monkeypatch: pyt
     root = draft.flush()
     read: list[str] = []
     of_packs = draft.writer.read
-    monkeypatch.setattr(draft.writer, "read", lambda digest: read.append(digest) or of_packs(digest))
+
+    def counted(digest: str) -> Any:
+        read.append(digest)
+        return of_packs(digest)
+
+    monkeypatch.setattr(draft.writer, "read", counted)
     draft.rebase(root)
     assert len(read) == len(set(read)) < 50
     assert draft.column("c 7")[0] == 7

@@ -321,6 +321,22 @@ def test_the_sample_opens_as_a_stockroom(sample: Path, tmp_path: Path) -> None:
         assert stock.commit("what was staged") == stock.head.commit
 
 
+def test_a_column_that_an_early_version_began_is_written_to(sample: Path) -> None:
+    (sample / "objects").rename(sample / ".hopyard")
+    with StockRoom(sample, enable_write=True) as stock:
+        stock.reset()
+        many = stock.data["many"]
+        expected = {key: many[key] for key in many}
+        for key in (450, -7, 2000):
+            many[key] = expected[key] = bytes(300_000)
+            stock.commit("one more")
+        del many[3], expected[3]
+        stock.commit("one less")
+        assert {key: many[key] for key in many} == expected
+        assert stock.verify().ok
+    assert reader.Repository(sample / ".hopyard").column(stock.head.commit, "many") == expected
+
+
 def test_the_sample_is_read_by_the_documents_reader(sample: Path) -> None:
     repository = reader.Repository(sample / "objects")
     expected = expected_of(sample)
