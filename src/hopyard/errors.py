@@ -16,8 +16,8 @@
     │   └── MissingExtraError   install an extra
     ├── StorageError            look at the store
     │   ├── NotFoundError       nothing under that name
-    │   │   ├── MissingKeyError nothing on a shelf, or in a column, under that name or key
-    │   │   └── PurgedError     a sample was purged: leave it out
+    │   │   └── MissingKeyError nothing on a shelf, or in a column, under that name or key
+    │   │       └── PurgedError a sample was purged: leave it out
     │   ├── NotWritableError    permissions, read-only file systems
     │   ├── StorageFullError    make space; what was under way can be repeated
     │   ├── CorruptError        bytes are not what was written
@@ -113,7 +113,7 @@ class MissingKeyError(NotFoundError, KeyError):
     __str__ = Exception.__str__  # KeyError's shows the text as its repr
 
 
-class PurgedError(NotFoundError):
+class PurgedError(MissingKeyError):
     """A sample's bytes were removed from all versions, on purpose and for good."""
 
 

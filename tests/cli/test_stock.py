@@ -67,7 +67,7 @@ def test_the_way_of_a_newcomer(typed: Stock) -> None:
     assert "dtype uint8, shape (2, 2)" in typed("inspect", "data/image")
     assert "w       F32    2x3" in typed("inspect", "model/net", "--against", "HEAD")
     assert typed("inspect", "experiment/lr") == "0.1\n"
-    assert "metric loss: 1 values, last 0.5 at step 0" in typed("inspect", f"run/{run.id}")
+    assert "metric loss: 1 value, last 0.5 at step 0" in typed("inspect", f"run/{run.id}")
     assert "to go there: hopyard stock switch dev" in typed("branch", "dev")
     assert typed("switch", "dev").startswith("on branch dev, at ")
     with StockRoom().enable_write("on dev") as dev:
@@ -91,7 +91,7 @@ def test_the_way_of_a_newcomer(typed: Stock) -> None:
     assert "3 of 3 samples are among the 3 others too" in typed("leaks", "image", "image")
     assert "no problem" in typed("verify")
     assert "freed" in typed("gc")
-    assert "1 samples of 'image' are purged" in typed(
+    assert "1 sample of 'image' is purged; replaced: 1 fragment and " in typed(
         "purge", "image", "--key", "1", "--why", "asked", "--yes"
     )
 
@@ -105,8 +105,14 @@ def test_remotes(typed: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "branch main at" in typed("clone", "../remote", "../copy")
     monkeypatch.chdir(tmp_path / "copy")
     assert typed("fetch") == "nothing is new\n"
-    assert typed("fetch", "--data", "image", "--keys", "0:2").startswith("1 objects, ")
+    assert typed("fetch", "--data", "image", "--keys", "0:2").startswith("1 object, ")
     assert typed("pull").startswith("nothing is new: main is at ")
+    assert typed("remote", "list") == f"origin  {tmp_path / 'remote'}\n"
+    assert "0 objects in 0 packs" in typed("gc", "--remote", "origin")
+    assert typed("remote", "forget", "origin") == "forgot origin; what is there stays\n"
+    assert typed("remote", "list") == ""
+    with pytest.raises(HopyardError, match="no remote 'origin' is known here"):
+        typed("remote", "forget", "origin")
     with pytest.raises(HopyardError, match=r"--keys 'a:b' must be FIRST:STOP"):
         typed("fetch", "--data", "image", "--keys", "a:b")
 
@@ -119,26 +125,65 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
         room.data["name"] = {"a": "x", "b": "y"}
         room.model["net"] = {"w": torch.ones(2)}
         room.experiment["lr"] = {"x": [1, 2.5]}
+        room.data["half"] = torch.ones(2, 3, dtype=torch.bfloat16)
+        room.data["key"] = {"a": np.int64(5), "b": np.int64(6)}
+        room.data["like"] = {1: np.int64(1), "1": np.int64(2)}
+        room.data["parts"] = {("a", "b--c"): np.int64(1), ("a--b", "c"): np.int64(2)}
+        room.data["wave"] = np.ones(2, np.complex64)
+        room.experiment["nan"] = {"loss": [1.0, float("nan")]}
     for path, name in (
         ("data/image", "i.npy"), ("data/image", "i.parquet"), ("data/name", "folder"),
-        ("model/net", "n.safetensors"), ("experiment/lr", "lr.json"),
+        ("model/net", "n.safetensors"), ("experiment/lr", "lr.json"), ("data/key", "k.parquet"),
+        ("data/wave", "wave"),
     ):  # fmt: skip
         assert typed("export", path, name).startswith(f"{path}: ")
     assert np.array_equal(np.load("i.npy"), images)
     table = pq.read_table("i.parquet")
     assert table["key"].to_pylist() == [0, 1, 2]
     assert table["image"].to_pylist() == images.tolist()
+    assert pq.read_table("k.parquet").to_pydict() == {"sample_key": ["a", "b"], "key": [5, 6]}
     assert Path("folder/a.txt").read_text() == "x"
+    assert np.load("wave/1.npy") == 1
     assert json.loads(Path("lr.json").read_text()) == {"x": [1, 2.5]}
     for path, name, message in (
         ("data/name", "x.npy", "has samples of string, which .npy does not hold"),
+        ("data/half", "x.npy", r"is bfloat16 of shape \(3,\), which neither NumPy nor Parquet has"),
+        ("data/half", "x", "Store it in another dtype, or as a model"),
         ("model/net", "x.bin", "cannot be exported to x.bin: it is written as .safetensors"),
         ("data/image", "x.txt", "it is written as a folder"),
         ("what/image", "x.npy", "'what/image' names no thing of a shelf"),
+        (
+            "data",
+            "x.npy",
+            "'data' names a shelf, and no thing on it. Write data/NAME; hopyard stock list data",
+        ),
+        ("run/1", "x.json", "is a run, which is no one file"),
+        (
+            "data/like",
+            "x",
+            "the sample '1' of data/like would be in the file 1.npy, where another one is already",
+        ),
+        ("data/parts", "x", r"the sample \('a--b', 'c'\) of data/parts would be in the file a--b--c.npy"),
+        ("data/wave", "x.parquet", r"is complex64 of shape \(\), which Parquet lacks. Export it as .npy"),
+        ("experiment/nan", "x.json", "experiment/nan holds nan or an infinity, which JSON lacks. Store None"),
     ):
         with pytest.raises(HopyardError, match=message):
             typed("export", path, name)
     assert sorted(path.suffix for path in Path().iterdir() if path.name.startswith("x")) == []
+
+
+def test_things_are_named_whole(typed: Stock) -> None:
+    typed("init")
+    for path, message in (
+        ("data", "'data' names a shelf, and no thing on it. Write data/NAME; hopyard stock list data shows"),
+        ("run/", "'run/' names a shelf, and no thing on it. Write run/NAME"),
+        (
+            "image",
+            "'image' names no thing of a shelf. Write SHELF/NAME, with a shelf of data, model, experiment, run",
+        ),
+    ):
+        with pytest.raises(HopyardError, match=message):
+            typed("inspect", path)
 
 
 def test_an_import_makes_a_stockroom_and_commits_what_it_is(typed: Stock, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class Fragment:
         self.purged = {self.keys[at]: what for at, *what in header.get("purged", [])}
 
     def _section(self) -> int:
-        start = -(-self._end // 64) * 64
+        start: int = -(-self._end // 64) * 64
         require(not any(self._data[self._end : start]), "padding that is not zeros")
         self._end = start
         return start
@@ -288,8 +288,13 @@ class Repository:
         ):
             entries = sorted(path.name for path in numbers.iterdir())
             require(entries == [f"{n:012d}" for n in range(1, len(entries) + 1)], f"the log {numbers}")
-            commit = json.loads((numbers / entries[-1]).read_bytes())["commit"]
-            if commit is not None:
+            entry = json.loads((numbers / entries[-1]).read_bytes())
+            if "check" in entry:
+                rest = json.dumps(
+                    {name: entry[name] for name in ("by", "commit", "time")}, separators=(",", ":")
+                )
+                require(entry["check"] == digest(rest.encode(), "hopyard.reference"), "the check of an entry")
+            if (commit := entry["commit"]) is not None:
                 segments = numbers.relative_to(self.root / "refs" / kind).parts
                 found["/".join(unquote_to_bytes(s.replace("=", "%")).decode() for s in segments)] = commit
         return found
@@ -347,8 +352,8 @@ class Repository:
         record = self.records(commit)["data", name]["column"]
         found: dict[Any, Any] = {}
         weight = count = nbytes = 0
-        mask = (1 << record["bits"]) - 1
-        before = None
+        is_checked = record["bits"] == 0  # else an early version ended fragments elsewhere
+        before_ends = True
         for first, (fragment, last, samples, size) in self.items(record["pages"]):
             read = Fragment(self.read(fragment, "fragment"))
             require(
@@ -356,20 +361,21 @@ class Repository:
             )
             sizes = [b - a for a, b in pairwise(read.bounds)]
             weights = [8 + len(encode(key)) + size for key, size in zip(read.keys, sizes, strict=True)]
-            if not read.purged:
-                natural = [at for at, key in enumerate(read.keys, 1) if key_hash(key) & mask == 0]
+            ends = [key_hash(key) >> 45 < weight for key, weight in zip(read.keys, weights, strict=True)]
+            if is_checked and not read.purged:
+                natural = [at for at, is_end in enumerate(ends, 1) if is_end]
                 require(natural in ([], [len(read.keys)]), "a fragment that goes on behind a natural end")
                 require(len(weights) == 1 or sum(weights) <= 1 << 20, "a fragment that is too large")
-                if before is not None and key_hash(before) & mask:
+                if not before_ends:
                     require(weight + weights[0] > 1 << 20, "a fragment that ends too early")
-                require(sum(sizes) == size, "the size of a fragment")
+            require(bool(read.purged) or sum(sizes) == size, "the size of a fragment")
             for at, key in enumerate(read.keys):
                 require(isinstance(key, tuple) == record["nested"], "keys of the other kind")
                 try:
                     found[key] = read.sample(at)
                 except PurgedError as error:
                     found[key] = error
-            before, weight = read.keys[-1], sum(weights)
+            before_ends, weight = bool(read.purged) or ends[-1], sum(weights)
             count, nbytes = count + samples, nbytes + size
         require((count, nbytes) == (record["count"], record["nbytes"]), "the totals of a column")
         return found

@@ -43,6 +43,25 @@ def rooted(objects: Objects, changed: Any, columns: Any) -> str:
     return root
 
 
+def test_a_page_is_read_once_for_many_columns(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = Draft(objects, None)
+    for number in range(500):
+        draft.column(f"c {number}").extend([number])
+    root = draft.flush()
+    read: list[str] = []
+    of_packs = draft.writer.read
+
+    def counted(digest: str) -> Any:
+        read.append(digest)
+        return of_packs(digest)
+
+    monkeypatch.setattr(draft.writer, "read", counted)
+    draft.rebase(root)
+    assert len(read) == len(set(read)) < 50
+    assert draft.column("c 7")[0] == 7
+    draft.release()
+
+
 def test_changes_are_read_at_once_and_in_the_snapshot_of_the_root(objects: Objects) -> None:
     draft = Draft(objects, None)
     change(draft, {"lr": 0.1, "b": [1, {"x": (2,)}], "gone": 1}, {"image": {0: "a", "k": "b"}, "x": {1: 1.5}})

@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ def test_two_blocks_at_once_follow_each_other_or_conflict(filled: StockRoom) -> 
         filled.experiment["mine"] = 1
         with other.enable_write():
             other.experiment["other"] = 2
-    assert filled.experiment.keys() == ["lr", "mine", "other"]
+    assert list(filled.experiment) == ["lr", "mine", "other"]
     with (  # noqa: PT012
         pytest.raises(ConflictError, match=r"Nothing of the block has happened\. Run it again") as caught,
         filled.enable_write(),
@@ -258,7 +258,7 @@ def test_what_is_staged_goes_into_the_commit_of_a_block_and_survives_its_failure
     with writer.enable_write():
         writer.experiment["block"] = 1
     assert writer.status().staged == []
-    assert StockRoom(filled.place.root).experiment.keys() == ["block", "lr", "staged"]
+    assert list(StockRoom(filled.place.root).experiment) == ["block", "lr", "staged"]
     writer.experiment["after"] = 1
     assert [path for path, _ in filled.status().staged] == ["experiment/after"]
 
@@ -269,10 +269,10 @@ def test_two_writers_of_one_working_tree_keep_what_the_other_stages(filled: Stoc
     two.experiment["two"] = 2
     base = one.head.commit
     one.commit("one")
-    assert one.experiment.keys() == ["lr", "one"]
+    assert list(one.experiment) == ["lr", "one"]
     assert StockRoom(filled.place.root).status().elsewhere == {base: 1}
     two.commit("two")
-    assert two.experiment.keys() == ["lr", "one", "two"]
+    assert list(two.experiment) == ["lr", "one", "two"]
     assert StockRoom(filled.place.root).status().elsewhere == {}
     assert [commit.message for commit in two.log()] == ["two", "one", "begin"]
 
@@ -367,3 +367,33 @@ def test_an_empty_stockroom_says_so(stock: StockRoom) -> None:
     with pytest.raises(UsageError, match="the tag 'v1' would name nothing"):
         stock.tag("v1")
     assert os.fspath(stock.place.objects).endswith(".hopyard")
+
+
+def test_shelves_are_mappings_alike(filled: StockRoom) -> None:
+    with filled.enable_write():
+        filled.model["net"] = [np.arange(3)]
+    for shelf in (filled.data, filled.model, filled.experiment):
+        names = list(shelf)
+        assert isinstance(shelf, MutableMapping)
+        assert (len(shelf), sorted(shelf.keys()), len(shelf.values())) == (len(names), names, len(names))
+        assert [name for name, _ in shelf.items()] == names
+        assert all(name in shelf for name in names)
+        assert (shelf.get("nothing"), shelf.get("nothing", 7), "nothing" in shelf, 3 in shelf) == (
+            None,
+            7,
+            False,
+            False,
+        )
+        assert repr(shelf).startswith(f"<{type(shelf).__name__.removesuffix('Shelf').lower()} of ")
+        with pytest.raises(UsageError, match="was opened for reading"):
+            shelf.pop(names[0])
+    with filled.enable_write():
+        filled.experiment.update({"one": 1, "two": 2})
+        assert filled.experiment.pop("one") == 1
+        assert filled.experiment.pop("one", None) is None
+        assert filled.experiment.setdefault("two", 3) == 2
+        for shelf in (filled.data, filled.model):
+            before = len(shelf)
+            shelf.pop(next(iter(shelf)))
+            assert len(shelf) == before - 1
+    assert filled.experiment["two"] == 2

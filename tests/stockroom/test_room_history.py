@@ -17,7 +17,10 @@ from hopyard import StockRoom
 from hopyard.errors import BehindError, ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.git import Head
 from hopyard.stockroom.git import read as read_head
+from hopyard.stockroom.history.references import References
 from hopyard.stockroom.looking.graph import graph
+from hopyard.stockroom.remotes import fetching
+from hopyard.storage import LocalStore
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_differences_go_down_to_samples_tensors_and_values(stock: StockRoom) -> 
         ("w", "changed", 4.0), ("c", "added", None), ("b", "removed", None),
     ]  # fmt: skip
     text = str(diff)
-    assert "10 samples changed, 1 samples added" in text
+    assert "10 samples changed, 1 sample added" in text
     assert "and 3 more" in text
     assert "0.1 -> 0.2" in text
     assert "w: moved by 4" in text
@@ -141,7 +144,7 @@ def test_a_conflict_is_resolved_by_a_function(stock: StockRoom) -> None:
     put(stock, lr=0.4)
     stock.switch("main")
     before = stock.head
-    with pytest.raises(ConflictError, match="1 changes conflict") as caught:
+    with pytest.raises(ConflictError, match="1 change conflicts:") as caught:
         stock.merge("dev")
     assert stock.head == before
     assert (caught.value.conflicts[0].ours, caught.value.conflicts[0].theirs) == (0.2, 0.4)
@@ -150,11 +153,25 @@ def test_a_conflict_is_resolved_by_a_function(stock: StockRoom) -> None:
     assert stock.merge("dev").how == "up to date"
 
 
+def test_a_conflict_of_models_is_resolved_by_a_side(stock: StockRoom) -> None:
+    stock.branch("dev")
+    for branch, values in (("main", np.zeros(3)), ("dev", np.ones(3))):
+        stock.switch(branch)
+        with stock.enable_write():
+            stock.model["net"] = {"w": values}
+    with pytest.raises(
+        UsageError, match="was resolved with None, but it is resolved with 'ours' or 'theirs'"
+    ):
+        stock.merge("main", resolve=lambda conflict: None)
+    stock.merge("main", resolve=lambda conflict: "theirs")
+    assert stock.model["net"]["w"].tolist() == [0, 0, 0]
+
+
 def test_a_commit_is_reverted(stock: StockRoom) -> None:
     second = put(stock, lr=0.2, other=1)
     put(stock, third=3)
     stock.revert(second)
-    assert (stock.experiment["lr"], stock.experiment.keys()) == (0.1, ["lr", "third"])
+    assert (stock.experiment["lr"], list(stock.experiment)) == (0.1, ["lr", "third"])
     assert stock.log()[0].message.startswith("Revert 'experiment/lr, experiment/other added'")
 
 
@@ -215,13 +232,14 @@ def test_git_merges_head_stock_with_the_data_that_it_names(tmp_path: Path, git: 
     git(folder, "commit", "-q", "-a", "-m", "dev")
     git(folder, "checkout", "-q", "main")
     room = StockRoom(folder)
-    assert room.experiment.keys() == ["lr"]
+    assert list(room.experiment) == ["lr"]
     put(room, main=1)
     git(folder, "commit", "-q", "-a", "-m", "main")
     git(folder, "merge", "-q", "dev")
     merged = StockRoom(folder)
-    assert merged.experiment.keys() == ["dev", "lr", "main"]
-    assert merged.head == Head("main", merged.branches()["main"])
+    assert list(merged.experiment) == ["dev", "lr", "main"]
+    assert merged.head.branch == "main"
+    assert merged.status().behind == merged.branches()["main"] == merged.log()[0].parents[0]
     assert len(merged.log()[0].parents) == 2
     git(folder, "clean", "-fdxq")
     assert merged.verify().ok
@@ -323,10 +341,10 @@ def test_two_clones_work_together(stock: StockRoom, tmp_path: Path) -> None:
     with pytest.raises(BehindError, match="Pull first"):
         stock.push()
     assert stock.pull().how == "merged"
-    assert stock.experiment.keys() == ["copy", "lr", "mine"]
+    assert list(stock.experiment) == ["copy", "lr", "mine"]
     stock.push()
     assert copy.pull().how == "forward"
-    assert copy.experiment.keys() == ["copy", "lr", "mine"]
+    assert list(copy.experiment) == ["copy", "lr", "mine"]
     assert copy.status().remotes == {"origin/main": (0, 0)}
 
 
@@ -364,7 +382,45 @@ def test_remotes_that_are_not_there_are_named(stock: StockRoom, tmp_path: Path) 
     assert stock.remotes() == {}
 
 
+def test_who_commits_while_a_pull_fetches_is_not_waited_for(
+    stock: StockRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others of this working tree wait only while the branch moves; the pull merges what they committed."""
+    stock.push(tmp_path / "remote")
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "copy") as copy:
+        put(copy, copy=1)
+        copy.push()
+
+    def fetch(*arguments: Any, **named: Any) -> Any:
+        fetched = fetching.fetch(*arguments, **named)
+        with StockRoom(stock.place.root) as other:
+            put(other, other=1)
+        return fetched
+
+    monkeypatch.setattr("hopyard.stockroom.remotes.pulling.fetch", fetch)
+    assert stock.pull().how == "merged"
+    assert list(stock.experiment) == ["copy", "lr", "other"]
+    assert stock.head == Head("main", stock.branches()["main"])
+
+
 # Care
+
+
+def test_garbage_of_a_remote_is_collected_there(stock: StockRoom, tmp_path: Path) -> None:
+    stock.branch("dev")
+    stock.switch("dev")
+    with stock.enable_write():
+        stock.data["large"] = np.random.default_rng(0).random(10_000)
+    stock.push(tmp_path / "remote", ["main", "dev"])
+    there = References(LocalStore(tmp_path / "remote"))
+    there.set("heads/dev", None, "Ada")
+    assert stock.gc(remote="origin", dry_run=True).freed > 70_000
+    assert stock.gc(remote=tmp_path / "remote").freed > 70_000
+    assert stock.gc(remote="origin").objects == 0
+    assert len(stock.data["large"]) == 10_000
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "copy") as copy:
+        assert copy.verify().ok
+        assert list(copy.experiment) == ["lr"]
 
 
 def test_garbage_goes_and_what_is_staged_stays(stock: StockRoom) -> None:

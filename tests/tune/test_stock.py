@@ -365,7 +365,7 @@ def test_what_a_search_started_from_is_reproduced(
     point = {"search_space": {"width": 4, "lr": 0.01}, "num_models": 1}
     first = search(store, **point).fit(make_rows())
     search(store, stock=stock, init_from=first, run_id="tuned", **point).fit(make_rows())
-    assert stock.model.keys() == ["tuned", "tuned/init_from"]
+    assert list(stock.model) == ["tuned", "tuned/init_from"]
     assert reproduce(stock, trust=True, progress=False, num_workers=0).equal
 
 

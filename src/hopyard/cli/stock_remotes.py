@@ -14,12 +14,36 @@ from hopyard.errors import UsageError
 from hopyard.stockroom.remotes import Brought, Progress
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom.wording import counted
 from hopyard.stockroom.working import short
 
 Remote = Annotated[
     str | None, typer.Argument(help="A remote's name, URL or folder; none: origin, or the only one.")
 ]
 Names = Annotated[list[str] | None, typer.Option(help="Repeat it for several; '*': all.")]
+
+
+remotes = typer.Typer(
+    name="remote",
+    help="The remotes that are known here. A push or clone makes them known.",
+    no_args_is_help=True,
+)
+
+
+@remotes.command("list")
+def remote_list() -> None:
+    """List remotes, and where they are."""
+    with StockRoom() as room:
+        for name, url in room.remotes().items():
+            say(f"{name}  {url}")
+
+
+@remotes.command("forget")
+def remote_forget(name: Annotated[str, typer.Argument(help="The remote's name.")]) -> None:
+    """Forget a remote, and where its branches were. Nothing there changes."""
+    with StockRoom() as room:
+        room.forget_remote(name)
+        say(f"forgot {name}; what is there stays")
 
 
 def clone(
@@ -29,7 +53,7 @@ def clone(
     """Make a copy of history and metadata. Data come when they are read, or by fetch."""
     with StockRoom.clone(url, path) as room:
         on = f"branch {room.head.branch} at {short(room.head.commit)}"
-        say(f"cloned to {room.place.root}: {on}, {len(room.log(branches='all'))} commits")
+        say(f"cloned to {room.place.root}: {on}, {counted(len(room.log(branches='all')), 'commit')}")
         for text in room.status().advice:
             say(text)
     say("data come when they are read; by name: hopyard stock fetch --data NAME")
@@ -54,7 +78,7 @@ def push(
     for each, commit in pushed.tags.items():
         say(f"tag {each}: {short(commit)}")
     if pushed.branches or pushed.tags:
-        say(f"{pushed.objects:,} objects, {describe_bytes(pushed.nbytes)}")
+        say(f"{counted(pushed.objects, 'object')}, {describe_bytes(pushed.nbytes)}")
     else:
         say("nothing is new; the remote has all of it")
 
@@ -91,9 +115,9 @@ def fetch(
             history=history, max_bytes=max_bytes, prune=prune, report=_report(progress, "fetching"),
         )  # fmt: skip
     if isinstance(done, Brought):
-        say(f"{done.objects:,} objects, {describe_bytes(done.nbytes)}")
+        say(f"{counted(done.objects, 'object')}, {describe_bytes(done.nbytes)}")
         for thing, left in done.left.items():
-            say(f"left: {left.objects:,} objects of {thing}, {describe_bytes(left.nbytes)}")
+            say(f"left: {counted(left.objects, 'object')} of {thing}, {describe_bytes(left.nbytes)}")
         return
     for name, (before, now) in done.branches.items():
         say(f"{name}: {'new' if before is None else short(before)} -> {short(now)}")
@@ -125,10 +149,11 @@ def verify(
 
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    remote: Annotated[str | None, typer.Option(help="A remote where to do it; none: here.")] = None,
 ) -> None:
     """Delete what nothing needs any more, and pack the rest anew."""
     with StockRoom() as room:
-        say(str(room.gc(dry_run, say)))
+        say(str(room.gc(dry_run, say, remote)))
 
 
 def purge(
@@ -143,7 +168,9 @@ def purge(
     keys = [int(each) if each.lstrip("-").isdecimal() else each.strip("'") for each in key]
     name = column.removeprefix("data/")
     if not yes:
-        typer.confirm(f"Remove {len(keys)} samples of {name} from all versions for good?", abort=True)
+        typer.confirm(
+            f"Remove {counted(len(keys), 'sample')} of {name} from all versions for good?", abort=True
+        )
     with StockRoom() as room:
         say(str(room.purge(name, keys, why)))
 
@@ -177,3 +204,4 @@ def add(app: typer.Typer) -> None:
     """Add these commands."""
     for command in (clone, push, pull, fetch, verify, gc, purge):
         app.command()(command)
+    app.add_typer(remotes)

@@ -16,9 +16,10 @@ from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.looking.exporting import export as export_thing
 from hopyard.stockroom.looking.listing import list_shelves
 from hopyard.stockroom.models import describe
-from hopyard.stockroom.records import ModelRecord
+from hopyard.stockroom.records import ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import Shelves
+from hopyard.stockroom.wording import counted
 from hopyard.stockroom.working import short
 
 _MOST = 20
@@ -58,9 +59,9 @@ def import_(
         seconds = time.monotonic() - began
     new = sum(imported.columns.values()) - imported.resumed
     for column, count in imported.columns.items():
-        say(f"data/{column}: {count:,} samples")
+        say(f"data/{column}: {counted(count, 'sample')}")
     again = f"; {imported.resumed:,} were there from an interrupted import" if imported.resumed else ""
-    say(f"{new:,} samples in {describe_seconds(seconds)}, {new / seconds:,.0f} samples/s{again}")
+    say(f"{counted(new, 'sample')} in {describe_seconds(seconds)}, {new / seconds:,.0f} samples/s{again}")
     done = "committed as" if imported.is_new else "all of it is there already, in"
     say(f"{done} {short(imported.commit)} on {room.head.branch or 'no branch'}")
 
@@ -128,7 +129,7 @@ def inspect(
     """Show one thing: a model's tensors with norms and histograms; a column's first samples; a run."""
     with StockRoom(enable_write=at is None) as room:
         shown: Shelves = room if at is None else room.at(at)
-        shelf, _, name = path.partition("/")
+        shelf, name = thing_of(path)
         if shelf == "model":
             other = None if against is None else room.at(against).model.record(name)
             _show_model(shown, name, other)
@@ -136,16 +137,14 @@ def inspect(
             _show_data(shown.data[name], name)
         elif shelf == "experiment":
             say(repr(shown.experiment[name]))
-        elif shelf == "run":
-            _show_run(shown.experiment.run(name))
         else:
-            raise UsageError(f"{path!r} names no thing of a shelf. hopyard stock list shows what there is.")
+            _show_run(shown.experiment.run(name))
 
 
 def _show_model(shelves: Shelves, name: str, other: ModelRecord | None) -> None:
     facts = describe(shelves.model, name, other)
     total = sum(fact.nbytes for fact in facts if fact.change != "removed")
-    say(f"{len(facts)} tensors, {describe_bytes(total)}")
+    say(f"{counted(len(facts), 'tensor')}, {describe_bytes(total)}")
     table = _table(
         "tensor", "dtype", "shape", "norm", "mean", "std", "histogram", *(["moved"] if other else [])
     )
@@ -171,12 +170,12 @@ def _bars(histogram: tuple[int, ...]) -> str:
 
 def _show_data(item: Any, name: str) -> None:
     if hasattr(item, "schema"):
-        say(f"dataset {name}: {len(item):,} rows")
+        say(f"dataset {name}: {counted(len(item), 'row')}")
         for column in item.schema:
             say(f"    {column}")
         return
     shape = ", ".join("?" if length is None else str(length) for length in item.shape)
-    say(f"{item.kind} column of {len(item):,} samples, {describe_bytes(item.nbytes)}")
+    say(f"{item.kind} column of {counted(len(item), 'sample')}, {describe_bytes(item.nbytes)}")
     if item.kind == "tensor":
         say(f"dtype {item.dtype}, shape ({shape})")
     for key, _ in zip(item, range(_MOST // 2), strict=False):
@@ -200,7 +199,9 @@ def _show_run(run: Any) -> None:
             say(f"    {title} {name} = {value!r}")
     for name, (steps, values) in run.metrics.items():
         if len(values):
-            say(f"    metric {name}: {len(values):,} values, last {values[-1]:.6g} at step {steps[-1]}")
+            say(
+                f"    metric {name}: {counted(len(values), 'value')}, last {values[-1]:.6g} at step {steps[-1]}"
+            )
     for name, size in run.artifacts.items():
         say(f"    artifact {name}: {describe_bytes(size)}")
     if run.error is not None:

@@ -36,17 +36,24 @@ class CareCalls(RemoteCalls):
         self._objects.refresh()
         return verified
 
-    def gc(self, dry_run: bool = False, tell: Tell | None = None) -> Collected:
+    def gc(
+        self, dry_run: bool = False, tell: Tell | None = None, remote: str | os.PathLike[str] | None = None
+    ) -> Collected:
         """Delete what no branch, tag, remote's branch, staged write, open reader or git commit needs, and pack the rest
         anew.
 
         Args:
             dry_run: only say what would be done. tell: told, in words, if others are waited for.
+            remote: do it there instead, where branches and tags alone lead to what is needed; a name, URL or folder.
+                In a bucket only what was unneeded each time for 14 days is deleted.
 
         Raises:
             StorageError: somebody writes all the time, or git's history cannot be read. Nothing was deleted.
             UsageError: within a block.
         """
+        if remote is not None:
+            self._check_open()
+            return care.gc(self._open(self._remote(remote)), None, dry_run, tell=tell)
         self._let_go("gc")
         collected = care.gc(self.local, self.place, dry_run, tell=tell)
         self._objects.refresh()
@@ -54,8 +61,8 @@ class CareCalls(RemoteCalls):
 
     def purge(self, column: str, key: Key | Sequence[Key], why: str = "no reason was given") -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
-        stay; their keys are still listed, and reading them raises ``PurgedError``. Remotes follow when they are pushed
-        to.
+        stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow
+        when they are pushed to.
 
         Args:
             key: one, or a list.

@@ -54,6 +54,7 @@ class Draft:
         self._dirty: set[str] = set()  # columns with changes of their own
         self._locks = ExitStack()
         self._is_locked = self._has_added = self._is_closed = False
+        self._last_map: SortedMap | None = None
         self._saved: list[str | None] = []  # root maps that errors lead back to
 
     # Reading
@@ -242,7 +243,9 @@ class Draft:
 
     @property
     def _map(self) -> SortedMap:
-        return SortedMap(self.writer, self._root)
+        if self._last_map is None or self._last_map.root != self._root:  # it keeps pages that were read
+            self._last_map = SortedMap(self.writer, self._root)
+        return self._last_map
 
     def _begin(self) -> None:
         """Before an object is added: from now on what is here stays."""

@@ -159,6 +159,9 @@ class HistoryCalls(NameCalls):
     def merge_heads(self, mine: Head, theirs: Head) -> Head:
         """Merge what two versions of ``head.stock`` name, without changing the one that is here: for git's driver.
 
+        No branch moves, since git may still drop the merge: a branch follows ``head.stock`` once git has written that.
+        Until then the log of the working tree keeps the commit.
+
         Raises:
             ConflictError: both changed something differently. UsageError: something is staged upon mine.
             NotFoundError: a commit is not here.
@@ -175,9 +178,6 @@ class HistoryCalls(NameCalls):
                 f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
                 "(hopyard stock reset)."
             )
-        branch = mine.branch
-        if branch is not None and self.local.references.tip(f"heads/{branch}").commit != mine.commit:
-            branch = None
         draft = Draft(self._objects, root_of(self.local, mine.commit))
         try:
             result = merge_commits(draft.writer, mine.commit, theirs.commit)
@@ -185,17 +185,15 @@ class HistoryCalls(NameCalls):
                 raise conflict_error(result.conflicts, "merge", short(theirs.commit))
             if result.how == "up to date":
                 return mine
-            reference = self._tree.reference(branch)
             if result.how == "fast-forward":
-                tip = self.local.references.tip(reference)
-                self.local.references.move(reference, tip, theirs.commit, self._author)
-                return Head(branch, theirs.commit)
+                return Head(mine.branch, theirs.commit)
             draft.back(result.root)
             parents = [mine.commit, theirs.commit]
             message = f"Merge {theirs.branch or short(theirs.commit)}"
+            reference = self._tree.reference(None)
             commit = commit_draft(draft, self.local.references, reference, parents, message, self._facts)
             assert commit is not None
-            return Head(branch, commit.digest)
+            return Head(mine.branch, commit.digest)
         finally:
             draft.close()
 
@@ -315,8 +313,9 @@ class HistoryCalls(NameCalls):
 
 def conflict_error(conflicts: list[Conflict], call: str, argument: str) -> ConflictError:
     """Both sides changed things differently, and nobody decided. ``call`` is to be repeated, with a decision."""
+    how_many = "1 change conflicts" if len(conflicts) == 1 else f"{len(conflicts)} changes conflict"
     return ConflictError(
-        f"{len(conflicts)} changes conflict:\n{listed(conflicts)}\nNothing was merged. Say whose to have: "
+        f"{how_many}:\n{listed(conflicts)}\nNothing was merged. Say whose to have: "
         f"hopyard stock {call} {argument} --resolve ours (or theirs); in Python "
         f"stock.{call}({argument!r}, resolve=...) takes 'ours', 'theirs', or a function of a conflict.",
         conflicts,

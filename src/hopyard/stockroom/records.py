@@ -28,7 +28,7 @@ class ColumnRecord:
         dtype: of tensors, as ``objects.tensors`` names it; ``"U8"`` for strings and bytes.
         shape: of a tensor; None where lengths differ from sample to sample. ``()`` for strings and bytes.
         nested: keys are pairs (sample, part).
-        bits: a fragment ends behind a key whose hash has this many low bits that are all 0.
+        bits: 0; early versions wrote how they chose where fragments end.
         pages: root of the map from each fragment's first key to ``[fragment, last key, samples, bytes]``.
         count: samples.
         nbytes: of all samples' values.
@@ -77,7 +77,7 @@ class ModelRecord:
     """A saved model: a tree of tensors and plain values.
 
     Attributes:
-        tree: digest of a ``json`` object: skeleton, tensors and what wrote them.
+        tree: digest of a ``json`` object: skeleton and tensors.
         nbytes: of all its tensors.
     """
 
@@ -143,6 +143,26 @@ def parse(json: Json, where: str) -> Record:
             f"the record of {where} cannot be read ({error}). Run `hopyard stock verify`; if all is well there, a "
             "newer version of Hopyard wrote it: install that."
         ) from error
+
+
+def thing_of(path: str) -> tuple[Shelf, str]:
+    """Shelf and name that ``SHELF/NAME`` says.
+
+    Raises:
+        UsageError: it names no shelf, or nothing on it.
+    """
+    shelf, _, name = path.partition("/")
+    if shelf not in SHELVES:
+        raise UsageError(
+            f"{path!r} names no thing of a shelf. Write SHELF/NAME, with a shelf of {', '.join(SHELVES)}: data/image, "
+            "for example. hopyard stock list shows what there is."
+        )
+    if not name:
+        raise UsageError(
+            f"{path!r} names a shelf, and no thing on it. Write {shelf}/NAME; hopyard stock list {shelf} shows what "
+            "there is."
+        )
+    return shelf, name
 
 
 def check_name(name: Any, what: str) -> str:

@@ -49,7 +49,7 @@ class RemoteCalls(HistoryCalls):
         return cls(folder, enable_write, fetch)
 
     def remotes(self) -> dict[str, str]:
-        """The remotes that are known, and where they are."""
+        """The remotes that are known, by name, and where they are."""
         store = self.local.store
         return {name: remotes.recall(store, name).url for name in remotes.names(store)}
 
@@ -83,6 +83,7 @@ class RemoteCalls(HistoryCalls):
             NotFoundError: there is no such branch, tag or remote; or data that are nowhere. Nothing was sent.
         """
         self._check_open()
+        self._tree.catch_up(self._standing, lambda: self._author)  # git may have merged head.stock
         given = list(tags)
         if branches is None:
             branches = [] if given else [self._own_branch("push")]
@@ -157,16 +158,19 @@ class RemoteCalls(HistoryCalls):
         target = self._remote(remote)
         was = self._standing
         with self._tree.moving(was, own) as moving:
-            moving.announce(None)
             # Merging reads samples that both changed; they come from the remotes if they are not here.
             others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
             opened = self._open(target)
             absent = remotes.OnDemand(self.local, [opened, *others])
             local = Repository.at(self.local.store, self.place.objects / "index.sqlite", absent)
-            pulled = remotes.pull(local, opened, own, self._author, branch, resolve)
+
+            def fetched() -> None:
+                self._remember(target)  # where the samples are is known before a branch needs them
+                moving.announce(None)  # from here on others of this tree wait, not while data come
+
+            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
-        self._remember(target)
         self._arrived()
         if pulled.conflicts:
             there = f"{target.name or target.url}/{branch or own}"

@@ -19,17 +19,17 @@ class KillingStore(Store):
     """
 
     def __init__(self, inner: Store, at: int, fails: bool = False) -> None:
-        self.inner, self.at, self.fails = inner, at, fails
+        self.inner, self._moment, self.fails = inner, at, fails
         self._count = 0
 
     def _change(self) -> bool:
         """Count a change; whether the process is to end after it."""
         self._count += 1
-        if self.fails and self._count == self.at:
+        if self.fails and self._count == self._moment:
             raise StorageError("a change failed (injected). Look at the test.")
-        if not self.fails and self.at == 2 * self._count - 1:
+        if not self.fails and self._moment == 2 * self._count - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return not self.fails and self.at == 2 * self._count
+        return not self.fails and self._moment == 2 * self._count
 
     @staticmethod
     def _end(is_end: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,14 @@ from tests.stockroom.care.histories import begun, holds, reopened
 from tests.stockroom.care.stores import KillingStore
 from tests.stockroom.care.test_garbage import killed
 from tests.stockroom.remotes.repositories import at, commit, root_of, tip
+from torch.utils.data import DataLoader
 
-from hopyard.errors import NotFoundError, PurgedError, UsageError
+from hopyard import make_torch_dataset
+from hopyard.errors import DataError, NotFoundError, PurgedError, UsageError
 from hopyard.stockroom.care import gc, purge, verify
-from hopyard.stockroom.data import Column
+from hopyard.stockroom.data import Column, Samples
 from hopyard.stockroom.data.conflicts import diff_columns
+from hopyard.stockroom.data.rows import plain as plain_keys
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history.merge import merge_commits
 from hopyard.stockroom.history.stage import Stage
@@ -59,8 +64,9 @@ def column(repository: Repository, digest: str | None = None, name: str = "image
 
 
 def readable(given: Column) -> dict[Any, Any]:
+    """The samples under all keys, also those that purged ones had: None."""
     found = {}
-    for key in given:
+    for key in (key for fragment in given.fragments() for key in plain_keys(fragment.keys)):
         try:
             found[key] = np.asarray(given[key]).tolist()
         except PurgedError:
@@ -92,7 +98,7 @@ def test_the_bytes_are_gone_and_all_else_is_readable(tmp_path: Path) -> None:
     opened = column(repository, commits[0])
     report = purged(repository)
     assert (report.keys, report.fragments, report.staged, report.remotes) == ([3], 2, 0, [])
-    assert "1 samples of 'image' are purged: 2 fragments" in str(report)
+    assert "1 sample of 'image' is purged; replaced: 2 fragments" in str(report)
     assert not holds(tmp_path, SECRET)
     for each in (repository, reopened(repository)):
         for digest, extra in zip(commits, [{}, {}, {7: [8] * 40}], strict=True):
@@ -103,23 +109,104 @@ def test_the_bytes_are_gone_and_all_else_is_readable(tmp_path: Path) -> None:
     assert tip(repository) == commits[2]
 
 
+def test_an_index_that_lost_rows_hides_nothing(tmp_path: Path) -> None:
+    repository = at(tmp_path)
+    with_secret(tmp_path)
+    size = 2 << 20  # so that most of the pack is needed, and gc would leave it
+    commit(repository, noise={0: np.random.default_rng(0).bytes(size)}, image={5: secret()})
+    with sqlite3.connect(tmp_path / "index.sqlite") as db:
+        db.execute("DELETE FROM objects WHERE kind = 'fragment' AND stop - start < 1000")
+    db.close()
+    purged(at(tmp_path), [3, 5])
+    assert not holds(tmp_path, SECRET)
+    assert not verify(reopened(repository)).problems
+
+
 def test_reading_a_purged_sample_says_when_and_why(tmp_path: Path) -> None:
     repository, _ = with_secret(tmp_path)
     purged(repository)
     for each in (repository, reopened(repository)):
         image = column(each)
         text = r"the sample 3 was purged from all versions on 2030-01-02T03:04:05\+00:00 by Ada: asked to\. Its bytes"
-        assert 3 in image
-        assert len(image) == 5
-        assert list(image) == [1, 2, 3, 4, 7]
-        for read in (
-            lambda image=image: image[3], lambda image=image: image[[1, 3]], lambda image=image: image[...],
-            lambda image=image: np.asarray(image), lambda image=image: list(image.values()),
-            lambda image=image: dict(image.items()), lambda image=image: image.take([2]),
-        ):  # fmt: skip
+        for read in (lambda image=image: image[3], lambda image=image: image[[1, 3]]):
             with pytest.raises(PurgedError, match=text):
                 read()
-        assert image[[1, 2, 4, 7]].shape == (4, 40)
+        assert image.get(3) is None
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_column_passes_over_purged_samples(tmp_path: Path, copied: bool) -> None:
+    repository, _ = with_secret(tmp_path)
+    expected = plain(1, 2, 4, 7)
+    purged(repository)
+    image = column(repository)
+    image = pickle.loads(pickle.dumps(image)) if copied else image
+    assert 3 not in image
+    assert (len(image), list(image), image.codes().tolist()) == (4, [1, 2, 4, 7], [1, 2, 4, 7])
+    assert {key: value.tolist() for key, value in image.items()} == {
+        k: v.tolist() for k, v in expected.items()
+    }
+    assert [int(value[0]) for value in image.values()] == [2, 3, 5, 8]
+    assert image[...][:, 0].tolist() == np.asarray(image)[:, 0].tolist() == [2, 3, 5, 8]
+    assert image[2:][:, 0].tolist() == image.take([2, -1])[:, 0].tolist() == [5, 8]
+    assert image.positions([7, 2]).tolist() == [3, 1]
+    assert image.find(np.array([3, 4, 5])).tolist() == [-1, 2, -1]
+    with pytest.raises(UsageError, match=r"position 4 of column 'image', which has 4 samples"):
+        image.take([4])
+
+
+def test_positions_mean_the_same_in_another_process_although_more_is_purged(tmp_path: Path) -> None:
+    repository, _ = with_secret(tmp_path)
+    purged(repository)
+    data = pickle.dumps(column(repository))
+    purged(repository, 1)
+    image = pickle.loads(data)
+    assert (len(image), image.take([1])[0, 0]) == (4, 3)
+    with pytest.raises(PurgedError):
+        image.take([0])
+    assert len(column(repository)) == 3
+
+
+def test_an_epoch_goes_on_without_purged_samples(tmp_path: Path) -> None:
+    repository, _ = with_secret(tmp_path)
+    commit(repository, number={key: np.array(key) for key in (1, 2, 3, 4, 7)})
+    whole = Samples([column(repository), column(repository, name="number")]).fingerprint
+    purged(repository)
+    image, label = column(reopened(repository)), column(reopened(repository), name="number")
+    samples = Samples([image, label])
+    assert (len(samples), samples.keys()) == (4, [1, 2, 4, 7])
+    assert samples.fingerprint != whole
+    for batch in samples.loader(batch_size=3, shuffle=True):
+        assert (batch["image"][:, 0] == batch["number"] + 1).all()
+    assert [len(Samples([one])) for one in (image, label)] == [4, 5]
+    items = list(DataLoader(make_torch_dataset([label, image]), num_workers=1))
+    assert [int(number) for number, _ in items] == [1, 2, 4, 7]
+    with pytest.raises(PurgedError, match="the sample 3 was purged"):
+        Samples([image, label], keys=[1, 3])
+    commit(repository, number={9: np.array(9)})
+    with pytest.raises(DataError, match="not all samples are in all columns"):
+        Samples([image, column(repository, name="number")])
+
+
+def test_a_draft_passes_over_purged_samples_too(tmp_path: Path) -> None:
+    repository, _ = with_secret(tmp_path)
+    purged(repository, [3, 7])
+    draft = Draft(repository.objects, root_of(repository, tip(repository)))
+    image = draft.column("image")
+    assert (len(image), list(image), 3 in image) == (3, [1, 2, 4], False)
+    with pytest.raises(PurgedError):
+        image[3]
+    image.extend(np.zeros((1, 40), np.uint8))
+    assert (len(image), list(image)) == (4, [1, 2, 4, 8])  # not under a key that was purged
+    image[3] = np.ones(40, np.uint8)
+    assert (len(image), image[3].tolist()) == (5, [1] * 40)
+    del image[7]  # what was left of it
+    assert (len(image), len(image.snapshot())) == (5, 5)
+    record = image.flush()
+    assert record is not None
+    assert (len(image), record.count, list(image)) == (5, 5, [1, 2, 3, 4, 8])
+    draft.flush()
+    draft.release()
 
 
 @pytest.mark.parametrize(
@@ -143,8 +230,8 @@ def test_samples_of_any_kind_are_purged(tmp_path: Path, samples: Any, key: Any, 
     purged(repository, key, "x")
     assert not holds(tmp_path, SECRET)
     found = column(reopened(repository), name="x")
-    assert len(found) == len(samples)
     kept = {one for one in samples if one != key and not (isinstance(one, tuple) and one[0] == key)}
+    assert len(found) == len(kept) == len(list(found.items()))
     for one in samples:
         if one in kept:
             assert np.array_equal(found[one], samples[one]) if left is None else found[one] == left[one]

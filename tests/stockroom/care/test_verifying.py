@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,8 +15,8 @@ from safetensors import safe_open
 from tests.stockroom.care.histories import begun, full, reopened
 from tests.stockroom.remotes.repositories import at, commit, content, samples, tip
 
-from hopyard.errors import FormatError, NotFoundError
-from hopyard.stockroom.care import verify
+from hopyard.errors import FormatError, NotFoundError, NotWritableError
+from hopyard.stockroom.care import gc, verify
 from hopyard.stockroom.care.roots import roots_of_store
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.operations import Operation
@@ -222,6 +224,11 @@ def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) 
     assert not report.problems
     assert report.elsewhere > 4
     assert f"{report.elsewhere} objects are only at a remote" in str(report)
+    clone.references.set(
+        "heads/main", tip(origin), "Ada"
+    )  # as a clone does: a branch of its own at that commit
+    clone.references.set("tags/v1", tip(origin), "Ada")
+    assert verify(clone) == report
     bring(clone, [origin], select(clone.objects, fetched.heads.values(), Wanted(True, history=True)))
     assert verify(clone).elsewhere < report.elsewhere
     clone.references.set("heads/mine", tip(origin), "Ada")
@@ -233,6 +240,26 @@ def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) 
             file.unlink()
     report = verify(clone)
     assert [problem.kind for problem in report.problems if problem.kind != "index"] == ["missing"]
+
+
+def test_a_repository_that_is_read_only_is_verified_and_gc_does_not_wait(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.open
+
+    def refuse(path: str | Path, flags: int, *mode: int) -> int:
+        if Path(path).name == "gc.lock":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return really(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert verify(repository).ok
+    with pytest.raises(NotWritableError, match=r"gc\.lock cannot be written: Read-only file system"):
+        verify(repository, repair_from=repository)
+    told: list[str] = []
+    with pytest.raises(NotWritableError, match=r"gc\.lock cannot be written: Read-only file system"):
+        gc(repository, tell=told.append)
+    assert not told  # that it waits
 
 
 def test_packs_are_what_safetensors_reads(repository: Repository, tmp_path: Path) -> None:

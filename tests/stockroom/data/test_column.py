@@ -80,7 +80,7 @@ def test_positions_are_taken_in_any_order(images: Column) -> None:
 @pytest.mark.parametrize(
     ("positions", "text"),
     [
-        ([5001], "position 5001 of column 'image', which has 5001 samples.*count from the end"),
+        ([5001], "position 5001 of column 'image', which has 5,001 samples.*count from the end"),
         ([0, -5002], "position -5002"),
         ([[1]], r"int64 of shape \(1, 1\).*ints of shape \(n,\)"),
         ([1.0], "float64 of shape"),
@@ -105,9 +105,9 @@ def test_a_key_that_is_not_there_names_what_is(images: Column) -> None:
         images["cas"]
     assert isinstance(caught.value, NotFoundError)
     assert str(caught.value) == (
-        "column 'image' has no sample 'cas'; did you mean 'cat'? It has 5001 samples, from 0 to 'cat': see .keys()."
+        "column 'image' has no sample 'cas'; did you mean 'cat'? It has 5,001 samples, from 0 to 'cat': see .keys()."
     )
-    with pytest.raises(KeyError, match=r"has no sample -1\. It has 5001"):
+    with pytest.raises(KeyError, match=r"has no sample -1\. It has 5,001"):
         images[[1, -1]]
     with pytest.raises(UsageError, match=r"keys are ints, strings"):
         images[1.5]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.stockroom.data import cutting
-from hopyard.stockroom.data.cutting import AIM, LIMIT, Entry, bits_for, rewrite, weights
+from hopyard.stockroom.data.cutting import AIM, LIMIT, Entry, rewrite, weights
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import Batch, Rows, encoded, keys_of
 from hopyard.stockroom.data.samples import empty_record, rows_of
@@ -49,16 +49,16 @@ keys = st.one_of(st.integers(-5, 60), st.sampled_from("abcdefgh"), st.text("ab\0
 changes = st.dictionaries(keys, st.one_of(st.none(), st.integers(0, 130)), max_size=12)
 
 
-@pytest.mark.parametrize("bits", [0, 2, 4])
+@pytest.mark.parametrize("aim_bits", [3, 7, 11])
 @settings(deadline=None, max_examples=150)
 @given(steps=st.lists(changes, max_size=6), split=st.integers(1, 5))
 def test_the_same_samples_have_the_same_pages_in_whatever_steps_they_were_written(
-    bits: int, steps: list[dict[Key, int | None]], split: int
+    aim_bits: int, steps: list[dict[Key, int | None]], split: int
 ) -> None:
     """Samples of 0 to 130 bytes in fragments of at most 100: cut naturally, by force, and too large for any."""
     with pytest.MonkeyPatch.context() as patch, Objects(MemoryStore()).writing() as writer:
         patch.setattr(cutting, "LIMIT", 100)
-        patch.setattr(cutting, "bits_for", lambda _: bits)
+        patch.setattr(cutting, "AIM_BITS", aim_bits)
         record = empty_record("bytes", "U8", (), nested=False)
         wanted: Content = {}
         for number, step in enumerate(steps):
@@ -97,11 +97,43 @@ def test_a_sample_larger_than_a_fragment_is_alone() -> None:
         assert [entry.count for entry in entries(writer, record)] == [50, 1, 49]
 
 
-def test_bits_are_of_the_mean_weight() -> None:
-    batch = Batch(np.arange(4), Rows(np.zeros((4, 64), np.uint8)))
-    assert weights(batch).tolist() == [64 + 9 + 8] * 4
-    assert bits_for(batch) == 12
-    assert bits_for(Batch(np.arange(1), Rows(np.zeros((1, 1 << 22), np.uint8)))) == 0
+def test_weights_are_of_samples_and_keys() -> None:
+    assert weights(Batch(np.arange(4), Rows(np.zeros((4, 64), np.uint8)))).tolist() == [64 + 9 + 8] * 4
+
+
+def sized(sizes: dict[int, int], seed: int = 0) -> Content:
+    random = np.random.default_rng(seed)
+    return {encode(key): random.bytes(size) for key, size in sizes.items()}
+
+
+TINY, HUGE = 8, 300_000
+
+
+@pytest.mark.parametrize("sizes", [(TINY, HUGE), (HUGE, TINY)], ids=["tiny then huge", "huge then tiny"])
+def test_what_is_cut_follows_sizes_that_differ_by_much(sizes: tuple[int, int]) -> None:
+    """A column of tiny samples whose later ones are huge, and the other way round: a change rewrites what is near."""
+    counts = [2000 if size == TINY else 100 for size in sizes]
+    record = empty_record("bytes", "U8", (), nested=False)
+    with Objects(MemoryStore()).writing() as writer:
+        start = 0
+        for size, count in zip(sizes, counts, strict=True):
+            record = rewrite(
+                writer, record, [batch_of(sized(dict.fromkeys(range(start, start + count), size)), record)]
+            )
+            start += count
+        old = entries(writer, record)
+        assert len(old) < 105
+        assert sum(entry.count > 500 for entry in old) >= 1  # tiny ones are together
+        known = {entry.digest for entry in old}
+        for key in range(0, start, 97):
+            for size in sizes:
+                changed = rewrite(writer, record, [batch_of(sized({key: size}, seed=1), record)])
+                written = [entry for entry in entries(writer, changed) if entry.digest not in known]
+                assert sum(entry.nbytes for entry in written) < 6 * LIMIT
+    content = content_of(writer, record)
+    with Objects(MemoryStore()).writing() as writer:
+        at_once = rewrite(writer, empty_record("bytes", "U8", (), nested=False), [batch_of(content, record)])
+    assert at_once == record
 
 
 def test_a_change_rewrites_few_fragments() -> None:

@@ -212,7 +212,7 @@ def test_a_newer_version_stores_only_the_files_that_changed(tmp_path: Path, loca
     assert removed.digest == files_of(local, old)[2]
     assert added.digest == files_of(local, new)[2]
     assert difference.changed == ()
-    assert str(difference) == "-1 files (30 row groups, 60 rows), +1 files (30 row groups, 60 rows)"
+    assert str(difference) == "-1 file (30 row groups, 60 rows), +1 file (30 row groups, 60 rows)"
 
 
 def test_differences_beside_files_are_named(tmp_path: Path, local: Objects) -> None:

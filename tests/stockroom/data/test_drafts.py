@@ -191,6 +191,16 @@ def test_extending_takes_many_samples(values: Any, draft: ColumnDraft) -> None:
         draft.extend(values)
 
 
+@pytest.mark.parametrize("format", ["csr", "coo", "dia", "dok"])
+def test_sparse_matrices_are_refused_with_advice(format: str, draft: ColumnDraft) -> None:
+    sparse = pytest.importorskip("scipy.sparse").random(3, 3, 0.5, format=format)
+    for write in (draft.extend, draft.replace, draft.update):
+        with pytest.raises(
+            DataError, match=r"was given a sparse .*_matrix, but columns are dense. Give it whole"
+        ):
+            write(sparse)
+
+
 def test_a_column_of_times_is_refused_as_a_whole(draft: ColumnDraft) -> None:
     with pytest.raises(
         DataError, match=r"0 and those behind it: what was given is of dtype datetime64.*int64"
@@ -261,7 +271,7 @@ def test_a_missing_key_of_a_draft_is_told_by_what_the_draft_has(draft: ColumnDra
     with pytest.raises(KeyError, match=r"no sample 'cow'.* It has 2 samples, from 'cat' to 'dog'"):
         draft["cow"]
     del draft["cat"]
-    with pytest.raises(KeyError, match=r"no sample 'cat'.* It has 1 samples"):
+    with pytest.raises(KeyError, match=r"no sample 'cat'.* It has 1 sample"):
         del draft["cat"]
     assert draft.get("cat") is None
 

@@ -124,6 +124,7 @@ def test_columns_that_hold_something_else_conflict_as_a_whole(repository: Reposi
     theirs = repository.commit(base, columns={"x": {2: np.array([1, 2], np.float32)}})
     merged, conflicts = repository.merge(ours, theirs)
     assert shown(conflicts) == [("data/x", None, "dtype or shape differ")]
+    assert "ColumnRecord" not in str(conflicts[0])
     assert merged == {"x": {1: [1.0]}}
     with pytest.raises(UsageError, match=r"was resolved with 5, but it is resolved with 'ours' or 'theirs'"):
         repository.merge(ours, theirs, lambda conflict: 5)
@@ -139,7 +140,10 @@ def test_models_are_merged_whole_and_runs_stand_beside_each_other(repository: Re
     with repository.objects.writing() as writer:
         result = merge_roots(writer, made("a", "1"), made("b", "2"), made("c", "3"))
         assert shown(result.conflicts) == [("model/net", None, "both changed")]
-        assert str(result.conflicts[0]).startswith("model/net: both changed (base ModelRecord(")
+        base, ours, theirs = (f"1 bytes, {letter * 12}" for letter in "abc")
+        assert (
+            str(result.conflicts[0]) == f"model/net: both changed (base {base}, ours {ours}, theirs {theirs})"
+        )
         same = merge_roots(writer, None, made("b", "2"), made("b", "3"))
     assert same.conflicts == []
     assert Draft(repository.objects, same.root).names("run") == ["2", "3"]

@@ -24,6 +24,11 @@ class CountingStore(MemoryStore):
 
     asked = 0
     listed = 0
+    got = 0
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        self.got += 1
+        return super().get(name, start, length)
 
     def exists(self, name: str) -> bool:
         self.asked += 1
@@ -101,6 +106,41 @@ def test_the_last_entry_is_found_with_few_questions_and_without_listing() -> Non
     assert writer.tip("heads/main").number == 1000
     assert store.asked == 1
     assert store.listed == 0
+
+
+def test_references_are_listed_with_one_question_for_each() -> None:
+    store = CountingStore()
+    for name in "abc":
+        moved(References(store), f"heads/{name}", A, B)
+    store.asked = store.got = 0
+    references = References(store)
+    assert references.names("heads") == dict.fromkeys("abc", B)
+    assert (store.listed, store.asked, store.got) == (1, 0, 3)
+    assert references.names("heads") == dict.fromkeys("abc", B)
+    assert (store.listed, store.asked, store.got) == (2, 0, 3)  # entries never change
+    moved(References(store), "heads/b", C)
+    assert references.names("heads") == {"a": B, "b": C, "c": B}
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_is_told(bit: int) -> None:
+    store = MemoryStore()
+    moved(References(store), "heads/main", A)
+    name = "refs/heads/main/000000000001"
+    data = store.get(name)
+    first = data.index(b"check")
+    passed_over = range(first, first + len("check"))  # by readers, as a field of another name
+    for at in range(len(data)):
+        store.put(name, data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+        if at not in passed_over:
+            with pytest.raises(CorruptError, match="is no entry of a reference"):
+                References(store).tip("heads/main")
+
+
+def test_entries_of_the_first_versions_have_no_check() -> None:
+    store = MemoryStore()
+    store.put("refs/heads/main/000000000001", f'{{"by":"Ada","commit":"{A}","time":"2026"}}'.encode())
+    assert References(store).tip("heads/main") == Tip(1, A)
 
 
 def test_a_pickled_copy_sees_the_same(tmp_path: Path) -> None:

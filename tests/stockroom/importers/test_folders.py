@@ -125,7 +125,9 @@ def test_16_bits_are_refused_but_kept_as_bytes(tmp_path):
 def test_a_broken_image_is_named_with_its_number(tmp_path, processes):
     unpack(tmp_path, {**folder_files(), "cat/y.png": encoded(pixels(1))[:-40]})
     with pytest.raises(
-        CorruptError, match=r"Sample 1 of column 'image': .*cat/y.png: its .* cannot be decoded as an image"
+        CorruptError,
+        match=r"Sample 1 of column 'image': .*cat/y.png: its .* cannot be decoded as an image \(.*\)\. Restore or "
+        r"delete this file, or keep the bytes of all files as they are: --option decode=false\.",
     ):
         gathered(read_columns(ImageFolder(tmp_path).columns(), processes=processes))
 

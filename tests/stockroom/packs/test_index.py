@@ -39,6 +39,12 @@ def wrong_rows(index: Path) -> None:
     db.close()
 
 
+def other_kinds(index: Path) -> None:
+    with sqlite3.connect(index) as db:
+        db.execute("UPDATE objects SET kind = 'json'")
+    db.close()
+
+
 def nonsense_in_rows(index: Path) -> None:
     with sqlite3.connect(index) as db:
         db.execute("UPDATE objects SET start = 'x', kind = x'ff', shape = 'y'")
@@ -83,8 +89,8 @@ def directory(index: Path) -> None:
 
 
 DAMAGES = [
-    other_format, lost_table, wrong_rows, nonsense_in_rows, beyond_the_end, only_zeros, text, cut_off, damaged_pages,
-    empty, gone, directory,
+    other_format, lost_table, wrong_rows, other_kinds, nonsense_in_rows, beyond_the_end, only_zeros, text, cut_off,
+    damaged_pages, empty, gone, directory,
 ]  # fmt: skip
 
 
@@ -104,6 +110,20 @@ def test_a_damaged_index_is_made_anew(
     (new,) = write(objects, b"new")
     assert Objects(local, index).missing([*names, new]) == set()
     assert Objects(local, index).read(new).tobytes() == b"new"
+
+
+def test_a_row_of_another_pack_says_nothing(local: LocalStore, index: Path, write: Write) -> None:
+    """After a crash of the machine old pages of the file may stand beside new ones."""
+    objects = Objects(local, index)
+    (lost,) = write(objects, b"lost")
+    (here,) = write(objects, b"here")
+    pack = objects.locate(lost).pack
+    local.delete(pack)
+    with sqlite3.connect(index) as db:
+        db.execute("UPDATE objects SET pack = (SELECT number FROM packs WHERE name != ?)", (pack,))
+    db.close()
+    assert Objects(local, index).packed([lost, here]).keys() == {here}
+    assert Objects(local, index).missing([lost, here]) == {lost}
 
 
 def test_many_lookups_open_no_headers(

@@ -221,9 +221,7 @@ def test_never_says_which_call_brings_it(copy: Repository, remote: Repository) -
     never = Repository.at(copy.store, copy.store.path("index.sqlite"), Never(copy, [remote.store.url]))
     with pytest.raises(NotFoundError) as error:
         column(never, "image")[0]
-    assert "1 objects of data/image are read, but are not here, and fetch='never' was given" in str(
-        error.value
-    )
+    assert "1 object of data/image is read, but not here, and fetch='never' was given" in str(error.value)
     assert f"Bring them from {remote.store.url}: stock.fetch(data=['image'])" in str(error.value)
 
 

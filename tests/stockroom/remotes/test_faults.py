@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
 
 from hopyard.errors import StorageError
-from hopyard.stockroom.remotes import Repository, Wanted, bring, fetch, push, select
+from hopyard.stockroom.remotes import OnDemand, Repository, Wanted, bring, fetch, pull, push, select
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -72,6 +77,17 @@ folder, store, action, number = pickle.load(sys.stdin.buffer)
 push(at(folder), at(FaultyStore(store, Fault(action, at=number)), "origin", index=False), ["main"], ["v1"])
 """
 
+_PULL = """
+import pickle, sys
+from hopyard.stockroom.remotes import pull
+from hopyard.storage import LocalStore
+from hopyard.storage.faults import Fault, FaultyStore
+from tests.stockroom.remotes.repositories import at
+folder, store, action, number = pickle.load(sys.stdin.buffer)
+local = at(FaultyStore(LocalStore(folder), Fault(action, at=number)))
+pull(local, at(store, "origin", index=False), "main", "Bob")
+"""
+
 _FETCH = """
 import pickle, sys
 from hopyard.stockroom import repacking
@@ -126,6 +142,104 @@ def test_a_fetch_that_is_killed_at_any_write_is_done_again(
         assert number < 30
     copy = at(tmp_path / "copy")
     assert content(copy, copy.references.names("remotes")["origin/main"]) == content(source, tip(source))
+
+
+@pytest.mark.parametrize("action", ["kill_before", "kill_after"])
+@pytest.mark.parametrize("has_own", [False, True], ids=["forward", "merged"])
+def test_a_pull_that_is_killed_at_any_write_is_done_again(
+    has_own: bool, action: str, source: Repository, tmp_path: Path
+) -> None:
+    """The branch is as it was, or has all of theirs."""
+    store, folder = LocalStore(tmp_path / "remote"), tmp_path / "copy"
+    push(source, at(store, "origin"), ["main"])
+    copy = at(folder)
+    pull(copy, at(store, "origin"), "main", "Bob")
+    commit(source, values={"theirs": 1})
+    push(source, at(store, "origin"), ["main"], ["v1"])
+    before = commit(copy, values={"own": 2}) if has_own else tip(copy)
+    number = 1
+
+    def opened() -> Repository:
+        absent = OnDemand(at(folder), [at(store, "origin", index=False)])
+        return Repository.at(LocalStore(folder), folder / "index.sqlite", absent)
+
+    while killed(_PULL, folder, store, action, number):
+        left = opened()
+        assert tip(left) == before or content(left, tip(left))["experiment/theirs"] == 1
+        number += 1 if action == "kill_before" else 0
+        assert number < 30
+    done = opened()
+    assert content(done, tip(done)) == content(source, tip(source)) | (
+        {"experiment/own": 2} if has_own else {}
+    )
+    assert done.references.names("remotes") == {"origin/main": tip(source)}
+    assert done.references.names("tags").keys() == {"v1"}
+    assert number > 2 or action == "kill_after"
+
+
+def pack_gone(folder: Path) -> None:
+    next((folder / "packs").iterdir()).unlink()
+
+
+def pack_cut_off(folder: Path) -> None:
+    os.truncate(max((folder / "packs").iterdir(), key=lambda path: path.stat().st_size), 700)
+
+
+def rows_of_another_pack(folder: Path) -> None:
+    """As a crash of the machine may leave it: old rows of a pack that is gone beside a new pack of the same number."""
+    last = max((folder / "packs").iterdir(), key=lambda path: path.stat().st_size)
+    (index,) = folder.parent.glob("*/index-origin.sqlite")
+    with sqlite3.connect(index) as db:
+        name = f"packs/{last.name}"
+        db.execute(
+            "UPDATE OR IGNORE objects SET pack = (SELECT min(number) FROM packs WHERE name != ?) "
+            "WHERE pack = (SELECT number FROM packs WHERE name = ?)", (name, name),
+        )  # fmt: skip
+    db.close()
+    last.unlink()
+
+
+@pytest.mark.usefixtures("small_packs")
+@pytest.mark.parametrize("harm", [pack_gone, pack_cut_off, rows_of_another_pack])
+def test_what_a_remote_has_lost_is_sent_again(
+    harm: Callable[[Path], None], source: Repository, tmp_path: Path
+) -> None:
+    """What is remembered of its packs is never taken for what is there."""
+    folder = tmp_path / "remote"
+
+    def there() -> Repository:
+        return Repository.at(LocalStore(folder), tmp_path / "local" / "index-origin.sqlite", name="origin")
+
+    push(source, there(), ["main"], ["v1"])
+    shutil.rmtree(folder / "refs")
+    harm(folder)
+    push(source, there(), ["main"], ["v1"])
+    assert whole(LocalStore(folder)) == {tip(source)}
+
+
+@pytest.mark.parametrize("which", ["local/index.sqlite", "local/index-origin.sqlite"])
+def test_a_flipped_bit_in_an_index_leaves_no_commit_incomplete(
+    which: str, source: Repository, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "remote")
+    index = tmp_path / "local" / "index-origin.sqlite"
+    push(source, Repository.at(store, index, name="origin"), ["main"])
+    commit(source, other=samples(3))
+    remaining = {
+        path: path.read_bytes() for path in sorted((tmp_path / "remote").rglob("*")) if path.is_file()
+    }
+    data = (tmp_path / which).read_bytes()
+    used = [at for at in range(100, len(data)) if data[at]]
+    for position in random.Random(7).sample(used, 15):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << position % 8
+        (tmp_path / which).write_bytes(flipped)
+        push(at(tmp_path / "local"), Repository.at(store, index, name="origin"), ["main"])
+        assert whole(store) == {tip(source)}
+        shutil.rmtree(tmp_path / "remote")
+        for path, content_before in remaining.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content_before)
 
 
 def check(folder: Path, commit_digest: str) -> None:

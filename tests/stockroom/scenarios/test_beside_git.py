@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.stockroom.git.repositories import run_git
+from tests.stockroom.scenarios.crashes import dying
 from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
 from hopyard.errors import NotFoundError
+from hopyard.stockroom.git import Head, read
+from hopyard.stockroom.git.driver import install
 
 
 @pytest.fixture
@@ -84,9 +87,9 @@ def test_a_clone_of_git_says_where_data_are_brought_from(project: Path, tmp_path
         assert content(cloned) == {"data/x": {0: 1}, "experiment/lr": 0.1}
 
 
-def test_git_merges_the_data_of_two_branches(project: Path) -> None:
-    from hopyard.stockroom.git.driver import install
-
+@pytest.fixture
+def parted(project: Path) -> Path:
+    """The project with the merge driver, and two branches that both changed data."""
     with StockRoom(project) as stock:
         install(stock.place)
         save(project, "driver")
@@ -99,8 +102,54 @@ def test_git_merges_the_data_of_two_branches(project: Path) -> None:
     with StockRoom(project) as stock:
         write(stock, 6, key=6)
         save(project, "main")
-    run_git(project, "merge", "dev", "-m", "both")
-    with StockRoom(project) as stock:
+    return project
+
+
+def test_git_merges_the_data_of_two_branches(parted: Path, tmp_path: Path) -> None:
+    run_git(parted, "merge", "dev", "-m", "both")
+    with StockRoom(parted) as stock:
+        assert content(stock)["data/x"] == {0: 1, 5: 5, 6: 6}
+        behind = stock.branches()["main"]
+        assert stock.status().behind == behind != stock.head.commit
+        assert f"the branch itself is still at {behind[:12]}: git brought head.stock here" in str(
+            stock.status()
+        )
+        assert stock.gc().objects == 0
+        assert stock.head.branch == "main"
+        stock.push(tmp_path / "remote")
+        assert stock.branches()["main"] == stock.head.commit
+        assert stock.status().behind is None
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "copy") as copy:
+        assert content(copy)["data/x"] == {0: 1, 5: 5, 6: 6}
+
+
+def test_a_merge_that_git_drops_leaves_the_branch(parted: Path) -> None:
+    run_git(parted, "merge", "dev", "--no-commit", "--no-ff")
+    run_git(parted, "merge", "--abort")
+    with StockRoom(parted) as stock:
+        assert stock.head.branch == "main"
+        assert content(stock)["data/x"] == {0: 1, 6: 6}
+        write(stock, 7, key=7)
+        assert stock.head.branch == "main"
+
+
+def test_a_merge_driver_that_dies_at_any_write_leaves_the_branch(parted: Path) -> None:
+    """git writes head.stock after the driver, and not at all if that is killed."""
+    mine = read(parted / "head.stock")
+    with StockRoom(parted) as stock:
+        theirs = Head("dev", stock.branches()["dev"])
+    for at in range(20):
+        with dying(at) as counter, StockRoom(parted) as stock:
+            stock.merge_heads(mine, theirs)
+        with StockRoom(parted) as stock:
+            assert stock.head == mine
+            assert stock.verify().ok
+        if not counter.is_dead:
+            break
+    assert at == 2  # a pack of metadata, and the log of the working tree
+    run_git(parted, "merge", "dev", "-m", "both")
+    with StockRoom(parted) as stock:
+        assert stock.head.branch == "main"
         assert content(stock)["data/x"] == {0: 1, 5: 5, 6: 6}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.stockroom.scenarios.crashes import dying
 from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
@@ -51,6 +53,24 @@ def test_every_commit_arrives_whatever_the_shape_of_history(stock: StockRoom, re
         assert len(copy.log()) == 6
         for commit in stock.log():
             assert content(copy.at(commit.digest)) == content(stock.at(commit.digest))
+
+
+def test_a_first_pull_that_is_killed_anywhere_leaves_what_can_be_read(
+    stock: StockRoom, remote: Path, tmp_path: Path
+) -> None:
+    write(stock, 0)
+    stock.push(remote)
+    at, died = 0, True
+    while died:
+        folder = tmp_path / f"copy {at}"
+        StockRoom.init(folder).close()
+        with dying(at) as counter, StockRoom(folder) as copy:
+            copy.pull(remote)
+        died, at = counter.is_dead, at + 1
+        gc.collect()
+        with StockRoom(folder) as copy:
+            assert content(copy) in ({}, content(stock))
+    assert at > 4
 
 
 def test_a_push_without_news_does_nothing(stock: StockRoom, remote: Path) -> None:

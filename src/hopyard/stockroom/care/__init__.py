@@ -5,8 +5,8 @@ Rules:
 * **Nothing is deleted before what replaces it is durable**, and nothing at all if it is not certain what is needed:
   where git's history, a reference, a stage or metadata cannot be read, gc and purge refuse and say why.
 * **Whoever is killed** at any moment leaves a repository in which all can be read; doing it again finishes it.
-* **gc and purge hold** ``gc.lock`` alone. Where a store has no locks they leave alone what they have not known for a
-  while, since somebody may be about to refer to it.
+* **gc and purge hold** ``gc.lock`` alone. Where a store has no locks they leave alone what they have not found
+  unneeded for two weeks, since somebody may be about to refer to it.
 * **Only our own names** are ever deleted: packs, files, entries of a stage that held what was purged.
 * **verify finds every problem**, not the first one, and changes nothing unless it is given a remote to repair from.
   Damaged packs are set aside under ``damaged/``, unless every object of theirs is here elsewhere.

@@ -6,13 +6,14 @@ import json
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import StorageError
+from hopyard.errors import NotWritableError, StorageError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import collecting
@@ -22,10 +23,11 @@ from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PACK_BYTES
 from hopyard.stockroom.remotes import Repository, check_format
 from hopyard.stockroom.repacking import bury, group_of, replace, write
+from hopyard.stockroom.wording import counted
 from hopyard.storage import Entry, Store
 
 KEEP = timedelta(days=14)
-"""How long what is not needed is kept where nobody can lock the repository."""
+"""How long gc keeps what it found unneeded where nobody can lock the repository."""
 WAIT = 60.0
 """Seconds that who writes is waited for."""
 
@@ -60,8 +62,8 @@ class Collected:
         would = "would be" if self.is_dry else "were"
         kept = f"; {self.young / 1e6:.1f} MB are too new to be deleted" if self.young else ""
         return (
-            f"{self.freed / 1e6:.1f} MB {would} freed: {self.objects} objects in {self.packs} packs and {self.files} "
-            f"files{kept}"
+            f"{self.freed / 1e6:.1f} MB {would} freed: {counted(self.objects, 'object')} in "
+            f"{counted(self.packs, 'pack')} and {counted(self.files, 'file')}{kept}"
         )
 
 
@@ -80,8 +82,8 @@ def gc(
     Args:
         place: of the working tree, for git's history. None: of a repository that has none, as a remote.
         dry_run: only say what would be done.
-        keep: where the repository has no locks (it is not of files), packs and files that gc saw first more recently
-            are left alone: somebody may be about to refer to them.
+        keep: where the repository has no locks (a bucket), only what gc has found unneeded each time for so long is
+            deleted: somebody may be about to refer to it. So no push may take longer. Less than 14 days is warned of.
         wait: seconds to wait for those who write. tell: told that, in words.
         clock: the time now, with its offset from UTC.
 
@@ -90,7 +92,16 @@ def gc(
         CorruptError: it is not certain what is needed; nothing was deleted.
     """
     check_format(repository.store)
+    if keep < KEEP and not dry_run and repository.store.path(_SEEN) is None:
+        warnings.warn(
+            f"{repository.store.url} has no locks, and only what nobody needed for {keep} is kept there: a push that "
+            "is under way, or began before that, may end in a commit that lacks data. See that nobody pushes, or leave "
+            f"keep at its {KEEP.days} days.",
+            UserWarning,
+            stacklevel=2,
+        )
     with alone(repository.store, wait, tell):
+        repository.objects.rebuild()  # an index that lost rows would hide what is to be removed
         return collect(repository, place, dry_run, keep, clock())
 
 
@@ -108,6 +119,8 @@ def alone(store: Store, wait: float, tell: Tell | None) -> Iterator[None]:
             try:
                 stack.enter_context(collecting(store))
                 break
+            except NotWritableError:
+                raise  # waiting does not help
             except StorageError as error:
                 if time.monotonic() >= end:
                     raise StorageError(f"{error} {wait:g} seconds were waited.") from None
@@ -143,8 +156,12 @@ def collect(
         bury(objects)
     instead = Tombstones(store).instead(walk.found)
     needed = dict.fromkeys(instead.get(digest, digest) for digest in walk.found)
-    young = set() if store.path(_SEEN) is not None else _young(store, now - keep, now, dry_run)
-    plan = _planned(store, needed, young)
+    entries = list(_entries(store))
+    packs = [read_pack(store, entry.name, entry.size) for entry in entries if is_pack(entry.name)]
+    files = {e.name: e.size for e in entries if not is_pack(e.name) and _digest(e.name) not in needed}
+    idle = [*files, *(pack.name for pack in packs if pack.objects.keys() - needed.keys())]
+    young = set() if store.path(_SEEN) is not None else _young(store, idle, now - keep, now, dry_run)
+    plan = _planned(packs, files, needed, young)
     done = Collected(plan.objects, len(plan.files), len(plan.packs), plan.freed, plan.young, dry_run)
     if dry_run:
         return done
@@ -160,34 +177,34 @@ def _entries(store: Store) -> Iterator[Entry]:
     yield from (entry for entry in store.list("files") if _FILE.fullmatch(entry.name))
 
 
-def _young(store: Store, since: datetime, now: datetime, dry_run: bool) -> set[str]:
-    """Packs and files that were first seen by gc after a time, or never before. That they were seen is written down."""
+def _digest(file: str) -> str:
+    return file.rpartition("/")[2]
+
+
+def _young(store: Store, idle: Iterable[str], since: datetime, now: datetime, dry_run: bool) -> set[str]:
+    """Packs and files with something unneeded of which gc has not found that at each look since a moment. That it found
+    it now is written down."""
     seen: dict[str, str] = {}
     if store.exists(_SEEN):
         with suppress(ValueError):  # begun anew: all is young
             seen = json.loads(store.get(_SEEN))
-    moments = {entry.name: seen.get(entry.name, now.isoformat()) for entry in _entries(store)}
+    moments = {name: seen.get(name, now.isoformat()) for name in idle}
     if not dry_run:
         store.put(_SEEN, json.dumps(moments).encode())
     return {name for name, moment in moments.items() if datetime.fromisoformat(moment) > since}
 
 
-def _planned(store: Store, needed: dict[str, None], young: set[str]) -> _Plan:
+def _planned(packs: list[Pack], files: dict[str, int], needed: dict[str, None], young: set[str]) -> _Plan:
+    """Args: files: those that are not needed, and their bytes."""
     plan = _Plan()
-    packs: list[tuple[int, Pack]] = []
-    for entry in list(_entries(store)):
-        name, size = entry.name, entry.size
-        if is_pack(name):
-            pack = read_pack(store, name, size)
-            packs.append((_bytes(place for one, place in pack.objects.items() if one in needed), pack))
-        elif name.rpartition("/")[2] in needed:
-            continue
-        elif name in young:
+    for name, size in files.items():
+        if name in young:
             plan.young += size
         else:
             plan.files.append(name)
             plan.freed += size
-    _plan_packs(plan, packs, needed, young)
+    sized = [(_bytes(place for one, place in pack.objects.items() if one in needed), pack) for pack in packs]
+    _plan_packs(plan, sized, needed, young)
     return plan
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hopyard.stockroom.wording import are, counted
+
 Kind = Literal["damaged", "missing", "unreadable", "index", "purged"]
 
 
@@ -57,8 +59,15 @@ class Verified:
 
     def __str__(self) -> str:
         lines = [str(problem) for problem in self.problems]
-        known = f"{self.objects} objects ({self.nbytes / 1e6:.1f} MB) of {self.commits} commits are whole"
-        away = f"; {self.elsewhere} objects are only at a remote" if self.elsewhere else ""
+        known = (
+            f"{counted(self.objects, 'object')} ({self.nbytes / 1e6:.1f} MB) of {counted(self.commits, 'commit')} "
+            f"{are(self.objects)} whole"
+        )
+        away = (
+            f"; {counted(self.elsewhere, 'object')} {are(self.elsewhere)} only at a remote"
+            if self.elsewhere
+            else ""
+        )
         return "\n".join(
-            [*lines, f"{known}{away}; {len(lines) or 'no'} problem{'' if len(lines) == 1 else 's'}"]
+            [*lines, f"{known}{away}; {counted(len(lines), 'problem') if lines else 'no problems'}"]
         )

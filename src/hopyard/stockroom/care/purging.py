@@ -27,6 +27,7 @@ from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import Purged, Tombstones
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.stockroom.repacking import bury, bury_samples
+from hopyard.stockroom.wording import are, counted
 from hopyard.storage import Store
 
 
@@ -51,8 +52,8 @@ class PurgeReport:
     def __str__(self) -> str:
         told = f"; push to {', '.join(self.remotes)}, which may still have them" if self.remotes else ""
         return (
-            f"{len(self.keys)} samples of {self.column!r} are purged: {self.fragments} fragments and {self.staged} "
-            f"staged writes were replaced{told}"
+            f"{counted(len(self.keys), 'sample')} of {self.column!r} {are(len(self.keys))} purged; replaced: "
+            f"{counted(self.fragments, 'fragment')} and {counted(self.staged, 'staged write')}{told}"
         )
 
 
@@ -87,6 +88,7 @@ def purge(
     # Whatever is at a remote only comes now: bringing it takes the lock.
     _fragments(repository.objects, roots_of_store(store).walk(repository.objects), column, wanted)
     with alone(store, wait, tell):
+        repository.objects.rebuild()  # an index that lost rows would hide what is to be removed
         objects = repository.objects.alone()
         roots = all_roots(store, place)
         walk = roots.walk(objects)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from hopyard.stockroom.care.walk import Walk, is_missing
 from hopyard.stockroom.git import HEAD_NAME, Place, commits_in_history
 from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.history.locks import read_commits
+from hopyard.stockroom.history.references import read_entry
 from hopyard.stockroom.maps import encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
@@ -71,11 +71,9 @@ def roots_of_store(store: Store) -> Roots:
     for entry in store.list("refs"):
         prefix, _, number = entry.name.rpartition("/")
         try:
-            logs.setdefault(prefix, {})[int(number)] = _commit(store, entry.name)
-        except (StorageError, ValueError) as error:
-            roots.failures[entry.name] = CorruptError(
-                f"{entry.name} is no entry of a reference ({error}). Restore it from a copy of the repository."
-            )
+            logs.setdefault(prefix, {})[int(number)] = read_entry(store, entry.name).commit
+        except StorageError as error:
+            roots.failures[entry.name] = error
             logs.setdefault(prefix, {})[len(logs[prefix]) + 1] = None
     for prefix, log in logs.items():
         if max(log) > len(log):
@@ -137,16 +135,6 @@ def check(roots: Roots, walk: Walk, url: str) -> None:
             f"not everything in {url} can be read, so what is needed is not known, and nothing was deleted:{listed}\n"
             "Verify lists all of it, and repairs it from a remote: hopyard stock verify"
         )
-
-
-def _commit(store: Store, name: str) -> str | None:
-    value = json.loads(store.get(name))
-    if not isinstance(value, dict) or not {"by", "commit", "time"} <= value.keys():
-        raise ValueError(f"it is {value!r}")
-    commit: str | None = value["commit"]
-    if commit is not None and _DIGEST.fullmatch(str(commit).encode()) is None:
-        raise ValueError(f"its commit is {commit!r}")
-    return commit
 
 
 def _digests(data: bytes) -> Iterator[str]:

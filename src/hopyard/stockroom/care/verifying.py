@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
-from hopyard.errors import HopyardError, StorageError
+from hopyard.errors import HopyardError, NotWritableError, StorageError
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
 from hopyard.stockroom.care.problems import Kind, Problem, Verified
 from hopyard.stockroom.care.repairing import fetch, set_aside
@@ -17,6 +17,7 @@ from hopyard.stockroom.packs.layout import is_pack
 from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones, read
 from hopyard.stockroom.remotes import Repository, check_format, names, recall
 from hopyard.stockroom.repacking import buried
+from hopyard.storage import Store
 
 _ROUNDS = 100  # of repairing: what was fetched may show that more is missing
 
@@ -35,7 +36,7 @@ def verify(
         NotFoundError: there is no repository; FormatError: one of a newer version. Damage is reported, not raised.
     """
     check_format(repository.store)
-    with writing(repository.store):
+    with _locked(repository.store, repair_from is not None):
         verification = _Verification(repository)
         left = verification.examine(progress)
         seen = dict(left)
@@ -46,6 +47,18 @@ def verify(
             left = verification.examine()
             seen |= left
         return verification.report(seen, left)
+
+
+@contextmanager
+def _locked(store: Store, must: bool) -> Iterator[None]:
+    """Nothing is collected meanwhile. Who may not write there, as on a medium that is read-only, can do without."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(writing(store))
+        except NotWritableError:
+            if must:
+                raise
+        yield
 
 
 _Problems = dict[tuple[str, str], Problem]
@@ -136,9 +149,9 @@ class _Verification:
         }
         away: set[str] = set()
         if any(not found[digest].is_metadata for digest in lost) and any(True for _ in names(self._store)):
-            tracked = {commit: by for commit, by in roots.commits.items() if by.startswith("remotes/")}
             pushed = Walk(self._objects)
-            pushed.commits(tracked)
+            with suppress(StorageError):  # a reference that cannot be read is noted
+                pushed.commits(self._at_remotes())
             away = {digest for digest, named in pushed.found.items() if not named.is_metadata} & lost.keys()
         damaged = {digest for one in self._checked.values() for digest in one.reasons}
         self._away = len(away - damaged)
@@ -151,6 +164,18 @@ class _Verification:
         for digest, error in walk.failures.items():
             if digest in self._present:
                 self._add("unreadable", digest, str(error), walk.needed_by(digest))
+
+    def _at_remotes(self) -> dict[str, str]:
+        """Commits that a remote has, as far as is known here, and the references that say so.
+
+        Tags come from remotes, too, and have no references of their own for that.
+        """
+        references = self._repository.references
+        return {
+            commit: f"{kind}/{name}"
+            for kind in ("remotes", "tags")
+            for name, commit in references.names(kind).items()
+        }
 
     def _add_unreadable(self, roots: Roots) -> None:
         for name, error in roots.failures.items():

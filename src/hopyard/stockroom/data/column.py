@@ -12,7 +12,15 @@ import numpy.typing as npt
 from hopyard.errors import DataError, MissingKeyError, UsageError, nearest
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
-from hopyard.stockroom.data.gathering import Fragments, Positions, Readable, Table, checked, table_of
+from hopyard.stockroom.data.gathering import (
+    Fragments,
+    Positions,
+    Readable,
+    Table,
+    buried_in,
+    checked,
+    table_of,
+)
 from hopyard.stockroom.data.rows import Keys, find, keys_of, plain
 from hopyard.stockroom.data.samples import (
     Stored,
@@ -27,6 +35,7 @@ from hopyard.stockroom.data.samples import (
 )
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.wording import counted
 
 
 class Column(Mapping[Any, Any]):
@@ -36,6 +45,9 @@ class Column(Mapping[Any, Any]):
     bytes. ``column[[key, ...]]`` are several and ``column[3:7]`` those at these positions: stacked to (n, *shape),
     or a list if their shapes may differ or they are text. ``numpy.asarray(column)`` are all. Of a nested
     column the keys are pairs, and ``column[sample]`` is a dict of that sample's parts.
+
+    Samples that were purged are not among them: they do not count, and have no position. Asking for one by its key
+    raises ``PurgedError``. What is purged later is still counted here, and raises when it is read.
 
     Args:
         objects: where its fragments are.
@@ -51,7 +63,8 @@ class Column(Mapping[Any, Any]):
         self._asked = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._objects, self.name, self.record)
+        # Positions mean the same in all copies, whatever is purged meanwhile.
+        return type(self), (self._objects, self.name, self.record), {"_readable": self._readable}
 
     def __repr__(self) -> str:
         return f"<column {self.name!r}: {len(self)} of {describe(self.record)}>"
@@ -92,7 +105,25 @@ class Column(Mapping[Any, Any]):
         return self.record.nbytes
 
     def __len__(self) -> int:
-        return self.record.count
+        return self.record.count if self._readable is None else len(self._readable)
+
+    @cached_property
+    def _readable(self) -> Positions | None:
+        """(len,) int64: where the samples are among all that the fragments have; None: none of those was purged."""
+        buried = buried_in(self._objects)
+        if not buried or self.record.pages is None:
+            return None
+        gone: list[int] = []
+        for entry, start in zip(self._fragments.entries, self._fragments.starts.tolist(), strict=False):
+            if entry.digest in buried:
+                gone += [start + at for at in Fragment(self._objects.read(entry.digest)).purged]
+        return np.delete(np.arange(self.record.count, dtype=np.int64), gone) if gone else None
+
+    def chosen(self, positions: Positions | None) -> Positions | None:
+        """Which samples of the record are at these positions (None: all), whatever is purged; None: all of them."""
+        if self._readable is None:
+            return positions
+        return self._readable if positions is None else self._readable[positions]
 
     # By key
 
@@ -101,7 +132,9 @@ class Column(Mapping[Any, Any]):
             code = encode(check_key(key))
         except UsageError:
             return False
-        return self._place(code) is not None or bool(self._is_group(key) and self._parts(key))
+        if self._is_group(key):
+            return bool(len(self._positions_of_parts(key)))
+        return bool(self.has([code]))
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
@@ -140,39 +173,59 @@ class Column(Mapping[Any, Any]):
 
     def codes(self) -> Keys:
         """(len,) all keys: int64 if they are ints, else encoded, as objects."""
-        return self._fragments.codes()
+        codes = self._fragments.codes()
+        return codes if self._readable is None else codes[self._readable]
+
+    def purged_codes(self) -> Keys:
+        """The keys of samples that were purged, as ``codes``."""
+        if self._readable is None:
+            return np.empty(0, np.int64)
+        return np.delete(self._fragments.codes(), self._readable)
 
     def find(self, codes: Keys) -> Positions:
         """(n,) int64: the positions of keys that are given as by ``codes``; -1: there is no such key."""
-        return self._fragments.positions(codes)
+        return self._numbered(self._fragments.positions(codes))
+
+    def _numbered(self, places: Positions) -> Positions:
+        """The positions of samples that are at these places among all of the record; -1 for none, or purged."""
+        if self._readable is None:
+            return places
+        found = np.searchsorted(self._readable, places)
+        there = np.append(self._readable, -1)[found] == places
+        return np.where(there & (places >= 0), found, -1)
 
     def has(self, keys: list[bytes]) -> list[bytes]:
         """Which of these encoded keys have a sample."""
         if not self.record.count or not keys:
             return []
         if len(keys) == 1:
-            return [] if self._place(keys[0]) is None else keys
-        found = self._fragments.positions(keys_of(keys))
+            place = self._place(keys[0])
+            return [] if place is None or place[1] in place[0].purged else keys
+        found = self.find(keys_of(keys))
         return [key for key, position in zip(keys, found.tolist(), strict=True) if position >= 0]
 
+    def was_purged(self, key: bytes) -> bool:
+        """Whether there was a sample under this encoded key, which was purged."""
+        place = self._place(key)
+        return place is not None and place[1] in place[0].purged
+
     def following_key(self) -> int:
-        """The int after the largest one among the keys; 0 if none is an int."""
+        """The int after the largest one among the keys, also of purged samples; 0 if none is an int."""
         above = (_FIRST_PAIR if self.record.nested else b"") + _ABOVE_INTS
         count = self._fragments.count_before(above)
         if not count:
             return 0
-        ((key,),) = (self.keys_between(count - 1, count),)
+        (key,) = self._fragments.keys(count - 1, count)
         number = key[0] if isinstance(key, tuple) else key
         return number + 1 if isinstance(number, int) else 0
 
     def group(self, first: int | str) -> list[Key]:
-        """The keys of a nested sample's parts."""
-        start, stop = (self._fragments.count_before(bound) for bound in group_bounds(first))
-        return self.keys_between(start, stop)
+        """The keys of a nested sample's parts, also of those that were purged."""
+        return self._fragments.keys(*self._bounds(first))
 
-    def keys_between(self, start: int, stop: int) -> list[Key]:
-        """The keys at the positions from ``start`` to before ``stop``."""
-        return self._fragments.keys(start, stop)
+    def _bounds(self, first: int | str) -> tuple[int, int]:
+        start, stop = (self._fragments.count_before(bound) for bound in group_bounds(first))
+        return start, stop
 
     def _fragment(self, digest: str) -> Fragment:
         last = self._last
@@ -190,7 +243,7 @@ class Column(Mapping[Any, Any]):
             wanted = keys.astype(np.int64)
         else:
             wanted = keys_of([encode(key) for key in keys])
-        found = self._fragments.positions(wanted)
+        found = self.find(wanted)
         if len(found) and found.min() < 0:
             raise self.missing(check_key(keys[int(np.argmin(found))]))
         return found
@@ -200,9 +253,13 @@ class Column(Mapping[Any, Any]):
 
     def _parts(self, key: Any) -> dict[int | str, Any]:
         """The parts of a nested sample."""
-        start, stop = (self._fragments.count_before(bound) for bound in group_bounds(key))
-        pairs = self.keys_between(start, stop)
-        samples = self.take(np.arange(start, stop, dtype=np.int64)) if pairs else []
+        positions = self._positions_of_parts(key)
+        start, stop = self._bounds(key)
+        every = self._fragments.keys(start, stop)
+        pairs = [
+            pair for pair, at in zip(every, self._numbered(np.arange(start, stop)), strict=True) if at >= 0
+        ]
+        samples = self.take(positions) if pairs else []
         # Each part its own, though they were taken together.
         return {
             pair[1]: sample if isinstance(sample, str | bytes) else _own(sample)
@@ -210,8 +267,20 @@ class Column(Mapping[Any, Any]):
             if isinstance(pair, tuple)
         }
 
+    def _positions_of_parts(self, key: Any) -> Positions:
+        found = self._numbered(np.arange(*self._bounds(key), dtype=np.int64))
+        return found[found >= 0]
+
     def missing(self, key: Key) -> MissingKeyError:
-        """The error for a key under which there is no sample."""
+        """The error for a key under which there is no sample.
+
+        Raises:
+            PurgedError: there was one.
+        """
+        keys = self.group(key) if self.record.nested and not isinstance(key, tuple) else [key]
+        for place in map(self._place, map(encode, keys)):
+            if place is not None:
+                place[0].check(np.array([place[1]]))
         text = f"column {self.name!r} has no sample {key!r}"
         if not len(self):
             return MissingKeyError(f"{text}; it is empty. Add samples with .extend(...) or .update(...).")
@@ -223,7 +292,7 @@ class Column(Mapping[Any, Any]):
         texts = [name for name in names if isinstance(name, str)]
         hint = nearest(key, texts, ".") if isinstance(key, str) else "."
         return MissingKeyError(
-            f"{text}{hint} It has {len(self)} samples, from {first!r} to {last!r}: see .keys()."
+            f"{text}{hint} It has {counted(len(self), 'sample')}, from {first!r} to {last!r}: see .keys()."
         )
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -239,7 +308,7 @@ class Column(Mapping[Any, Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for fragment in self._fragments.each():
-            yield from plain(fragment.keys)
+            yield from plain(fragment.batch.keys)
 
     def items(self) -> ItemsView[Any, Any]:
         """Keys and samples, read fragment by fragment."""
@@ -276,6 +345,8 @@ class Column(Mapping[Any, Any]):
             )
         places = places.astype(np.int64, copy=False)
         try:
+            if self._readable is not None:
+                places = self._readable[checked(places, len(self))]
             if self._row[0] is None:
                 return self._take_varying(places, out)
             return self._take_fixed(places, out)
@@ -283,8 +354,8 @@ class Column(Mapping[Any, Any]):
             count = len(self)
             wrong = places[(places < -count) | (places >= count)]
             raise UsageError(
-                f"position {wrong[0]} of column {self.name!r}, which has {count} samples. Positions are less than "
-                "that; negative ones count from the end."
+                f"position {wrong[0]} of column {self.name!r}, which has {counted(count, 'sample')}. Positions are "
+                "less than that; negative ones count from the end."
             ) from None
 
     def _take_fixed(self, places: Positions, out: npt.NDArray[Any] | None) -> Any:
@@ -294,7 +365,7 @@ class Column(Mapping[Any, Any]):
         if table is not None and len(places):
             result = table.take(places, given)
         else:
-            places = checked(places, len(self))
+            places = checked(places, self.record.count)
             result = np.empty((len(places), *shape), dtype) if given is None else given
             if width and len(places):
                 flat = result.reshape(len(places), -1).view(np.uint8)
@@ -309,7 +380,7 @@ class Column(Mapping[Any, Any]):
                 "out=. Leave it out: such samples come as a list."
             )
         result: list[Any] = [None] * len(places)
-        for where, rows in self._fragments.take(checked(places, len(self))):
+        for where, rows in self._fragments.take(checked(places, self.record.count)):
             for at, sample in zip(where.tolist(), samples_to_user(rows, self.record), strict=True):
                 result[at] = sample
         return result
@@ -367,8 +438,8 @@ class _Items(ItemsView[Any, Any]):
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         record = self._mapping.record
         for fragment in self._mapping.fragments():
-            fragment.check(np.arange(fragment.count))
-            yield from zip(plain(fragment.keys), samples_to_user(fragment.rows, record), strict=True)
+            keys, rows = fragment.batch
+            yield from zip(plain(keys), samples_to_user(rows, record), strict=True)
 
 
 class _Values(ValuesView[Any]):
@@ -376,8 +447,7 @@ class _Values(ValuesView[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for fragment in self._mapping.fragments():
-            fragment.check(np.arange(fragment.count))
-            yield from samples_to_user(fragment.rows, self._mapping.record)
+            yield from samples_to_user(fragment.batch.rows, self._mapping.record)
 
 
 _FIRST_PAIR = b"\x03"

@@ -1,7 +1,8 @@
 """Where fragments end, and rewriting those that changes fall into.
 
-A fragment ends behind a key of whose hash the column's ``bits`` low bits are zero: naturally. It also ends before a
-sample with which it would weigh more than 1 MiB. A sample weighs its bytes, those of its encoded key, and 8.
+A fragment ends behind a sample that weighs more than the high 19 bits of its key's hash say: naturally. It also ends
+before a sample with which it would weigh more than 1 MiB. A sample weighs its bytes, those of its encoded key, and 8;
+so of samples that weigh 512 KiB together one is expected to end a fragment, whatever the sizes of others are.
 
 So what is cut depends on nothing but keys and sizes since the last natural end. A change is carried from the fragment
 that it falls into (from the one before, if that did not end naturally: it might now take more) to the first place
@@ -33,7 +34,8 @@ from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.maps.keys import hash_key
 from hopyard.stockroom.records import ColumnRecord
 
-AIM = 512 << 10
+AIM_BITS = 19
+AIM = 1 << AIM_BITS
 LIMIT = 1 << 20
 _PER_SAMPLE = 8  # bytes, besides its key: without it, samples without bytes would never fill a fragment
 _NO_KEYS: Keys = np.empty(0, np.int64)
@@ -42,12 +44,6 @@ _NO_KEYS: Keys = np.empty(0, np.int64)
 def weights(batch: Batch) -> Any:
     """(n,) int64: what each sample weighs."""
     return batch.rows.sizes() + key_sizes(batch.keys) + _PER_SAMPLE
-
-
-def bits_for(batch: Batch) -> int:
-    """The bits for a column whose samples are as large as these: fragments then have half of ``AIM`` to ``AIM``."""
-    mean = float(weights(batch).mean())
-    return max(0, int(AIM / mean).bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +66,6 @@ class Entry:
         return [self.digest, decode(self.last), self.count, self.nbytes]
 
 
-def is_natural(key: bytes, bits: int) -> bool:
-    """Whether a fragment ends behind this key whatever its size is."""
-    return hash_key(key) & ((1 << bits) - 1) == 0
-
-
 class Writer(Protocol):
     """Where fragments and pages are written, and read at once: a ``PackWriter``."""
 
@@ -87,12 +78,16 @@ class Writer(Protocol):
     def add_json(self, value: Any, /, kind: str) -> str: ...
 
 
+def is_natural(entry: Entry, size: int) -> bool:
+    """Whether a fragment whose last sample has ``size`` bytes ends behind it whatever else it holds."""
+    return hash_key(entry.last) >> (64 - AIM_BITS) < size + len(entry.last) + _PER_SAMPLE
+
+
 class _Cutter:
     """Takes samples in the order of their keys; writes fragments as they become complete."""
 
     def __init__(self, writer: Writer, record: ColumnRecord) -> None:
         self._writer, self._record = writer, record
-        self._mask = np.uint64((1 << record.bits) - 1)
         self._rest: list[Batch] = []
         self._weight = 0
         self.written: dict[bytes, Entry] = {}
@@ -106,8 +101,10 @@ class _Cutter:
         count = len(batch.keys)
         if not count:
             return
-        ends = np.append(np.flatnonzero(hashes(batch.keys) & self._mask == 0) + 1, count + 1)
-        before = np.append(0, np.cumsum(weights(batch)))
+        weighed = weights(batch)
+        marks = (hashes(batch.keys) >> np.uint64(64 - AIM_BITS)).astype(np.int64)
+        ends = np.append(np.flatnonzero(marks < weighed) + 1, count + 1)
+        before = np.append(0, np.cumsum(weighed))
         start = 0
         while start < count:
             end = int(ends[bisect_right(ends, start)])
@@ -181,16 +178,14 @@ def rewrite(
     """The record of the column with new samples, and without those under the keys ``gone`` (both in order).
 
     Reads and writes the fragments that changes fall into, and pages above them. ``batches`` may be as long as it likes:
-    it is read as it is written. If the column has no fragments, the first batch says how large they will be.
+    it is read as it is written.
     """
     changes = _Changes(batches, gone or [])
-    if record.pages is None and changes._head is not None:
-        record = replace(record, bits=bits_for(changes._head))
     pages = SortedMap(writer, record.pages)
     cutter = _Cutter(writer, record)
     replaced: dict[bytes, Entry] = {}
     while (key := changes.next()) is not None:
-        _carry(writer, pages, record.bits, changes, key, cutter, replaced)
+        _carry(writer, pages, record, changes, key, cutter, replaced)
     edits: dict[bytes, list[Any] | None] = dict.fromkeys(replaced)
     edits.update((first, entry.value) for first, entry in cutter.written.items())
     for first, entry in replaced.items():
@@ -205,19 +200,20 @@ def rewrite(
 
 
 def _carry(
-    writer: Writer, pages: SortedMap, bits: int, changes: _Changes, key: bytes, cutter: _Cutter,
+    writer: Writer, pages: SortedMap, record: ColumnRecord, changes: _Changes, key: bytes, cutter: _Cutter,
     replaced: dict[bytes, Entry],
 ) -> None:  # fmt: skip
     """Carry changes from ``key``, that of the next one, on to a place where old and new fragments end alike."""
-    following = (Entry.of(*item) for item in pages.items(_beginning(pages, bits, key, replaced)))
+    following = (Entry.of(*item) for item in pages.items(_beginning(writer, pages, record, key, replaced)))
     entry = next(following, None)
     is_first = True
     while entry is not None:
         after = next(following, None)
         stop = None if after is None else after.first
-        if is_natural(entry.last, bits):  # what comes behind it belongs to the next one
+        found = Fragment(writer.read(entry.digest))
+        if is_natural(entry, int(found.rows.sizes()[-1])):  # what comes behind it belongs to the next one
             stop = entry.last + b"\0"
-        fragment = Fragment(writer.read(entry.digest)).batch
+        fragment = found.batch
         upcoming = changes.next()
         is_touched = upcoming is not None and (stop is None or upcoming < stop)
         if not (is_touched or is_first):
@@ -235,16 +231,25 @@ def _carry(
     cutter.cut()
 
 
-def _beginning(pages: SortedMap, bits: int, key: bytes, replaced: dict[bytes, Entry]) -> bytes | None:
+def _beginning(
+    writer: Writer, pages: SortedMap, record: ColumnRecord, key: bytes, replaced: dict[bytes, Entry]
+) -> bytes | None:
     """From where on fragments are rewritten, if ``key`` changes; None: from the first."""
+
+    def is_complete(entry: Entry) -> bool:
+        size = row_width(record)
+        if size is None:
+            size = int(Fragment(writer.read(entry.digest)).rows.sizes()[-1])
+        return is_natural(entry, size)
+
     found = pages.floor(key)
     if found is None:
         return None
     entry = Entry.of(*found)
-    if key > entry.last and is_natural(entry.last, bits):
+    if key > entry.last and is_complete(entry):
         return entry.last + b"\0"
     before = pages.floor(_below(entry.first))
-    if before is not None and before[0] not in replaced and not is_natural(Entry.of(*before).last, bits):
+    if before is not None and before[0] not in replaced and not is_complete(Entry.of(*before)):
         return before[0]
     return entry.first
 

@@ -12,6 +12,7 @@ from hopyard.stockroom.data.datasets import Readable, read_manifest, record_of
 from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.packs import PackWriter
 from hopyard.stockroom.records import DatasetRecord
+from hopyard.stockroom.wording import counted
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class DatasetDiff:
 
     def __str__(self) -> str:
         parts = [
-            f"{sign}{len(files)} files ({sum(len(file.group_rows) for file in files)} row groups, "
-            f"{sum(file.rows for file in files)} rows)"
+            f"{sign}{counted(len(files), 'file')} "
+            f"({counted(sum(len(file.group_rows) for file in files), 'row group')}, "
+            f"{counted(sum(file.rows for file in files), 'row')})"
             for sign, files in (("-", self.removed), ("+", self.added))
             if files
         ]

@@ -93,7 +93,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         return self._view().nbytes
 
     def __len__(self) -> int:
-        return self._column.record.count + self._more
+        return len(self._column) + self._more
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._view())
@@ -166,7 +166,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if self._column.record.nested and not isinstance(checked, tuple):
             codes = self._group(checked)
         else:
-            codes = [encode(checked)] if checked in self else []
+            code = encode(checked)
+            is_left = code not in self._pending and self._column.was_purged(code)
+            codes = [code] if checked in self or is_left else []
         if not codes:
             raise self._view().missing(checked)
         self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
@@ -178,6 +180,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        given.check_dense(self.name, values)
         if more or not isinstance(values, Mapping):
             raise UsageError(
                 f"update of column {self.name!r} was given {'keywords' if more else type(values).__name__}. Give it "
@@ -205,6 +208,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             DataError: one of them does not fit the column; none was written.
         """
         settings = Settings(self.name, self._record)
+        given.check_dense(self.name, values)
         if isinstance(values, Mapping | str | bytes | bytearray) or not (
             is_array(values) or isinstance(values, Iterable)
         ):
@@ -345,13 +349,14 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if self._record is None:
             self._stand_on(record)
 
-        def tell() -> None:
-            removed = [decode(code) for code in gone if code not in new]
-            if removed:
-                self._tell("delete", removed)
-            self._tell("set", [decode(code) for code in codes], values)
-
         new: dict[bytes, Stored | None] = dict(zip(codes, values, strict=True))
+
+        def tell() -> None:
+            if new.keys() >= set(gone):
+                self._tell("set", [decode(code) for code in codes], values)
+            else:  # told as one change, or a kill in between would leave only what goes
+                self._tell("bulk")
+
         try:
             self._hold(dict.fromkeys(gone) | new, tell)
         except BaseException:

@@ -208,6 +208,6 @@ class Fragment:
             (key,) = plain(self.keys[at : at + 1])
             raise PurgedError(
                 f"the sample {key!r} was purged from all versions on {time} by {by or 'somebody'}: "
-                f"{why or 'no reason was given'}. Its bytes are gone for good. Leave it out: delete it from the column "
-                "and commit that, or take other samples by their keys."
+                f"{why or 'no reason was given'}. Its bytes are gone for good. Take other samples; those "
+                "that can be read are listed by .keys()."
             )

@@ -6,7 +6,7 @@ batch is one ``take`` (``data.reading``). Fragments are checked against their di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -41,6 +41,14 @@ class Readable(Protocol):
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 
     def read_many(self, digests: Sequence[str], /) -> dict[str, npt.NDArray[np.uint8]]: ...
+
+
+def buried_in(objects: Readable) -> Collection[str]:
+    """The digests of fragments that samples were purged from, of the repository that this reads."""
+    here: object = objects
+    while here is not None and not isinstance(here, Objects):
+        here = getattr(here, "stored", None)  # a writer's, which others may read through
+    return () if here is None else here.buried()
 
 
 class Fragments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -104,6 +105,20 @@ class Settings:
         if reason is not None:
             raise self.misfit(first, reason)
         return rows_of_array(array, self.record)
+
+
+def check_dense(name: str, values: Any) -> None:
+    """Raise unless what a column is given is no sparse matrix, which is taken apart in as many ways as it has formats.
+
+    Raises:
+        DataError: it is one.
+    """
+    sparse = sys.modules.get("scipy.sparse")
+    if sparse is not None and sparse.issparse(values):
+        raise DataError(
+            f"column {name!r} was given a sparse {type(values).__name__}, but columns are dense. Give it whole "
+            "(.toarray()), or let each sample be its numbers in nested parts, such as {'indices': ..., 'values': ...}."
+        )
 
 
 def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Batch]:

@@ -29,6 +29,7 @@ from hopyard.stockroom.data.rows import keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.maps.keys import encode_many
 from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.wording import are, counted
 
 
 class Samples(Partitioned):
@@ -95,7 +96,8 @@ class Samples(Partitioned):
         described = {name: column.record.to_json() for name, column in self.columns.items()}
         chosen = [
             None if places is None else digest(places.view(np.uint8), "hopyard.positions")
-            for places in self._positions.values()
+            for name, positions in self._positions.items()
+            for places in [self.columns[name].chosen(positions)]
         ]
         return digest_json([described, chosen], "hopyard.samples")
 
@@ -135,8 +137,8 @@ class Samples(Partitioned):
         """
         if not 1 <= p <= self._count:
             raise UsageError(
-                f"{p} partitions were asked for, but there are {self._count} samples, and a partition has at least "
-                f"one. Ask for 1 to {self._count}."
+                f"{p} partitions were asked for, but there {are(self._count)} "
+                f"{counted(self._count, 'sample')}, and a partition has at least one. Ask for 1 to {self._count}."
             )
         return [self.part(rows) for rows in np.array_split(np.arange(self._count), p)]
 
@@ -185,7 +187,7 @@ class Samples(Partitioned):
         numbers = np.array(rows, np.int64)
         wrong = numbers[(numbers < -self._count) | (numbers >= self._count)]
         if len(wrong):
-            raise IndexError(f"row {wrong[0]} of {self._count} samples")
+            raise IndexError(f"row {wrong[0]} of {counted(self._count, 'sample')}")
         numbers[numbers < 0] += self._count
         return numbers
 

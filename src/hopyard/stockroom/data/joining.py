@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from hopyard.data.order import Rows
 from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.rows import Keys, alike, plain
+from hopyard.stockroom.data.rows import Keys, alike, encoded, find, keys_of, plain
 from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.packs import Objects, PackWriter
 
@@ -80,7 +81,7 @@ def joined(
         keys is not None or all(len(each) == count for each in columns.values())
     )
     if not complete:
-        if missing == "error":
+        if missing == "error" and (keys is not None or not _only_purged(columns, codes, there)):
             raise _incomplete(columns, positions, codes, count, keys is not None)
         chosen = np.flatnonzero(there)
         positions = {name: chosen if places is None else places[chosen] for name, places in positions.items()}
@@ -88,6 +89,14 @@ def joined(
         names = " and ".join(map(repr, columns))
         raise DataError(f"no sample is in all of {names}: they have no key in common. See .keys() of each.")
     return positions, count
+
+
+def _only_purged(columns: Mapping[str, Column], codes: Keys, there: npt.NDArray[np.bool_]) -> bool:
+    """Whether all columns have the same samples, but for those that were purged from one of them."""
+    purged = {code for column in columns.values() for code in encoded(column.purged_codes())}
+    gone = keys_of(sorted(purged))
+    others = [len(column) - int((column.find(gone) >= 0).sum()) for column in columns.values()]
+    return bool((find(gone, codes[~there]) >= 0).all()) and set(others) == {int(there.sum())}
 
 
 def _find(column: Column, codes: Keys, is_all: bool) -> Rows | None:
@@ -111,6 +120,7 @@ def _incomplete(
         rows = np.empty(0, np.int64) if places is None else np.flatnonzero(places < 0)
         if len(rows):
             first = plain(codes[rows[:1]])[0]
+            columns[name].missing(first)  # raises, if it was purged
             said.append(f"{len(rows)} of {what} are not in {name!r} (the first: {first!r})")
     text = f"not all samples are in all columns: {'; '.join(said)}; {common} are in all"
     return DataError(f"{text}. Pass missing='drop' to leave out the others, or add what is missing.")

@@ -23,6 +23,7 @@ from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.rows import plain
 from hopyard.stockroom.data.samples import raw_array
+from hopyard.stockroom.wording import are, counted
 
 Content: TypeAlias = list[Any]
 """Of each sample what can be hashed, and is equal if samples are: its bytes or text, or a tuple with them."""
@@ -50,7 +51,8 @@ class Leaks:
 
     def __str__(self) -> str:
         first, second = self.compared
-        return f"{len(self.pairs)} of {first} samples are among the {second} others too"
+        found = len(self.pairs)
+        return f"{found} of {counted(first, 'sample')} {are(found)} among the {counted(second, 'other')} too"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,11 @@ class Scratch:
         self._below = below
         self._own: dict[str, bytes] = {}
 
+    @property
+    def stored(self) -> object:
+        """What is stored, below."""
+        return getattr(self._below, "stored", None)
+
     def add(self, kind: str, data: bytes, width: int = 0, body: int = 0) -> str:
         name = f"{kind} {len(self._own)}"
         self._own[name] = data

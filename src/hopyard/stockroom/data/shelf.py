@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from hopyard.data import Dataset, Prepared
-from hopyard.errors import MissingKeyError, UsageError, nearest
+from hopyard.errors import UsageError
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -14,8 +14,9 @@ from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.joining import Missing
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Objects, PackWriter
-from hopyard.stockroom.records import ColumnRecord, DatasetRecord, check_name
-from hopyard.stockroom.view import View, Writable
+from hopyard.stockroom.records import ColumnRecord, DatasetRecord
+from hopyard.stockroom.shelf import NamedThings
+from hopyard.stockroom.view import Writable, writable
 
 Item: TypeAlias = Column | ColumnDraft | Dataset
 
@@ -28,26 +29,16 @@ class Draft(Writable, Protocol):
         """The column of this name, also if there is none yet."""
 
 
-class DataShelf(Mapping[str, Any]):
+class DataShelf(NamedThings):
     """Columns and datasets by name.
 
     ``shelf["image"]`` is a column, or a dataset; ``shelf[["image", "label"]]`` are the samples of several columns, as
     rows of a dataset. ``shelf["image"] = images`` has these samples instead of what was there: an array (n, ...) or a
     list under the keys 0 to n - 1, a dict by key, or another column; or a prepared dataset, which is stored by
     reference to its files.
-
-    Args:
-        view: a revision, or a draft.
     """
 
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    def __repr__(self) -> str:
-        return f"<data of {self._view.revision}: {', '.join(self._names()) or 'none'}>"
-
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    _shelf, _what = "data", "column or dataset"
 
     # Reading
 
@@ -65,17 +56,16 @@ class DataShelf(Mapping[str, Any]):
         """
         if not isinstance(name, str) and isinstance(name, list | tuple):
             return self.samples(name)
-        checked = check_name(name, "The data shelf")
-        record = self._view.record("data", checked)
+        checked = self._checked(name)
+        record = self.record(checked)
         if isinstance(record, ColumnRecord):
             if isinstance(self._view, Draft):
                 return self._view.column(checked)
             return Column(self._view.objects, checked, record)
-        if isinstance(record, DatasetRecord):
-            objects = self._view.objects
-            assert isinstance(objects, Objects | PackWriter)
-            return open_stored(objects, record, f"dataset {checked!r} of {self._view.revision}")
-        raise self._not_found(checked)
+        assert isinstance(record, DatasetRecord)
+        objects = self._view.objects
+        assert isinstance(objects, Objects | PackWriter)
+        return open_stored(objects, record, f"dataset {checked!r} of {self._view.revision}")
 
     def samples(
         self, names: Sequence[str], keys: Iterable[Key] | None = None, missing: Missing = "error"
@@ -97,15 +87,6 @@ class DataShelf(Mapping[str, Any]):
         where = f"the samples of {', '.join(map(repr, columns))} of {self._view.revision}"
         return Samples(columns, keys, missing, where)
 
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._view.record("data", name) is not None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
-
-    def __len__(self) -> int:
-        return len(self._names())
-
     # Writing
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -115,7 +96,7 @@ class DataShelf(Mapping[str, Any]):
             DataError: samples that cannot be stored; a dataset that is not whole.
             UsageError: the name cannot be one, or this is not open for writing.
         """
-        check_name(name, "The data shelf")
+        self._checked(name)
         draft = self._draft()
         if isinstance(value, Prepared):
             raise UsageError(
@@ -137,13 +118,6 @@ class DataShelf(Mapping[str, Any]):
         else:
             draft.column(name).replace(value)
 
-    def __delitem__(self, name: str) -> None:
-        check_name(name, "The data shelf")
-        draft = self._draft()
-        if self._view.record("data", name) is None:
-            raise self._not_found(name)
-        draft.set("data", name, None)
-
     def create(
         self,
         name: str,
@@ -158,12 +132,13 @@ class DataShelf(Mapping[str, Any]):
         Raises:
             UsageError: the name is taken, or the arguments are impossible.
         """
-        check_name(name, "The data shelf")
+        self._checked(name)
         draft = self._draft()
-        if name in self:
+        record = self._view.record("data", name)
+        if record is not None:
+            what = "dataset" if isinstance(record, DatasetRecord) else "column"
             raise UsageError(
-                f"there is a {self._what(name)} {name!r} already. Delete it first (del stock.data[{name!r}]), or use "
-                "another name."
+                f"there is a {what} {name!r} already. Delete it first (del stock.data[{name!r}]), or use another name."
             )
         column = draft.column(name)
         column.create(dtype=dtype, shape=shape, kind=kind, nested=nested)
@@ -171,23 +146,7 @@ class DataShelf(Mapping[str, Any]):
 
     # How
 
-    def _names(self) -> list[str]:
-        return self._view.names("data")
-
-    def _what(self, name: str) -> str:
-        return "dataset" if isinstance(self._view.record("data", name), DatasetRecord) else "column"
-
-    def _not_found(self, name: str) -> MissingKeyError:
-        names = self._names()
-        return MissingKeyError(
-            f"there is no column or dataset {name!r} in {self._view.revision}{nearest(name, names, '.')} "
-            f"It has {', '.join(map(repr, names)) or 'none'}."
-        )
-
     def _draft(self) -> Draft:
-        if not isinstance(self._view, Draft):
-            raise UsageError(
-                f"{self._view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
-                "StockRoom(path, enable_write=True)."
-            )
-        return self._view
+        draft = writable(self._view)
+        assert isinstance(draft, Draft)
+        return draft

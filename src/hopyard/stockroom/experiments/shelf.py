@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import MissingKeyError, missing_extra, nearest
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
-from hopyard.stockroom.records import RunRecord, ValueRecord, check_name
-from hopyard.stockroom.view import View, writable
+from hopyard.stockroom.records import RunRecord, ValueRecord
+from hopyard.stockroom.shelf import NamedThings
+from hopyard.stockroom.view import writable
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class ExperimentShelf:
+class ExperimentShelf(NamedThings):
     """Plain values by name, ``shelf["lr"] = 0.01``; and runs. See the room's text for the rules."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _shelf, _what = "experiment", "value"
 
     # Values
 
@@ -30,7 +30,9 @@ class ExperimentShelf:
         Raises:
             MissingKeyError: there is none of this name.
         """
-        return read(self._view.objects, self._record(name))
+        record = self.record(name)
+        assert isinstance(record, ValueRecord)
+        return read(self._view.objects, record)
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Store a value: int, float, bool, str, None, or lists, tuples and dicts of these.
@@ -39,27 +41,9 @@ class ExperimentShelf:
             DataError: it is none; says what is not, and where. UsageError: the name cannot be one, or this is not open
                 for writing. The shelf is as it was.
         """
-        check_name(name, "The experiment shelf")
+        self._checked(name)
         draft = writable(self._view)
         draft.set("experiment", name, write(draft.writer, plain(value, f"The value {name!r}")))
-
-    def __delitem__(self, name: str) -> None:
-        draft = writable(self._view)
-        self._record(name)
-        draft.set("experiment", name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._view.record("experiment", name) is not None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self.keys())
-
-    def keys(self) -> list[str]:
-        """The names of values, sorted."""
-        return self._view.names("experiment")
 
     # Runs
 
@@ -79,7 +63,7 @@ class ExperimentShelf:
         Raises:
             MissingKeyError: there is none of this id.
         """
-        record = self._view.record("run", check_name(id, "The experiment shelf"))
+        record = self._view.record("run", self._checked(id))
         if not isinstance(record, RunRecord):
             known = self._view.names("run")
             raise MissingKeyError(
@@ -115,16 +99,6 @@ class ExperimentShelf:
         except ModuleNotFoundError as error:
             raise missing_extra("pandas", "demo", "A frame of runs") from error
         return pd.DataFrame([_row(run) for run in self.runs()])
-
-    def _record(self, name: str) -> ValueRecord:
-        found = self._view.record("experiment", check_name(name, "The experiment shelf"))
-        if not isinstance(found, ValueRecord):
-            names = self.keys()
-            raise MissingKeyError(
-                f"there is no value {name!r} in {self._view.revision}{nearest(name, names, '.')} "
-                f"It has {', '.join(map(repr, names)) or 'none'}."
-            )
-        return found
 
 
 def _row(run: RunView) -> dict[str, Any]:

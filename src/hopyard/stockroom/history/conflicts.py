@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from hopyard.errors import UsageError
+from hopyard.stockroom.records import ColumnRecord, DatasetRecord, ModelRecord
 
 BOTH_ADDED = "both added"
 BOTH_CHANGED = "both changed"
@@ -60,8 +61,9 @@ def chosen_side(resolve: Resolve, conflict: Conflict) -> Side:
     answer = resolve(conflict) if callable(resolve) else resolve
     if answer in ("ours", "theirs"):
         return "theirs" if answer == "theirs" else "ours"
+    shown = "None" if answer is None else _short(answer)
     raise UsageError(
-        f"the conflict {conflict} was resolved with {_short(answer)}, but it is resolved with 'ours' or 'theirs'. "
+        f"the conflict {conflict} was resolved with {shown}, but it is resolved with 'ours' or 'theirs'. "
         "Nothing was merged."
     )
 
@@ -85,6 +87,13 @@ def listed(conflicts: list[Conflict], most: int = 10) -> str:
 def _short(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, ColumnRecord):
+        kind = f"{value.dtype} of shape {value.shape}" if value.kind == "tensor" else value.kind
+        return f"{value.count} of {kind}"
+    if isinstance(value, ModelRecord):
+        return f"{value.nbytes} bytes, {value.tree[:12]}"
+    if isinstance(value, DatasetRecord):
+        return f"{value.rows} rows, {value.manifest[:12]}"
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and len(shape):
         return f"{value.dtype} of shape {tuple(shape)}"

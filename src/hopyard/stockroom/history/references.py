@@ -1,6 +1,7 @@
 """References: what branches, tags and the like name, each as a log of numbered entries.
 
-``refs/<kind>/<name>/<number>`` is ``{"by", "commit", "time"}``, where ``commit`` null deletes. Whoever moves a
+``refs/<kind>/<name>/<number>`` is ``{"by", "check", "commit", "time"}``, where ``commit`` null deletes, and ``check``
+is the digest of the rest (entries of versions before 0.2 have none). Whoever moves a
 reference takes the number after the last one it has seen, by ``put_new``: if another was faster, it is told so. Numbers
 have no gaps and are never used again, so the last one is found by asking for few of them, not by listing.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hopyard.errors import CorruptError, UsageError
+from hopyard.objects.digests import digest
 from hopyard.stockroom.quoting import quoted, unquoted
 from hopyard.storage import Store
 from hopyard.storage.names import MAX_SEGMENT
@@ -22,6 +24,7 @@ KINDS = {"heads": 1, "tags": 1, "remotes": 2, "worktrees": 1}
 """What references there are, and how many segments their names have."""
 
 _NUMBER = re.compile(r"[0-9]{12}")
+_COMMIT = re.compile(r"[0-9a-f]{64}")
 # As git-check-ref-format(1), so that each branch here can be one of git, too. None of these can begin a suffix of a
 # revision either.
 _REFUSED = re.compile(
@@ -68,6 +71,7 @@ class References:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, int] = {}  # numbers stay, so the search goes on from here
+        self._entries: dict[str, Move] = {}  # by prefix, the one that was read last
 
     def __reduce__(self) -> tuple[type[References], tuple[Store]]:
         return References, (self._store,)
@@ -89,10 +93,9 @@ class References:
             UsageError: it is no name for a reference.
         """
         prefix = _prefix(name)
-        entry = {"by": by, "commit": commit, "time": datetime.now(UTC).isoformat(timespec="microseconds")}
-        data = json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()
         number = tip.number + 1
-        if not self._store.put_new(_object(prefix, number), data):
+        entry = Move(number, commit, by, datetime.now(UTC).isoformat(timespec="microseconds"))
+        if not self._store.put_new(_object(prefix, number), _encode(entry, check=_check(entry))):
             return None
         self._seen[prefix] = number
         return Tip(number, commit)
@@ -108,17 +111,18 @@ class References:
         """All references of a kind that there are, by name without the kind, in order, and their commits."""
         last: dict[str, int] = {}
         for entry in self._store.list(f"refs/{kind}"):
-            prefix, _, number = entry.name.rpartition("/")
-            if not _NUMBER.fullmatch(number) or prefix.count("/") != 1 + KINDS[kind]:
+            prefix, _, text = entry.name.rpartition("/")
+            if not _NUMBER.fullmatch(text) or prefix.count("/") != 1 + KINDS[kind]:
                 raise CorruptError(
                     f"{self._store.url} holds {entry.name!r}, but only entries of references belong below refs/. "
                     "Move that file elsewhere."
                 )
-            last[prefix] = max(int(number), last.get(prefix, 0))
+            last[prefix] = max(int(text), last.get(prefix, 0))
         found = {}
         for prefix, seen in last.items():
-            self._seen[prefix] = max(seen, self._seen.get(prefix, 0))
-            commit = self._read(prefix, self._last(prefix)).commit
+            # What was listed last was the last one at some moment of the listing.
+            self._seen[prefix] = number = max(seen, self._seen.get(prefix, 0))
+            commit = self._read(prefix, number).commit
             if commit is not None:
                 found["/".join(map(_codes(kind)[1], prefix.split("/")[2:]))] = commit
         return dict(sorted(found.items()))
@@ -147,15 +151,41 @@ class References:
         return low
 
     def _read(self, prefix: str, number: int) -> Move:
-        name = _object(prefix, number)
-        try:
-            value = json.loads(self._store.get(name))
-            return Move(number, value["commit"], value["by"], value["time"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise CorruptError(
-                f"{self._store.url}/{name} is no entry of a reference ({type(error).__name__}: {error}). Restore it "
-                "from a copy of the repository; `hopyard stock verify` lists all that is damaged."
-            ) from error
+        known = self._entries.get(prefix)
+        if known is None or known.number != number:
+            known = self._entries[prefix] = read_entry(self._store, _object(prefix, number))
+        return known
+
+
+def read_entry(store: Store, name: str) -> Move:
+    """One entry, by the name of the store's object.
+
+    Raises:
+        CorruptError: it is none, or not what was written.
+    """
+    try:
+        value = json.loads(store.get(name))
+        move = Move(int(name.rpartition("/")[2]), value["commit"], value["by"], value["time"])
+        if move.commit is not None and not _COMMIT.fullmatch(move.commit):
+            raise ValueError(f"its commit is {move.commit!r}")
+        if value.get("check", _check(move)) != _check(move):
+            raise ValueError("it is not what was written")
+        return move
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptError(
+            f"{store.url}/{name} is no entry of a reference ({type(error).__name__}: {error}). Restore it "
+            "from a copy of the repository; `hopyard stock verify` lists all that is damaged."
+        ) from error
+
+
+def _check(move: Move) -> str:
+    """The digest of an entry."""
+    return digest(_encode(move), "hopyard.reference")
+
+
+def _encode(move: Move, **check: str) -> bytes:
+    value = {"by": move.by, "commit": move.commit, "time": move.time, **check}
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def check_name(name: str) -> str:

@@ -85,8 +85,14 @@ class Pictures:
         part = self.parts[number]
         try:
             return picture(part.read(), self.mode or "RGB")
-        except (DataError, CorruptError) as error:
-            raise type(error)(f"{part.shown}: {error}") from error
+        except DataError as error:
+            raise DataError(f"{part.shown}: {error}") from error
+        except CorruptError as error:
+            what = str(error).rpartition(". ")[0]  # without the next step, which is for rows of a dataset
+            step = "Restore or delete this file"
+            if self.mode != "index":
+                step += ", or keep the bytes of all files as they are: --option decode=false"
+            raise CorruptError(f"{part.shown}: {what}. {step}.") from error
 
 
 @dataclass(frozen=True)

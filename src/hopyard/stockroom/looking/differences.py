@@ -27,6 +27,7 @@ from hopyard.stockroom.records import (
     parse,
 )
 from hopyard.stockroom.view import place_of
+from hopyard.stockroom.wording import counted
 
 How = Literal["added", "removed", "changed"]
 
@@ -132,7 +133,7 @@ class Difference:
         else:
             record = self.after or self.before
             if isinstance(record, DatasetRecord):
-                yield f"{record.rows:,} rows"
+                yield counted(record.rows, "row")
             elif isinstance(record, RunRecord):
                 yield f"{record.status}, begun {record.started[:16].replace('T', ' ')}"
 
@@ -140,7 +141,7 @@ class Difference:
         if self.how != "changed":
             record = self.after or self.before
             assert isinstance(record, ColumnRecord)
-            yield f"{record.count:,} samples"
+            yield counted(record.count, "sample")
             return
         counts: Counter[str] = Counter()
         shown: list[str] = []
@@ -148,7 +149,10 @@ class Difference:
             counts[how] += 1
             if len(shown) < _MOST:
                 shown.append(f"{_SIGNS[how]} [{key!r}]")
-        yield ", ".join(f"{count:,} samples {how}" for how, count in counts.items()) or "other settings"
+        yield (
+            ", ".join(f"{counted(count, 'sample')} {how}" for how, count in counts.items())
+            or "other settings"
+        )
         more = counts.total() - len(shown)
         if shown:
             yield "  ".join([*shown, *([f"and {more:,} more"] if more else [])])

@@ -17,8 +17,10 @@ from hopyard.data import Dataset
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.samples import describe, is_uncommon
 from hopyard.stockroom.models import export_safetensors
 from hopyard.stockroom.quoting import quoted
+from hopyard.stockroom.records import thing_of
 from hopyard.stockroom.shelves import Shelves
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
@@ -31,8 +33,8 @@ def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
 
     ================  ==========================================================================================
     ``data/NAME``     of a column ``.npy``: all samples in the order of their keys, which are of one shape;
-                      ``.parquet``: columns ``key`` and the name; else a folder with a file for each sample. Of a
-                      dataset a folder with its Parquet files.
+                      ``.parquet``: columns ``key`` (of a column ``key``: ``sample_key``) and the name; else a folder
+                      with a file for each sample. Of a dataset a folder with its Parquet files.
     ``model/NAME``    ``.safetensors``
     ``experiment/X``  ``.json``
     ================  ==========================================================================================
@@ -40,7 +42,7 @@ def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
     Raises:
         NotFoundError: there is no such thing; UsageError: it cannot be written so.
     """
-    shelf, _, name = path.partition("/")
+    shelf, name = thing_of(path)
     file = Path(target)
     if not file.parent.is_dir():
         raise NotFoundError(
@@ -52,13 +54,14 @@ def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
         export_safetensors(shelves.model, name, file)
     elif shelf == "experiment":
         _check_suffix(path, file, ".json")
-        text = json.dumps(shelves.experiment[name], indent=2, ensure_ascii=False)
+        text = _json(path, shelves.experiment[name])
         _replaced(file, lambda temporary: _write_text(temporary, text))
     elif shelf == "data":
         _export_data(path, shelves.data[name], file)
     else:
         raise UsageError(
-            f"{path!r} names no thing of a shelf. Write data/NAME, model/NAME or experiment/NAME."
+            f"{path!r} is a run, which is no one file. Write data/NAME, model/NAME or experiment/NAME; "
+            f"stock.experiment.run({name!r}).read('ARTIFACT') gives the bytes of an artifact."
         )
     return file
 
@@ -68,7 +71,13 @@ def _export_data(path: str, item: Any, file: Path) -> None:
     if isinstance(column, Dataset):
         _check_suffix(path, file, "")
         _replaced(file, lambda temporary: _write_dataset(column, temporary))
-    elif file.suffix == ".npy":
+        return
+    if column.kind == "tensor" and is_uncommon(column.record.dtype):
+        raise UsageError(
+            f"{path} is {describe(column.record)}, which neither NumPy nor Parquet has. Store it in another dtype, "
+            "or as a model, which is exported as .safetensors."
+        )
+    if file.suffix == ".npy":
         if column.kind != "tensor" or None in column.shape:
             raise UsageError(
                 f"{path} has samples of {'different shapes' if column.kind == 'tensor' else column.kind}, which .npy "
@@ -79,7 +88,7 @@ def _export_data(path: str, item: Any, file: Path) -> None:
         _replaced(file, lambda temporary: _write_parquet(path, column, temporary))
     else:
         _check_suffix(path, file, "")
-        _replaced(file, lambda temporary: _write_folder(column, temporary))
+        _replaced(file, lambda temporary: _write_folder(path, column, temporary))
 
 
 def _check_suffix(path: str, file: Path, suffix: str) -> None:
@@ -117,6 +126,16 @@ def _blocks(column: Column) -> Iterator[Any]:
         yield np.arange(first, min(first + step, len(column)))
 
 
+def _json(path: str, value: Any) -> str:
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} holds nan or an infinity, which JSON lacks. Store None or a string instead, or read it in Python: "
+            f"stock.experiment[{path.partition('/')[2]!r}]."
+        ) from error
+
+
 def _write_text(file: Path, text: str) -> None:
     file.write_text(text + "\n", encoding="utf-8")
 
@@ -138,11 +157,14 @@ def _write_parquet(path: str, column: Column, file: Path) -> None:
         raise UsageError(
             f"{path} has keys of several kinds, which one column of Parquet does not hold. Export it as a folder."
         )
+    if column.kind == "tensor" and column.record.dtype in ("C64", "C128"):
+        raise UsageError(f"{path} is {describe(column.record)}, which Parquet lacks. Export it as .npy.")
+    key = "key" if column.name != "key" else "sample_key"
     writer: pq.ParquetWriter | None = None
     for rows in _blocks(column) if keys else [np.arange(0)]:
         values = _arrow(column.take(rows))
         names = pa.array([keys[row] for row in rows], pa.string() if kinds == {str} else pa.int64())
-        table = pa.table({"key": names, column.name: values})
+        table = pa.table({key: names, column.name: values})
         writer = writer or pq.ParquetWriter(file, table.schema)
         writer.write_table(table)
     if writer is not None:
@@ -168,20 +190,23 @@ def _arrow(values: Any) -> pa.Array:
     return flat
 
 
-def _write_folder(column: Column, folder: Path) -> None:
+def _write_folder(path: str, column: Column, folder: Path) -> None:
     folder.mkdir()
+    suffix = {"string": ".txt", "bytes": ".bin"}.get(column.kind, ".npy")
     for key, sample in column.items():
         parts = key if isinstance(key, tuple) else (key,)
-        name = "--".join(quoted(str(part)) for part in parts)
-        if isinstance(sample, str):
-            (folder / f"{name}.txt").write_text(sample, encoding="utf-8")
-        elif isinstance(sample, bytes):
-            (folder / f"{name}.bin").write_bytes(sample)
-        elif isinstance(sample, dict):
-            for part, value in sample.items():
-                np.save(folder / f"{name}--{quoted(str(part))}.npy", np.asarray(value))
-        else:
-            np.save(folder / f"{name}.npy", np.asarray(sample))
+        file = folder / ("--".join(quoted(str(part)) for part in parts) + suffix)
+        try:
+            with file.open("xb") as out:
+                if isinstance(sample, str | bytes):
+                    out.write(sample.encode() if isinstance(sample, str) else sample)
+                else:
+                    np.save(out, np.asarray(sample))
+        except FileExistsError:
+            raise UsageError(
+                f"the sample {key!r} of {path} would be in the file {file.name}, where another one is already: their "
+                "keys are too much alike for names of files. Export it as .parquet or .npy, or give it other keys."
+            ) from None
 
 
 def _write_dataset(dataset: Dataset, folder: Path) -> None:

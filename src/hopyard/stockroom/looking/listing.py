@@ -47,7 +47,7 @@ def list_shelves(shelves: Shelves, shelf: Shelf | None = None) -> Iterator[Liste
 def _listed(shelves: Shelves, shelf: Shelf, name: str) -> Listed:
     path, record = f"{shelf}/{name}", shelves.view.record(shelf, name)
     if isinstance(record, ColumnRecord):
-        return Listed(path, describe_column(record), record.count, record.nbytes)
+        return Listed(path, describe_column(record), len(shelves.data[name]), record.nbytes)
     if isinstance(record, DatasetRecord):
         return Listed(path, "dataset", record.rows, record.nbytes)
     if isinstance(record, ModelRecord):

@@ -10,6 +10,7 @@ from hopyard.stockroom.git.driver import offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.remotes import Repository
+from hopyard.stockroom.wording import are, counted
 from hopyard.stockroom.working import Standing, short
 
 
@@ -20,6 +21,8 @@ class Status:
     Attributes:
         branch: what commits move; None: none.
         commit: where this is; None: nothing is committed yet.
+        behind: where the branch is, if that is before ``commit``: git merged or pulled ``head.stock``, and nothing has
+            moved the branch since. None: at ``commit``.
         detached: why commits move no branch; None: they do.
         staged: what is written and not committed: ``(shelf/name, "added", "removed" or "changed")``.
         elsewhere: what is staged upon other commits, where this is not: commits and numbers of writes.
@@ -34,15 +37,21 @@ class Status:
     elsewhere: dict[str | None, int] = field(default_factory=dict)
     remotes: dict[str, tuple[int, int]] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
+    behind: str | None = None
 
     def __str__(self) -> str:
         where = f"on branch {self.branch}" if self.branch is not None else "on no branch"
         lines = [f"{where}, " + (f"at {short(self.commit)}" if self.commit else "nothing is committed yet")]
+        if self.behind is not None:
+            lines.append(
+                f"the branch itself is still at {short(self.behind)}: git brought head.stock here. The next commit, "
+                "pull or push moves it on"
+            )
         if self.detached is not None:
             lines.append(f"commits are detached: {self.detached}. Make a branch: hopyard stock branch NAME")
         for name, (more, less) in self.remotes.items():
             if more or less:
-                lines.append(f"{more} commits more than {name}, {less} less")
+                lines.append(f"{counted(more, 'commit')} more than {name}, {less} less")
         if self.staged:
             lines.append("staged (hopyard stock commit, or discard it with hopyard stock reset):")
             lines += [f"    {how:<8} {path}" for path, how in self.staged]
@@ -50,7 +59,9 @@ class Status:
             lines.append("nothing is staged")
         for commit, count in self.elsewhere.items():
             how = f"; to see them: hopyard stock switch {short(commit)}" if commit else ""
-            lines.append(f"{count} writes are staged upon {short(commit)}, where this is not{how}")
+            lines.append(
+                f"{counted(count, 'write')} {are(count)} staged upon {short(commit)}, where this is not{how}"
+            )
         return "\n".join([*lines, *self.advice])
 
 
@@ -69,6 +80,7 @@ def status_of(
         advice.append(
             "git does not know yet how to merge head.stock; let it call Hopyard: hopyard stock init --git-driver"
         )
+    behind = standing.tip if standing.branch is not None and standing.tip != standing.commit else None
     return Status(
-        standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice
+        standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice, behind
     )

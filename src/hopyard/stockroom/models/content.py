@@ -2,7 +2,8 @@
 
 The JSON has ``format``; ``skeleton`` (as ``objects.tree`` writes it); ``tensors``, in the tree's order, each
 ``[path, dtype, shape, digest, kind]``; ``tied``, lists of numbers of tensors that are one; ``ordered``, pairs of the
-keys that lead to an ``OrderedDict`` and the skeleton of its metadata; and ``libraries``, name to version.
+keys that lead to an ``OrderedDict`` and the skeleton of its metadata; and ``libraries``, which is empty. Releases of
+libraries are not among it: equal models have equal digests, whoever saves them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,6 @@ class Content:
         try:
             check_format(value["format"], _KIND, where=f"the model {name!r}")
             self.skeleton: Any = value["skeleton"]
-            self.libraries: dict[str, str] = value["libraries"]
             self.ordered = {tuple(keys): metadata for keys, metadata in value["ordered"]}
             first = {number: tied[0] for tied in value["tied"] for number in tied}
             self.entries = [
@@ -163,16 +163,12 @@ def write(writer: PackWriter, taken: Taken) -> ModelRecord:
         for (path, tensor), digest, kind in zip(tensors.items(), digests, taken.kinds, strict=True)
     ]
     nbytes = {digest: tensor.nbytes for digest, tensor in zip(digests, tensors.values(), strict=True)}
-    value = to_json(skeleton, listed, taken.ties, taken.ordered, taken.libraries)
+    value = to_json(skeleton, listed, taken.ties, taken.ordered)
     return ModelRecord(writer.add_json(value), sum(nbytes.values()))
 
 
 def to_json(
-    skeleton: Any,
-    tensors: list[list[Any]],
-    ties: list[int],
-    ordered: Iterable[tuple[Keys, Any]],
-    libraries: dict[str, str],
+    skeleton: Any, tensors: list[list[Any]], ties: list[int], ordered: Iterable[tuple[Keys, Any]]
 ) -> dict[str, Any]:
     """The JSON of a model."""
     tied: dict[int, list[int]] = {}
@@ -184,7 +180,7 @@ def to_json(
         "tensors": tensors,
         "tied": [numbers for numbers in tied.values() if len(numbers) > 1],
         "ordered": [[list(keys), metadata] for keys, metadata in ordered],
-        "libraries": libraries,
+        "libraries": {},  # belongs to the format
     }
 
 

@@ -49,14 +49,12 @@ class Taken:
         kinds: of the tensors, in the order of the tree.
         ties: which tensors are the same memory: equal numbers, in the order of the tree.
         ordered: where an ``OrderedDict`` was, and the skeleton of its ``_metadata`` (of a ``state_dict()``), or None.
-        libraries: name to version, of what the leaves came from.
     """
 
     tree: Tree = None
     kinds: list[str] = field(default_factory=list)
     ties: list[int] = field(default_factory=list)
     ordered: list[tuple[Keys, Any]] = field(default_factory=list)
-    libraries: dict[str, str] = field(default_factory=dict)
     _seen: dict[Any, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # so that no address is used twice while they are compared
 
@@ -69,7 +67,7 @@ def take_in(value: Any, name: str) -> Taken:
     """
     taken = Taken()
     try:
-        taken.tree = _convert(_weights(value, taken), (), taken, name)
+        taken.tree = _convert(_weights(value), (), taken, name)
     except RecursionError:
         raise DataError(
             f"The model {name!r} holds a container that holds itself, or is nested too deep. Take the loop out."
@@ -77,13 +75,12 @@ def take_in(value: Any, name: str) -> Taken:
     return taken
 
 
-def _weights(value: Any, taken: Taken) -> Any:
+def _weights(value: Any) -> Any:
     """The weights of a Keras model by their paths; everything else as it is."""
     keras = sys.modules.get("keras")
     kind = getattr(keras, "Model", None)
     if keras is None or kind is None or not isinstance(value, kind):
         return value
-    taken.libraries["keras"] = str(keras.__version__)
     weights = {variable.path: variable for variable in value.weights}
     if len(weights) < len(value.weights):
         raise DataError(
@@ -111,7 +108,6 @@ def _leaf(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
     if torch is not None and isinstance(value, torch.Tensor):
         from hopyard.stockroom.models import torch as ours
 
-        taken.libraries["torch"] = str(torch.__version__)
         place = ours.memory(value)
         return _add(taken, "torch", value, place, ours.take(value, f"{_where(keys)} of the model {name!r}"))
     if type(value) is Tensor:
@@ -132,7 +128,6 @@ def _leaf(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
 
 
 def _array(array: npt.NDArray[Any], keys: Keys, taken: Taken, name: str, kind: str) -> Tensor:
-    taken.libraries["numpy"] = np.__version__
     place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str)
     memory = place if array.size and kind == "numpy" else None
     ours = _ML_DTYPES.get(array.dtype.name)

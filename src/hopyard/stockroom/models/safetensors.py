@@ -52,7 +52,7 @@ def export_safetensors(shelf: ModelShelf, name: str, path: str | os.PathLike[str
             )
     listed = [[e.path, e.dtype, list(e.shape), names[e.path], e.kind] for e in content.entries]
     ties = [entry.tie for entry in content.entries]
-    value = to_json(content.skeleton, listed, ties, content.ordered.items(), content.libraries)
+    value = to_json(content.skeleton, listed, ties, content.ordered.items())
     metadata = {_OURS: json.dumps(value, separators=(",", ":"))}
     metadata["format"] = _TORCH if all(entry.kind == "torch" for entry in content.entries) else "np"
     _replace(file, file_pieces({names[where]: tensor for where, tensor in tensors.items()}, metadata))
@@ -128,7 +128,7 @@ def _foreign(tensors: dict[str, Tensor], format: str) -> Taken:
         return "ml_dtypes" if tensor.dtype == "BF16" or tensor.dtype.startswith("F8") else "numpy"
 
     kinds = [kind(tensor) for tensor in tensors.values()]
-    return Taken(tensors, kinds, list(range(len(tensors))), [((), None)], {})
+    return Taken(tensors, kinds, list(range(len(tensors))), [((), None)])
 
 
 def _own(tensors: dict[str, Tensor], text: str, file: Path) -> Taken:
@@ -141,7 +141,7 @@ def _own(tensors: dict[str, Tensor], text: str, file: Path) -> Taken:
         if len(flatten(tree)[0]) != len(kinds):
             raise ValueError("tensors that are in no place")
         ordered = [(tuple(keys), metadata) for keys, metadata in value["ordered"]]
-        return Taken(tree, kinds, [first.get(i, i) for i in range(len(kinds))], ordered, value["libraries"])
+        return Taken(tree, kinds, [first.get(i, i) for i in range(len(kinds))], ordered)
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, CorruptError) as error:
         raise _corrupt(file, f"what its metadata says under {_OURS!r} does not fit it ({error!r})") from None
 

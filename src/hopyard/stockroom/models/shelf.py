@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from hopyard.errors import MissingKeyError, nearest
 from hopyard.objects import Tree
 from hopyard.stockroom.models.content import Content, read, write
 from hopyard.stockroom.models.leaves import Taken, take_in
-from hopyard.stockroom.records import ModelRecord, check_name
-from hopyard.stockroom.view import Readable, View, writable
+from hopyard.stockroom.records import ModelRecord
+from hopyard.stockroom.shelf import NamedThings
+from hopyard.stockroom.view import Readable, writable
 
 
-class ModelShelf:
+class ModelShelf(NamedThings):
     """Models by name: ``shelf["resnet"] = net.state_dict()``; ``net.load_state_dict(shelf["resnet"])``.
 
     A model is whatever dicts, lists, tuples, plain values, tensors and arrays make up: a ``state_dict``, that of an
     optimizer, ``model.get_weights()``; or a Keras model, which is stored as its weights by path.
     """
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    _shelf, _what = "model", "model"
 
     def __getitem__(self, name: str) -> Any:
-        """The model as it was saved, in memory of its own. See :meth:`get`."""
-        return self.get(name)
+        """The model as it was saved, in memory of its own. See :meth:`read`."""
+        return self.read(name)
 
-    def get(self, name: str, prefix: str | None = None) -> Any:
+    def read(self, name: str, prefix: str | None = None) -> Any:
         """The model as it was saved, or a part of it.
 
         Args:
@@ -56,13 +54,8 @@ class ModelShelf:
         Raises:
             MissingKeyError: there is none of this name.
         """
-        found = self._view.record("model", check_name(name, "The model shelf"))
-        if not isinstance(found, ModelRecord):
-            names = self.keys()
-            raise MissingKeyError(
-                f"there is no model {name!r} in {self._view.revision}{nearest(name, names, '.')} "
-                f"It has {', '.join(map(repr, names)) or 'none'}."
-            )
+        found = super().record(name)
+        assert isinstance(found, ModelRecord)
         return found
 
     def __setitem__(self, name: str, model: Any) -> None:
@@ -72,33 +65,15 @@ class ModelShelf:
             DataError: something in it cannot be stored; says what, where, and what to do.
             UsageError: the name cannot be one, or this is not open for writing.
         """
-        check_name(name, "The model shelf")
+        self._checked(name)
         writable(self._view)
         self.put(name, take_in(model, name))
 
     def put(self, name: str, taken: Taken) -> None:
         """The same for a model that was taken in before."""
-        check_name(name, "The model shelf")
+        self._checked(name)
         draft = writable(self._view)
         draft.set("model", name, write(draft.writer, taken))
-
-    def __delitem__(self, name: str) -> None:
-        draft = writable(self._view)
-        self.record(name)
-        draft.set("model", name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._view.record("model", name) is not None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self.keys())
-
-    def keys(self) -> list[str]:
-        """The names, sorted."""
-        return self._view.names("model")
 
     def content(self, name: str) -> Content:
         """The structure of a stored model: its skeleton, its tensors' dtypes, shapes and digests."""

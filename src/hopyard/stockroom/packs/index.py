@@ -12,21 +12,25 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from zlib import crc32
 
 from hopyard.stockroom.packs.forking import LOCK
 from hopyard.stockroom.packs.layout import Location, Pack
 
 _Result = TypeVar("_Result")
 
-_FORMAT = 1
+_FORMAT = 2
 _SCHEMA = (
     "CREATE TABLE packs (number INTEGER PRIMARY KEY, name TEXT UNIQUE, size INTEGER, whole INTEGER)",
     """CREATE TABLE objects (digest BLOB, pack INTEGER, start INTEGER, stop INTEGER, kind TEXT, dtype TEXT, shape TEXT,
-       PRIMARY KEY (digest, pack)) WITHOUT ROWID""",
+       sum INTEGER, PRIMARY KEY (digest, pack)) WITHOUT ROWID""",
 )
 _PACKS = "SELECT name, size, whole FROM packs"
-_FIND = "SELECT digest, name, start, stop, kind, dtype, shape FROM objects JOIN packs ON number = pack WHERE digest IN "
+_FIND = (
+    "SELECT digest, name, start, stop, kind, dtype, shape, sum "
+    "FROM objects JOIN packs ON number = pack WHERE digest IN "
+)
 _BEGINNING = "SELECT DISTINCT digest FROM objects WHERE digest BETWEEN ? AND ? AND kind = ? ORDER BY digest"
 _DIGITS = 64
 _AT_ONCE = 500  # parameters of a statement; old versions of SQLite take 999
@@ -48,10 +52,12 @@ class Index:
 
     Attributes:
         path: None from the moment when it had to be in memory.
+        losses: how often it was found damaged, and begun anew, empty.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.losses = 0
         self._open: sqlite3.Connection | None = None
         self._pid = 0
 
@@ -93,6 +99,7 @@ class Index:
                 # Otherwise the file may have been replaced by another process, which a second look finds out.
                 if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _DAMAGED:
                     self._delete()
+                    self.losses += 1
             try:
                 return work(self._connection())
             except _ERRORS:
@@ -164,16 +171,17 @@ def _find(db: sqlite3.Connection, keys: list[bytes]) -> dict[str, Location]:
     shapes: dict[str, tuple[int, ...]] = {}  # a model has many tensors of few shapes
     for first in range(0, len(keys), _AT_ONCE):
         some = keys[first : first + _AT_ONCE]
-        for key, pack, start, stop, kind, dtype, shape in db.execute(
-            f"{_FIND} ({','.join('?' * len(some))})", some
-        ):
+        for row in db.execute(f"{_FIND} ({','.join('?' * len(some))})", some):
+            key, pack, start, stop, kind, dtype, shape, check = row
+            if check != _sum(row[:-1]):
+                raise ValueError(f"the row of {key!r} is not what was written")
             if shape is None:
                 lengths: tuple[int, ...] = (stop - start,)
             elif shape in shapes:
                 lengths = shapes[shape]
             else:
                 lengths = shapes[shape] = tuple(map(int, shape.split()))
-            found[key.hex()] = Location(str(pack), int(start), int(stop), str(kind), dtype or "U8", lengths)
+            found[key.hex()] = Location(pack, start, stop, kind, dtype or "U8", lengths)
     return found
 
 
@@ -189,7 +197,7 @@ def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str
             ).fetchone()
             if row is not None:
                 db.executemany(
-                    "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)", sorted(_rows(pack, row[0]))
+                    "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(_rows(pack, row[0]))
                 )
         db.execute("COMMIT")
     except BaseException:
@@ -197,7 +205,12 @@ def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str
         raise
 
 
-def _rows(pack: Pack, number: int) -> Iterator[tuple[bytes, int, int, int, str, str | None, str | None]]:
-    for digest, (_, start, stop, kind, dtype, shape) in pack.objects.items():
+def _rows(pack: Pack, number: int) -> Iterator[tuple[Any, ...]]:
+    for digest, (name, start, stop, kind, dtype, shape) in pack.objects.items():
         described = (dtype, " ".join(map(str, shape))) if kind == "tensor" else (None, None)
-        yield bytes.fromhex(digest), number, start, stop, kind, *described
+        key = bytes.fromhex(digest)
+        yield key, number, start, stop, kind, *described, _sum((key, name, start, stop, kind, *described))
+
+
+def _sum(row: tuple[Any, ...]) -> int:
+    return crc32(repr(row).encode())

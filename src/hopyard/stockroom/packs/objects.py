@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -172,8 +172,17 @@ class Objects:
 
     def packed(self, digests: Iterable[str]) -> dict[str, Location]:
         """Where these objects are now, of those that are in packs: one listing, and the headers of new packs."""
+        names, losses = list(digests), self._index.losses
         self.refresh()
-        return self._index.find(digests)
+        found = self._index.find(names)
+        if self._index.losses > losses:  # what was lost may have been looked up already
+            self.refresh()
+            found = self._index.find(names)
+        return found
+
+    def buried(self) -> Collection[str]:
+        """The digests of all objects that have a tombstone."""
+        return self._tombstones.all().keys()
 
     def instead(self, digests: Iterable[str]) -> dict[str, str]:
         """Of these objects, those that are not here since they were purged, and what stands in for them."""

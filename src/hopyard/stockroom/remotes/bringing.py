@@ -16,6 +16,7 @@ from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
+from hopyard.stockroom.wording import are, counted
 
 _MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
 
@@ -94,7 +95,8 @@ def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository
         things = ", ".join(sorted({need.thing for need in rest})[:10])
         asked = " or ".join(remote.store.url for remote in remotes) or "no remote, since none is known"
         raise NotFoundError(
-            f"{len(rest)} objects of {things} are neither in {local.store.url} nor at {asked}. Nothing was fetched. "
+            f"{counted(len(rest), 'object')} of {things} {are(len(rest))} neither in {local.store.url} nor at {asked}. "
+            "Nothing was fetched. "
             "Fetch from a remote that has them: stock.fetch(remote='NAME', ...); or push them from where they are."
         )
     return found
@@ -188,7 +190,7 @@ class Never:
         things = {need.thing for need in needs_of(self._local.objects, commits) if need.digest in wanted}
         where = " or ".join(self._remotes) or "a remote (none is known: hopyard stock fetch URL)"
         raise NotFoundError(
-            f"{len(wanted)} objects of {', '.join(sorted(things)) or 'no commit'} are read, but are not here, and "
-            f"fetch='never' was given. Bring them from {where}: {call_for(sorted(things))}; or open the repository "
-            "without fetch='never'."
+            f"{counted(len(wanted), 'object')} of {', '.join(sorted(things)) or 'no commit'} {are(len(wanted))} "
+            f"read, but not here, and fetch='never' was given. Bring them from {where}: "
+            f"{call_for(sorted(things))}; or open the repository without fetch='never'."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +41,7 @@ def pull(
     author: str,
     theirs: str | None = None,
     resolve: Resolve = None,
+    fetched_all: Callable[[], None] = lambda: None,
 ) -> Pulled:
     """Fetch, and let ``branch`` follow the remote's branch. If another writer moves it meanwhile, that is merged too.
 
@@ -48,6 +50,7 @@ def pull(
         author: of the merge, and who moves the branch, for the log.
         theirs: the remote's branch, if it has another name.
         resolve: who decides conflicts, as ``merge_roots`` takes it.
+        fetched_all: is called before the branch moves.
 
     Raises:
         NotFoundError: the remote has no such branch. And as ``fetch``; the branch is as it was.
@@ -60,6 +63,7 @@ def pull(
             "as it was. Push it there first, or name the remote's branch to be merged."
         )
     commit = fetched.heads[name]
+    fetched_all()
     while True:
         tip = local.references.tip(f"heads/{branch}")
         pulled = _followed(local, tip, commit, fetched)

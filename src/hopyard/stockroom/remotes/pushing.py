@@ -10,11 +10,13 @@ from hopyard.errors import BehindError, NotFoundError, UsageError, nearest
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
+from hopyard.stockroom.packs.tombstones import FOLDER
 from hopyard.stockroom.remotes.closure import Need, needs
 from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones, claim
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.stockroom.repacking import bury
+from hopyard.stockroom.wording import are, counted
 
 _ROUNDS = 3  # of sending what the remote lost while it was sent
 
@@ -77,11 +79,13 @@ def push(
     ]
     for move in moves:
         _check(local, remote, move)
-    if carry_tombstones(local, remote):
-        bury(remote.objects)
-    if not moves:
+    if not moves and next(local.store.list(FOLDER), None) is None:
         return Pushed()
     with writing(remote.store):
+        if carry_tombstones(local, remote):
+            bury(remote.objects)
+        if not moves:
+            return Pushed()
         sent = _send(local, remote, moves, others, report)
         done = Pushed({}, {}, len(sent), sum(sent.values()))
         for move in moves:
@@ -170,6 +174,10 @@ def _send(
         lacking = [need for need in wanted if need.digest not in present]
         if not lacking:
             break
+        if any(need.digest in sent for need in lacking):  # gone, or the index has lost rows
+            remote.objects.rebuild()
+            present = remote.find(wanted)
+            lacking = [need for need in lacking if need.digest not in present]
         found = _found(local, others, lacking, remote)
         copy(found, remote, report)
         sent |= {digest: one.size for digest, one in found.items()}
@@ -184,14 +192,14 @@ def _send(
 def _whole_there(local: Repository, remote: Repository, moves: list[_Move]) -> set[str]:
     """Commits that the remote shows, so has all that they need, and whose history is here."""
     followed = {move.tip.commit for move in moves if move.tip.commit is not None}
-    if all(move.tip.commit is not None for move in moves):
+    if followed and len(moves) == 1:  # it moves only if the remote still shows this one
         return followed
     # Whatever a reference here names has its history here; others may have come with half of it.
     here = {
         commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
     }
     shown = {commit for kind in ("heads", "tags") for commit in remote.references.names(kind).values()}
-    return followed | (here & shown)
+    return (followed | here) & shown
 
 
 def _found(
@@ -210,11 +218,14 @@ def _found(
         if not rest:
             return {need.digest: found[need.digest] for need in lacking}
     things = Counter(need.thing or "history" for need in rest)
-    listed = ", ".join(f"{thing} ({count} objects)" for thing, count in sorted(things.items())[:10])
+    listed = ", ".join(
+        f"{thing} ({counted(count, 'object')})" for thing, count in sorted(things.items())[:10]
+    )
     asked = " or ".join([remote.store.url, *(other.store.url for other in others)])
     raise NotFoundError(
-        f"{len(rest)} objects that are to be pushed are neither here nor at {asked}: {listed}. Nothing was sent. "
-        f"Bring them from a remote that has them, then push again: {call_for(sorted(things), history=True)}"
+        f"{counted(len(rest), 'object')} to be pushed {are(len(rest))} neither here nor at {asked}: {listed}. "
+        f"Nothing was sent. Bring them from a remote that has them, then push again: "
+        f"{call_for(sorted(things), history=True)}"
     )
 
 

@@ -1,0 +1,71 @@
+"""What the three shelves have in common: they are mappings from names to things of a view."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, MutableMapping
+from typing import Any, ClassVar
+
+from hopyard.errors import MissingKeyError, nearest
+from hopyard.stockroom.records import Record, Shelf, check_name
+from hopyard.stockroom.view import View, writable
+
+
+class NamedThings(MutableMapping[str, Any]):
+    """Things by name, in the order of the names; a dict of them but for what is said here.
+
+    Each write is one of the view's. Shelves are equal to themselves only: comparing would read all of both.
+
+    Args:
+        view: a revision, or a draft.
+    """
+
+    _shelf: ClassVar[Shelf]
+    _what: ClassVar[str]  # one of its things, for messages
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __repr__(self) -> str:
+        return f"<{self._shelf} of {self._view.revision}: {', '.join(self) or 'none'}>"
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Any: ...
+
+    @abstractmethod
+    def __setitem__(self, name: str, value: Any) -> None: ...
+
+    def __delitem__(self, name: str) -> None:
+        draft = writable(self._view)
+        self.record(name)
+        draft.set(self._shelf, name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._view.record(self._shelf, name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._view.names(self._shelf))
+
+    def __len__(self) -> int:
+        return len(self._view.names(self._shelf))
+
+    def record(self, name: str) -> Record:
+        """What the view says of a thing.
+
+        Raises:
+            MissingKeyError: there is none of this name. UsageError: no name can be so.
+        """
+        found = self._view.record(self._shelf, self._checked(name))
+        if found is None:
+            names = list(self)
+            raise MissingKeyError(
+                f"there is no {self._what} {name!r} in {self._view.revision}{nearest(name, names, '.')} "
+                f"It has {', '.join(map(repr, names)) or 'none'}."
+            )
+        return found
+
+    def _checked(self, name: Any) -> str:
+        return check_name(name, f"The {self._shelf} shelf")
