@@ -1,0 +1,37 @@
+"""Validating a trial within an epoch changes nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hopyard.storage import MemoryStore
+from hopyard.tune import ASHA
+
+
+@pytest.mark.parametrize("validation", [0.25, None])
+@pytest.mark.parametrize("every", ["unit", "epoch", 1e-9, 3600.0])
+def test_a_trial_that_asha_trains_to_the_end_is_what_random_search_makes_of_it(
+    validation: float | None, every: Any, search: Any, make_rows: Any
+) -> None:
+    """The model has batch norm and dropout; rungs are after 1, 3 and 6 of 12 visits."""
+    common = {"num_models": 6, "num_epochs": 4, "num_partitions": 3, "seed": 3, "keep": "all"}
+    common |= {"evaluation_metric": "loss", "validation": validation}
+    whole = search(MemoryStore(), **common).fit(make_rows()).run.state.trials
+    rungs = search(MemoryStore(), kind=ASHA, divisor=2.4, checkpoint_every=every, **common)
+    run = rungs.fit(make_rows()).run
+    lengths = set()
+    for number, trial in run.state.trials.items():
+        lengths.add(trial.progress.trained)
+        assert trial.params == whole[number].params
+        assert trial.history.keys() == whole[number].history.keys()
+        for name, values in trial.history.items():
+            assert values[: trial.epochs] == whole[number].history[name][: trial.epochs]
+        if trial.status == "completed":
+            assert trial.progress.trained == 12
+            assert trial.history == whole[number].history
+            assert trial.durable.state.digest == whole[number].durable.state.digest
+    assert 12 in lengths
+    assert any(length % 3 for length in lengths), "no trial ended within an epoch"
+    assert run.broken_rules() == []
