@@ -1,64 +1,50 @@
-"""Claim: a unit costs the driver little, with every one of them durable in the journal.
+"""Claim: a unit costs the driver little, with every one of them durable in the journal, and so does remembering it.
 
 Units that do nothing, on the inline backend and on two local workers, journal on disk. The limit
 beside them is SQLite committing the same records one by one, durably; the peer of the local backend
-is a ProcessPoolExecutor running as many no-ops that journals nothing at all.
+is a ProcessPoolExecutor running as many no-ops that journals nothing at all. Goals: 5,000/s and 1,000/s.
+
+Memory is what the driver still holds when a run has ended (its state, not what the journal's writer and other threads
+have freed), divided by the epochs that trials have finished, each measured in a process of its own: between runs of 2
+and of 40 epochs, and of an ASHA search between 500 and 5,000 trials, where most is the trials'. The limit: 1 KB.
+Beside it stands by how much the resident size grew, which includes what was freed and not given back.
 """
 
 from __future__ import annotations
 
+import gc
 import json
-import resource
+import multiprocessing
 import sqlite3
 import statistics
 import tempfile
 import time
+import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from _noop import work
+from _noop import run
 from hopyard.backend import Backend, InlineBackend, LocalBackend
-from hopyard.hopper.decisions import Decisions, replay
-from hopyard.hopper.hopper import Hopper
-from hopyard.hopper.work import Options
-from hopyard.hopper.journal import Journal
-from hopyard.hopper.state import RunState
-from hopyard.search import FullLength, RandomPoints, hp_uniform
-from hopyard.storage import LocalStore
+from hopyard.hopper.scheduler import Layout
+from hopyard.search import Asha, FullLength, RandomPoints, Searcher, hp_uniform
 
-TRIALS, EPOCHS, LAYOUT = 64, 8, {"train": 8, "validate": 2}
+TRIALS, EPOCHS, LAYOUT, SHORT = 64, 8, Layout(8, 2), Layout(1, 1)
 UNITS = TRIALS * EPOCHS * 10
 
 
-def run(backend: Backend, folder: Path, epochs: int = EPOCHS) -> RunState:
-    store = LocalStore(folder)
-    journal = Journal(store)
-    state = RunState()
-    searcher = FullLength(RandomPoints({"x": hp_uniform(0, 1)}), TRIALS, epochs * LAYOUT["train"])
-    decisions = Decisions(state, searcher, 8)
-    header: dict[str, Any] = {"r": "run", "run_id": "r", "layout": LAYOUT, "settings": {}, "seed": 0}
-    header |= {"num_epochs": epochs, "metric": {"key": "val_loss", "mode": "min"}, "order_groups": 8}
-    journal.append(header)
-    pending = replay([header], state, decisions)
-    hopper = Hopper(
-        store=store,
-        state=state,
-        journal=journal,
-        decisions=decisions,
-        backend=backend,
-        work=work,
-        options=Options(),
-    )
-    hopper.run(pending)
-    journal.close()
-    return state
+def full(epochs: int, layout: Layout = SHORT) -> Searcher:
+    return FullLength(RandomPoints({"x": hp_uniform(0, 1)}), TRIALS, epochs * layout.train)
+
+
+def asha(trials: int) -> Searcher:
+    return Asha(RandomPoints({"x": hp_uniform(0, 1)}), trials, [1, 4, 16])
 
 
 def rate(backend: Backend) -> float:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         began = time.perf_counter()
-        run(backend, Path(folder))
+        run(backend, Path(folder), full(EPOCHS, LAYOUT), LAYOUT, EPOCHS)
         return UNITS / (time.perf_counter() - began)
 
 
@@ -89,14 +75,32 @@ def pool_rate() -> float:
         return UNITS / (time.perf_counter() - began)
 
 
-def memory_per_unit() -> float:
-    """Bytes by which the driver's peak grows for each further unit."""
-    peaks = []
-    for epochs in (2, 40):
-        with tempfile.TemporaryDirectory(dir=".") as folder:
-            run(InlineBackend(), Path(folder), epochs)
-        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    return (peaks[1] - peaks[0]) / (TRIALS * 38 * 10)
+def resident() -> int:
+    """Bytes of this process in memory now."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def memory(make: Callable[[int], Searcher], size: int, epochs: int, traced: bool) -> tuple[int, int]:
+    """In a fresh process: bytes that a run left in memory, and the epochs that its trials finished."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        run(InlineBackend(), Path(folder) / "small", full(1), SHORT, 1)  # what is imported and made once
+        before = resident()
+        if traced:
+            tracemalloc.start()
+        state = run(InlineBackend(), Path(folder) / "run", make(size), SHORT, epochs)
+        grown = resident() - before
+        found = tracemalloc.get_traced_memory()[0] if traced else grown
+        return found, sum(trial.epochs for trial in state.trials.values())
+
+
+def memory_per_epoch(make: Callable[[int], Searcher], *sizes: tuple[int, int]) -> tuple[float, float]:
+    """Bytes held, and bytes resident, for each further epoch of a trial."""
+    calls = [(make, *size, traced) for traced in (True, False) for size in sizes]
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        found = pool.starmap(memory, calls, chunksize=1)
+    held, grown = ((b[0] - a[0]) / (b[1] - a[1]) for a, b in (found[:2], found[2:]))
+    return held, grown
 
 
 def report(name: str, value: float, unit: str, peer: str, ratio: float) -> None:
@@ -121,8 +125,12 @@ def main() -> None:
         "ProcessPoolExecutor",
         pooled / pool,
     )
-    grown = memory_per_unit()
-    report("driver memory per unit", grown, "bytes", "2048 bytes", grown / 2048)
+    for title, found in (
+        ("", memory_per_epoch(full, (2, 2), (40, 40))),
+        (", ASHA", memory_per_epoch(asha, (500, 16), (5000, 16))),
+    ):
+        peer = f"1024 bytes; resident size grew by {found[1]:.0f}"
+        report(f"driver memory per trial epoch{title}", found[0], "bytes", peer, found[0] / 1024)
 
 
 if __name__ == "__main__":
