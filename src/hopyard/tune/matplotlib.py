@@ -8,7 +8,7 @@ from typing import Any
 
 from hopyard.errors import NotFoundError, missing_extra
 from hopyard.hopper.state import Record
-from hopyard.tune.export import epoch_numbers
+from hopyard.tune.export import epoch_numbers, epochs_of
 from hopyard.tune.progress import describe_number, describe_params
 from hopyard.tune.run import Run
 
@@ -23,6 +23,8 @@ CLOSER_UNITS = 16
 """Units per worker that the closer look of a schedule shows, numbered."""
 NAMED_TRIALS = 10
 """Trials that learning curves name; the others are grey."""
+IN_RUNGS = ("asha", "hyperband")
+"""Kinds of search that compare trials at rungs."""
 _HEIGHTS = {"train": 0.8, "validate": 0.4}
 _WIDTH_OF_DIGIT = 0.009
 """As a share of the picture's width."""
@@ -65,7 +67,10 @@ def draw_schedule(run: Run, path: str | Path) -> Path:
 
 
 def draw_curves(run: Run, path: str | Path) -> Path:
-    """The evaluation metric of every trial over its epochs as a PNG; the best ones are named."""
+    """The evaluation metric of every trial over its epochs as a PNG; the best ones are named.
+
+    Of a search in rungs, dashed lines say where trials were stopped, and how many trained on.
+    """
     key, ranked = run.state.metric.key, run.state.ranked()
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     axes = _plain_axes(figure.add_subplot())
@@ -89,6 +94,8 @@ def draw_curves(run: Run, path: str | Path) -> Path:
     axes.set_ylabel(key)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(color=_LINES)
+    if run.state.header["settings"]["kind"] in IN_RUNGS:
+        _draw_rungs(axes, run)
     axes.set_title(f"run {run.run_id}: {key} of {len(ranked)} trials", loc="left")
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(
@@ -102,6 +109,21 @@ def draw_curves(run: Run, path: str | Path) -> Path:
         loc="upper left",
     )
     return _save(figure, path)
+
+
+def _draw_rungs(axes: Any, run: Run) -> None:
+    """A line at each length that trials were stopped at."""
+    trials = run.state.trials.values()
+    lengths = [epochs_of(run.state, trial) for trial in trials]
+    ends = {length for trial, length in zip(trials, lengths, strict=True) if trial.status == "stopped"}
+    height = 0.97 if run.state.metric.mode == "max" else 0.03  # where the curves of bad trials are not
+    for end in sorted(ends - {0}):
+        on = sum(length > end for length in lengths)
+        axes.axvline(end, color="#888888", linestyle="--", linewidth=1, zorder=1)
+        axes.text(
+            end, height, f" {on} of {sum(length >= end for length in lengths)} train on",
+            transform=axes.get_xaxis_transform(), va="center", color="#666666", fontsize=8.5,
+        )  # fmt: skip
 
 
 def _middle(units: list[Record], most: int) -> tuple[float, float] | None:

@@ -220,7 +220,7 @@ class Hyperband(_Sampled):
 
     Args:
         num_models: trials in all; None: as many as published for a length of ``num_epochs`` in visits, which may be
-            many: 143 for 9 epochs of 8 partitions.
+            many: 49 for 9 epochs of 8 partitions.
         divisor: eta: one in so many trials of a rung trains on.
         sampler: see :class:`HyperOpt`; None: random draws.
 
