@@ -142,7 +142,7 @@ def test_a_range_takes_few_requests(local: Repository, tmp_path: Path) -> None:
 
 def test_what_no_remote_has_is_named(copy: Repository, remote: Repository) -> None:
     with pytest.raises(
-        NotFoundError, match=r"of data/label are neither in .* nor at memory://.*Nothing was fetched"
+        NotFoundError, match=r"of data/label is neither in .* nor at memory://.*Nothing was fetched"
     ):
         bring(copy, [at(MemoryStore(), "empty")], select(copy.objects, [tip(copy)], Wanted(data=["label"])))
     with pytest.raises(NotFoundError, match="no remote, since none is known"):

@@ -244,7 +244,7 @@ def test_a_push_from_a_partial_clone_takes_from_elsewhere(
     push(partial, remote, ["main"])  # the remote has what is not here
     with pytest.raises(NotFoundError) as error:
         push(partial, backup, ["main"])
-    assert "2 objects that are to be pushed are neither here nor at memory://" in str(error.value)
+    assert "2 objects to be pushed are neither here nor at memory://" in str(error.value)
     assert "data/image (1 object), model/net (1 object). Nothing was sent" in str(error.value)
     assert "stock.fetch(data=['image'], models=['net'], history=True)" in str(error.value)
     assert whole(backup.store) == set()
