@@ -142,7 +142,7 @@ def test_rungs_within_epochs_waiting_trials_and_copies_are_shown_as_what_they_ar
     assert said[1:] == [
         "trial 0 lr=0  epoch 0.25/2  train_loss 0.5  val_accuracy 0.75",
         "trial 1 begins as a copy of trial 0",
-        "trial 0 is stopped after 0.25 epochs",
+        "trial 0 is stopped at epoch 0.25/2",
     ]
 
 

@@ -124,7 +124,9 @@ class Progress:
         if trial.error is not None:
             self._say_failure(trial, trial.error)
         elif trial.status == "stopped":
-            self._line(f"trial {trial.number} is stopped after {self._describe_epoch(trial)} epochs")
+            self._line(
+                f"trial {trial.number} is stopped at epoch {self._describe_epoch(trial)}/{self._epochs}"
+            )
 
     def _say_failure(self, trial: TrialState, error: Evidence) -> None:
         """In full once; of trials that fail alike, a line each."""
