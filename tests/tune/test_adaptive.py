@@ -127,6 +127,22 @@ def test_the_same_search_on_any_workers_and_after_crashes_is_the_same_to_the_las
     assert set(done.values()) == {1}
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_takes_results_as_it_began_to_whatever_reproducible_says_later(
+    begun: bool, make_rows: Any, contents_of: Any, die_at: Any
+) -> None:
+    """As the message of a run that is continued elsewhere advises."""
+    data, store = make_rows(), MemoryStore()
+    die_at(60)
+    with pytest.raises(KeyboardInterrupt):
+        search("asha", store, reproducible=begun).fit(data)
+    die_at(None)
+    run = search("asha", store, reproducible=not begun).fit(data).run
+    assert run.status == "completed"
+    if begun:
+        assert contents_of(run) == contents_of(search("asha", MemoryStore()).fit(data).run)
+
+
 @pytest.fixture(scope="module")
 def asha_run(make_rows: Any) -> Run:
     return search("asha", MemoryStore(), num_models=9, keep="all").fit(make_rows()).run

@@ -55,7 +55,7 @@ class Launch:
         self,
         kind: str,
         arguments: Arguments,
-        make_searcher: Callable[[Budget], Searcher],
+        make_searcher: Callable[..., Searcher],
         searcher_settings: dict[str, Any],
         inputs: Inputs,
         pickle_search: Callable[[], bytes],
@@ -258,7 +258,8 @@ class Launch:
         state, begun = RunState(), header["settings"]
         budget = Budget(begun.get("num_models"), header["num_epochs"], header["layout"]["train"])
         self._check_only_the_budget_differs(header, settings)
-        decisions = Decisions(state, self._make_searcher(budget), header["order_groups"])
+        searcher = self._make_searcher(budget, header.get("reproducible", True))
+        decisions = Decisions(state, searcher, header["order_groups"])
         pending = replay(known, state, decisions)
         settings = _at_least(settings, state.budgets)
         changes = _changes(header["run_id"], state.header["settings"], settings)
@@ -338,6 +339,7 @@ class Launch:
             "num_epochs": arguments.num_epochs,
             "order_groups": arguments.order_groups or layout.train,
             "seed": arguments.seed,
+            "reproducible": arguments.reproducible,
             "environment": surroundings,
             "data": {"train": origin(splits.train), "val": origin(splits.val)},
             "command": command(),

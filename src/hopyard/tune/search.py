@@ -259,8 +259,9 @@ class Search(ABC):
             partial(pickle_search, type(self), self.arguments, self._own_arguments()),
         )  # fmt: skip
 
-    def _searcher(self, budget: Budget) -> Searcher:
-        """A fresh searcher, with whatever stops trials early around it, in virtual time if that matters."""
+    def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:
+        """A fresh searcher, with whatever stops trials early around it, in virtual time if that matters.
+        ``reproducible``: as the run was begun; None: as it would be now."""
         arguments, epoch = self.arguments, budget.partitions
         searcher = self._make_searcher(budget)
         if arguments.pruner is not None:
@@ -274,4 +275,5 @@ class Search(ABC):
             searcher = MedianStopping(searcher, epoch, grace_epochs=arguments.median_stopping)
         if arguments.patience is not None:
             searcher = Patience(searcher, arguments.patience, epoch)
-        return searcher if searcher.independent or not arguments.reproducible else InVirtualTime(searcher)
+        reproducible = arguments.reproducible if reproducible is None else reproducible
+        return InVirtualTime(searcher) if reproducible and not searcher.independent else searcher
