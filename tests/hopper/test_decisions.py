@@ -210,22 +210,14 @@ def test_a_trial_that_was_to_train_on_and_is_stopped_by_a_user_gives_its_place_t
 
 
 def test_a_budget_that_ends_with_the_last_trial_does_not_leave_the_run_unfinished(game: Any) -> None:
-    seconds = iter([0.0])
-    run = game(
-        MemoryStore(),
-        InlineBackend(),
-        1,
-        1,
-        options=Options(time_budget=9.0),
-        clock=lambda: next(seconds, now[0]),
-    )
     now = [0.0]
 
     def pass_time(request: Any) -> None:
         if request.unit.phase == "validate" and request.unit.last:
             now[0] = 10.0
 
-    run.behaviour = pass_time
+    options = Options(time_budget=9.0)
+    run = game(MemoryStore(), InlineBackend(), 1, 1, options, clock=lambda: now[0], behaviour=pass_time)
     state = run.play()
     assert [t.status for t in state.trials.values()] == ["completed"]
     assert state.finished == "completed"
