@@ -31,6 +31,7 @@ from hopyard.tune import (
     hp_log,
     launch,
 )
+from hopyard.tune.observers import observers_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -81,7 +82,7 @@ def workers() -> Iterator[dict[int, Any]]:
 @pytest.fixture
 def die_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     """Let the driver die when that many records are written."""
-    whole = launch.observers_of
+    whole = observers_of
     dies_at: list[int | None] = [None]
 
     def observers(*args: Any) -> list[Any]:
@@ -145,7 +146,8 @@ def test_a_run_takes_results_as_it_began_to_whatever_reproducible_says_later(
 
 @pytest.fixture(scope="module")
 def asha_run(make_rows: Any) -> Run:
-    return search("asha", MemoryStore(), num_models=9, keep="all").fit(make_rows()).run
+    run: Run = search("asha", MemoryStore(), num_models=9, keep="all").fit(make_rows()).run
+    return run
 
 
 def test_rungs_are_whole_visits_and_trials_end_there(asha_run: Run) -> None:
@@ -180,7 +182,7 @@ def test_every_trial_of_a_search_that_stops_early_can_be_used(asha_run: Run, mak
 def test_copies_go_on_from_their_donors_state_and_leave_no_file_behind(make_rows: Any) -> None:
     store = MemoryStore()
     seen: dict[int, tuple[Any, Any]] = {}
-    whole = launch.observers_of
+    whole = observers_of
 
     def observers(*args: Any) -> list[Any]:
         def watch(state: RunState, record: Record) -> None:
