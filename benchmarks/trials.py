@@ -23,6 +23,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +152,15 @@ def main() -> None:
 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    rate(lambda folder: ray_trials(no_op, folder), RAY_TRIALS)  # its processes start
+    ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    rate(partial(ray_trials, no_op), RAY_TRIALS)  # its processes start
     with LocalBackend(num_workers=2, device="cpu") as local:
         for title, ours, objective in (("no-op", hopper, no_op), ("fit, tiny network", fit, tiny)):
-            contenders = {
-                "inline": (lambda folder, ours=ours: ours(InlineBackend(), folder), TRIALS),
-                "2 local workers": (lambda folder, ours=ours: ours(local, folder), TRIALS),
-                "Optuna, SQLite": (lambda folder, o=objective: optuna_trials(o, folder), OPTUNA_TRIALS),
-                "Ray Tune, 2 workers": (lambda folder, o=objective: ray_trials(o, folder), RAY_TRIALS),
+            contenders: dict[str, tuple[Callable[[Path], None], int]] = {
+                "inline": (partial(ours, InlineBackend()), TRIALS),
+                "2 local workers": (partial(ours, local), TRIALS),
+                "Optuna, SQLite": (partial(optuna_trials, objective), OPTUNA_TRIALS),
+                "Ray Tune, 2 workers": (partial(ray_trials, objective), RAY_TRIALS),
             }
             found = medians(contenders, int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
             peers = {name: found.pop(name) for name in ("Optuna, SQLite", "Ray Tune, 2 workers")}
