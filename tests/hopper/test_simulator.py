@@ -63,11 +63,10 @@ def test_equal_trials_fill_all_workers(order: str, workers: int) -> None:
             assert simulate(np.ones((trials, partitions)), workers, order=order).ratio <= 1.02
 
 
-@pytest.mark.xfail(
-    reason="one unit too many: 26 trials, 13 workers (also 18 on 9, 34 on 17, 42 on 21)", strict=True
-)
-def test_equal_trials_fill_thirteen_workers() -> None:
-    assert simulate(np.ones((26, 13)), 13, order="longest").ratio <= 1.02
+@pytest.mark.parametrize(("workers", "epochs"), [(8, 3), (9, 1), (13, 1), (13, 2), (16, 2)])
+def test_equal_trials_fill_any_number_of_workers_for_any_number_of_epochs(workers: int, epochs: int) -> None:
+    for trials in (2 * workers, 2 * workers + 1):
+        assert simulate(np.ones((trials, workers)), workers, epochs, order="longest").ratio <= 1.02
 
 
 def spread(kind: str, trials: int, partitions: int, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -76,10 +75,12 @@ def spread(kind: str, trials: int, partitions: int, seed: int) -> np.ndarray[Any
         return 10 ** random.uniform(0, 1, (trials, 1)) * np.ones((1, partitions))
     if kind == "by trial and partition":
         return 10 ** random.uniform(0, 1, (trials, partitions))
+    if kind == "evenly":
+        return random.uniform(1, 10, (trials, partitions))
     return 10 ** random.uniform(0, 0.8, (trials, 1)) * 10 ** random.uniform(0, 0.2, (trials, partitions))
 
 
-@pytest.mark.parametrize("kind", ["by trial", "by trial and partition", "mixed"])
+@pytest.mark.parametrize("kind", ["by trial", "by trial and partition", "mixed", "evenly"])
 @pytest.mark.parametrize("workers", [2, 4, 8, 16])
 def test_trials_of_tenfold_spread_fill_all_workers(kind: str, workers: int) -> None:
     for seed in range(3):

@@ -34,60 +34,20 @@ state each worker holds. What a worker may take is the intersection of two sets,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 from math import floor, log
 from typing import Literal
 
 from hopyard.hopper.bits import Key, Queue, bits, lowest
+from hopyard.hopper.entries import Pack, Site, Status, burden
 from hopyard.hopper.orders import VisitOrder
 from hopyard.hopper.units import Layout, Position, Start, Unit
 
 __all__ = ["Layout", "Position", "Scheduler", "Start", "Status", "Unit"]
 
 
-class Status(Enum):
-    READY = "ready"
-    RUNNING = "running"
-    PARKED = "parked"
-    LOST = "lost"
-
-
 _SOME = 16  # idle sites compared before one is chosen
 _FINENESS = 1 / log(1.02)  # remaining times within 2% are alike, so that a hop can be saved
-
-
-@dataclass(slots=True)
-class _Pack:
-    number: int
-    bit: int
-    group: int
-    target: int
-    urgency: float
-    visits: int = 0
-    trained: int = 0
-    step: int = 0
-    validated: int = 0
-    todo: int = 0  # partitions not yet seen in this epoch, as bits
-    reach: int = 0  # their sites, as bits; both only with free orders
-    status: Status = Status.PARKED
-    sites: int = 0  # where its next unit may be, as bits
-    worker: int | None = None
-    holder: int | None = None
-    unit: Unit | None = None  # what it does, or will do if that is settled
-    seconds: float = 0.0  # of the units that were measured
-    measured: int = 0
-
-
-@dataclass(slots=True)
-class _Site:
-    """Partitions that live on the same workers."""
-
-    partitions: int = 0
-    workers: int = 1  # how many; only compared between sites
-    bound: int = 0  # packs whose next unit may be here
-    idle: int = 0  # workers
 
 
 class Scheduler:
@@ -117,8 +77,8 @@ class Scheduler:
     ) -> None:
         self.layout, self.train_order, self.validate_order = layout, train_order, validate_order
         self._longest, self._free, self._hop_seconds = order == "longest", free, hop_seconds
-        self._packs: dict[int, _Pack] = {}
-        self._slots: list[_Pack | None] = []
+        self._packs: dict[int, Pack] = {}
+        self._slots: list[Pack | None] = []
         self._vacant: list[int] = []
         self._busy: dict[int, int] = {}
         self._idle: set[int] = set()
@@ -132,7 +92,7 @@ class Scheduler:
         self._lay_out_sites(homes)
 
     def _lay_out_sites(self, homes: Mapping[int, frozenset[int]] | None) -> None:
-        self._sites: list[_Site] = []
+        self._sites: list[Site] = []
         self._site_of: list[int] = []
         self._sites_of: dict[int, tuple[int, ...]] = {}
         self._open = 0  # sites that have an idle worker
@@ -141,7 +101,7 @@ class Scheduler:
             workers = None if homes is None else frozenset(homes[partition])
             number = known.setdefault(workers, len(known))
             if number == len(self._sites):
-                self._sites.append(_Site(workers=max(1, len(workers or ()))))
+                self._sites.append(Site(workers=max(1, len(workers or ()))))
                 for worker in workers or ():
                     self._sites_of[worker] = (*self._sites_of.get(worker, ()), number)
             self._sites[number].partitions |= 1 << partition
@@ -172,11 +132,20 @@ class Scheduler:
         self._taken.pop(worker, None)
         return [entry.number for entry in lost]
 
-    def add(self, pack: int, group: int, position: Position, target: int, urgency: float = 0) -> list[Start]:
-        """A pack begins, or goes on, at ``position`` and may train up to ``target`` visits in all."""
+    def add(
+        self,
+        pack: int,
+        group: int,
+        position: Position,
+        target: int,
+        urgency: float = 0,
+        expected: float | None = None,
+    ) -> list[Start]:
+        """A pack begins, or goes on, at ``position`` and may train up to ``target`` visits in all. ``expected``:
+        what all of these take, in seconds, if that is known."""
         assert pack not in self._packs, f"pack {pack} was added before"
         slot = self._vacant.pop() if self._vacant else len(self._slots)
-        entry = _Pack(pack, 1 << slot, group, target, urgency)
+        entry = Pack(pack, 1 << slot, group, target, urgency, expected=expected)
         self._slots[slot : slot + 1] = [entry]
         self._packs[pack] = entry
         self._place(entry, position)
@@ -185,7 +154,7 @@ class Scheduler:
     def extend(self, pack: int, target: int, urgency: float = 0) -> list[Start]:
         """The pack may train up to ``target`` visits in all."""
         entry = self._packs[pack]
-        entry.target, entry.urgency = target, urgency
+        entry.target, entry.urgency, entry.expected = target, urgency, None
         if entry.status not in (Status.READY, Status.PARKED):
             return []
         self._ready.discard(entry.bit)
@@ -290,23 +259,23 @@ class Scheduler:
 
     # What a pack does next ------------------------------------------------------------------
 
-    def _is_validation_next(self, entry: _Pack) -> bool:
+    def _is_validation_next(self, entry: Pack) -> bool:
         if not self.layout.validate or not entry.trained or entry.validated == entry.trained:
             return False
         at_a_stop = entry.trained % self.layout.train == 0 or entry.trained == entry.target
         return at_a_stop or entry.step > 0
 
-    def _is_due(self, entry: _Pack) -> bool:
+    def _is_due(self, entry: Pack) -> bool:
         return entry.trained < entry.target or self._is_validation_next(entry)
 
-    def _place(self, entry: _Pack, position: Position) -> None:
+    def _place(self, entry: Pack, position: Position) -> None:
         entry.visits, entry.trained = position.visits, position.trained
         entry.step, entry.validated = position.step, position.validated
         if self._free:
             entry.todo = self._all & ~sum(1 << partition for partition in position.seen)
             entry.reach = sum({1 << self._site_of[bit.bit_length() - 1] for bit in bits(entry.todo)})
 
-    def _advance(self, entry: _Pack, unit: Unit) -> None:
+    def _advance(self, entry: Pack, unit: Unit) -> None:
         entry.visits += 1
         if unit.phase == "train":
             entry.trained += 1
@@ -321,7 +290,7 @@ class Scheduler:
         if entry.step == self.layout.validate:
             entry.step, entry.validated = 0, entry.trained
 
-    def _unit(self, entry: _Pack, worker: int | None) -> Unit:
+    def _unit(self, entry: Pack, worker: int | None) -> Unit:
         if self._is_validation_next(entry):
             epoch, last = (entry.trained - 1) // self.layout.train, entry.step + 1 == self.layout.validate
             partition = self.validate_order(entry.group, epoch)[entry.step]
@@ -337,7 +306,7 @@ class Scheduler:
         last = step + 1 == self.layout.train or entry.trained + 1 == entry.target
         return Unit(entry.number, epoch, "train", partition, entry.visits, entry.trained, last)
 
-    def _partitions_here(self, entry: _Pack, worker: int | None) -> int:
+    def _partitions_here(self, entry: Pack, worker: int | None) -> int:
         """The partitions, as bits, that the pack may visit next, on the worker: those at the site that has
         most to do for each of its workers."""
         near = () if worker is None else self._sites_of.get(worker, ())
@@ -346,9 +315,9 @@ class Scheduler:
             return entry.todo
         if len(sites) == 1:
             return entry.todo & sites[0].partitions
-        return entry.todo & max(sites, key=_burden).partitions
+        return entry.todo & max(sites, key=burden).partitions
 
-    def _look_ahead(self, entry: _Pack) -> int:
+    def _look_ahead(self, entry: Pack) -> int:
         """Where the next unit may be, as bits."""
         if self._free and not self._is_validation_next(entry):
             entry.unit = None
@@ -358,17 +327,17 @@ class Scheduler:
 
     # Sets of packs --------------------------------------------------------------------------
 
-    def _slot(self, bit: int) -> _Pack:
+    def _slot(self, bit: int) -> Pack:
         entry = self._slots[bit.bit_length() - 1]
         assert entry is not None
         return entry
 
-    def _aim(self, entry: _Pack, sites: int) -> None:
+    def _aim(self, entry: Pack, sites: int) -> None:
         for site in bits(entry.sites ^ sites):
             self._sites[site.bit_length() - 1].bound ^= entry.bit
         entry.sites = sites
 
-    def _hold(self, entry: _Pack, worker: int | None, only: bool = False) -> None:
+    def _hold(self, entry: Pack, worker: int | None, only: bool = False) -> None:
         """The pack's state is on the worker, and perhaps nowhere else."""
         if entry.holder is not None and entry.holder != worker:
             self._held[entry.holder] ^= entry.bit
@@ -377,27 +346,29 @@ class Scheduler:
         entry.holder = worker
         self._pinned = self._pinned | entry.bit if only else self._pinned & ~entry.bit
 
-    def _measure(self, entry: _Pack, seconds: float) -> None:
+    def _measure(self, entry: Pack, seconds: float) -> None:
         entry.seconds, entry.measured = entry.seconds + seconds, entry.measured + 1
         self._seconds, self._measured = self._seconds + seconds, self._measured + 1
 
-    def _left(self, entry: _Pack) -> int:
+    def _left(self, entry: Pack) -> int:
         """Units left to the target, with one validation."""
         return entry.target - entry.trained + self.layout.validate - entry.step
 
-    def _seconds_left(self, entry: _Pack) -> float:
+    def _seconds_left(self, entry: Pack) -> float:
+        if entry.expected is not None:
+            return entry.expected - entry.seconds
         if entry.measured:
             return self._left(entry) * entry.seconds / entry.measured
         return self._left(entry) * (self._seconds / self._measured if self._measured else 0.0)
 
-    def _key(self, entry: _Pack) -> Key:
+    def _key(self, entry: Pack) -> Key:
         if not self._longest:
             return (entry.urgency, 1, entry.visits)
-        if not entry.measured:
+        if not entry.measured and entry.expected is None:
             return (entry.urgency, 0, -self._left(entry))
         return (entry.urgency, 1, -floor(log(max(self._seconds_left(entry), 1e-9)) * _FINENESS))
 
-    def _queue(self, entry: _Pack) -> None:
+    def _queue(self, entry: Pack) -> None:
         """Make the pack ready if it has something to do."""
         entry.status = Status.READY if self._is_due(entry) else Status.PARKED
         if entry.status is Status.PARKED:
@@ -419,7 +390,7 @@ class Scheduler:
             found = found & ~self._pinned | self._ready.members & self._pinned & self._held.get(worker, 0)
         return found
 
-    def _choose(self, worker: int, candidates: int) -> _Pack:
+    def _choose(self, worker: int, candidates: int) -> Pack:
         first = self._ready.first(candidates)
         held = self._held.get(worker, 0)
         if first & held:
@@ -440,7 +411,7 @@ class Scheduler:
             return []
         return [self._start(worker, self._choose(worker, candidates))]
 
-    def _employ(self, worker: int, entry: _Pack | None = None) -> list[Start]:
+    def _employ(self, worker: int, entry: Pack | None = None) -> list[Start]:
         """The worker takes a unit. ``entry`` has just become ready; if the worker can do something
         else, others that have nothing to do may have it."""
         starts = []
@@ -449,16 +420,16 @@ class Scheduler:
         starts += self._pick(worker)
         return starts + self._offer(entry) if entry is not None else starts
 
-    def _settle(self, entry: _Pack) -> list[Start]:
+    def _settle(self, entry: Pack) -> list[Start]:
         """The pack is ready or parked, and in the first case an idle worker takes it."""
         self._queue(entry)
         return self._offer(entry)
 
-    def _offer(self, entry: _Pack) -> list[Start]:
+    def _offer(self, entry: Pack) -> list[Start]:
         worker = None if self.paused or entry.status is not Status.READY else self._idle_for(entry)
         return [] if worker is None else [self._start(worker, entry)]
 
-    def _idle_for(self, entry: _Pack) -> int | None:
+    def _idle_for(self, entry: Pack) -> int | None:
         """An idle worker that may take the pack: the one that holds its state, or one with much to do."""
         if self._pinned & entry.bit:
             return entry.holder if entry.holder in self._idle else None
@@ -468,9 +439,9 @@ class Scheduler:
                 return entry.holder
         some = islice(bits(entry.sites & self._open), _SOME)
         sites = [self._sites[site.bit_length() - 1] for site in some]
-        return lowest(max(sites, key=_burden).idle).bit_length() - 1 if sites else None
+        return lowest(max(sites, key=burden).idle).bit_length() - 1 if sites else None
 
-    def _start(self, worker: int, entry: _Pack) -> Start:
+    def _start(self, worker: int, entry: Pack) -> Start:
         self._set_busy(worker)
         self._ready.discard(entry.bit)
         entry.status, entry.worker = Status.RUNNING, worker
@@ -493,7 +464,3 @@ class Scheduler:
             self._sites[site].idle ^= 1 << worker
             if not self._sites[site].idle:
                 self._open ^= 1 << site
-
-
-def _burden(site: _Site) -> float:
-    return site.bound.bit_count() / site.workers
