@@ -75,7 +75,14 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
     for name in ("fresh", "take_over", "reproducible", "progress"):
         if not isinstance(fields[name], bool):
             raise UsageError(f"{name} is {fields[name]!r}; it must be True or False.")
-    counts = "num_epochs", "num_partitions", "order_groups", "patience", "median_stopping", "max_concurrent_trials"
+    counts = (
+        "num_epochs",
+        "num_partitions",
+        "order_groups",
+        "patience",
+        "median_stopping",
+        "max_concurrent_trials",
+    )
     for name in counts:
         _check_count(name, fields[name], optional=name != "num_epochs")
     seed = fields["seed"]
