@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ def ask(
     *,
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], object] = time.sleep,
+    wait: Callable[[float], object] = threading.Event().wait,
 ) -> str:
     """Ask for ``command`` (see ``hopyard.hopper.control``), and wait until the driver has answered.
 

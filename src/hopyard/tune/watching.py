@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 
 from hopyard.hopper.journal import Tail, holder
@@ -13,7 +13,7 @@ from hopyard.tune.progress import Progress
 
 
 def watch(
-    folder: Store, run_id: str, progress: Progress, wait: Callable[[float], object] = time.sleep
+    folder: Store, run_id: str, progress: Progress, wait: Callable[[float], object] = threading.Event().wait
 ) -> RunState:
     """Show the run in ``folder`` until nobody drives it: one that has ended, at once.
 
