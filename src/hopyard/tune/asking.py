@@ -20,6 +20,9 @@ trains in its own process answers after the unit under way."""
 
 _LOOK_EVERY = 0.1
 
+WAIT = threading.Event().wait
+"""Of an event that nobody sets: other processes cannot."""
+
 
 def ask(
     folder: Store,
@@ -28,7 +31,7 @@ def ask(
     *,
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], object] = threading.Event().wait,
+    wait: Callable[[float], object] = WAIT,
 ) -> str:
     """Ask for ``command`` (see ``hopyard.hopper.control``), and wait until the driver has answered.
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from hopyard.hopper.journal import Tail, holder
 from hopyard.hopper.state import Record, RunState
 from hopyard.storage import Store
+from hopyard.tune.asking import WAIT
 from hopyard.tune.listing import check_header, status_of
 from hopyard.tune.progress import Progress
 
 
-def watch(
-    folder: Store, run_id: str, progress: Progress, wait: Callable[[float], object] = threading.Event().wait
-) -> RunState:
+def watch(folder: Store, run_id: str, progress: Progress, wait: Callable[[float], object] = WAIT) -> RunState:
     """Show the run in ``folder`` until nobody drives it: one that has ended, at once.
 
     Returns: its state then; ``finished`` is None if its driver is gone.
