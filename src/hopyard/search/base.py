@@ -91,7 +91,7 @@ class Searcher(ABC):
             SettingsError: this search cannot be extended that way; nothing has changed.
         """
         raise SettingsError(
-            f"{type(self).__name__} cannot be extended: what it decided depends on its budget. "
+            "this search cannot be extended: what it decided depends on its budget. "
             "Start a new run with the larger budget and another run_id."
         )
 

@@ -18,9 +18,10 @@ class TrialInfo:
         number: of the trial in its run, from 0.
         params: its point of the search space.
         state: ``"running"``, ``"completed"``, ``"stopped"`` or ``"failed"``.
-        epochs: epochs done.
+        epochs: whole epochs done by this trial.
         history: one value an epoch for each of ``train_loss``, ``val_loss``, ...
         error: what made it fail, in words, or None.
+        source: number of the trial that it is a copy of, or None.
     """
 
     number: int
@@ -29,11 +30,12 @@ class TrialInfo:
     epochs: int
     history: Mapping[str, list[float]]
     error: str | None
+    source: int | None = None
 
     @classmethod
     def of(cls, trial: TrialState) -> TrialInfo:
         error = trial.error.describe() if trial.error else None
-        return cls(trial.number, trial.params, trial.status, trial.epochs, trial.history, error)
+        return cls(trial.number, trial.params, trial.status, trial.epochs, trial.history, error, trial.source)
 
 
 class Callback:
