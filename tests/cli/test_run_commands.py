@@ -277,6 +277,7 @@ def test_runs_are_compared_and_exported(
     [run_id] = [path.name for path in (finished / "store/runs").iterdir()]
     shown = CliRunner().invoke(app, ["run", "compare", "store", run_id, run_id], catch_exceptions=False)
     assert len(re.findall(rf"{run_id} +completed +6 ", shown.output)) == 2
+    assert "kind=" not in shown.output  # they differ in nothing
     target = str(tmp_path / "trials.jsonl")
     said = CliRunner().invoke(app, ["run", "export", "store", run_id, target], catch_exceptions=False)
     assert said.output == f"run {run_id} is exported to {target}\n"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopyard.errors import NotFoundError, SettingsError, UsageError
-from hopyard.hopper.control import larger_budget, pending, request
+from hopyard.hopper.control import in_words, larger_budget, pending, request
 from hopyard.hopper.journal import Journal
 from hopyard.storage import LocalStore, MemoryStore, Store
 
@@ -37,6 +37,12 @@ def test_commands_are_numbered_and_pending_until_one_looks_after_them() -> None:
     assert pending(store, 0) == list(enumerate(commands, 1))
     assert pending(store, 3) == list(enumerate(commands, 1))[3:]
     assert pending(store, 5) == []
+
+
+def test_a_command_in_words_says_what_was_given() -> None:
+    assert in_words({"do": "extend", "num_models": 9, "num_epochs": None}) == "extend num_models=9"
+    assert in_words({"do": "stop", "trial": 0}) == "stop trial=0"
+    assert in_words({"do": "pause"}) == "pause"
 
 
 @pytest.mark.parametrize(

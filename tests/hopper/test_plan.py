@@ -45,7 +45,8 @@ def test_the_time_is_that_of_the_formulas() -> None:
 def test_a_searcher_says_what_is_trained() -> None:
     search = {**PAPER, "num_models": None, "num_epochs": None}
     by_hand = plan(**{**PAPER, "num_models": 4, "num_epochs": 3})
-    assert plan(**search, searcher={"name": "random", "max_trials": 4, "max_length": 3}) == by_hand
+    for length in (3, {"epochs": 3}):
+        assert plan(**search, searcher={"name": "random", "max_trials": 4, "max_length": length}) == by_hand
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,14 @@ def test_a_searcher_says_what_is_trained() -> None:
         ({"seconds_per_unit": 3}, "exactly one is needed"),
         ({"num_models": None}, "give both, or searcher="),
         ({"searcher": {"name": "single", "max_length": 1}}, "leave num_models and num_epochs out"),
+        (
+            {
+                "num_models": None,
+                "num_epochs": None,
+                "searcher": {"name": "single", "max_length": {"batches": 937}},
+            },
+            "lengths are in batches, but a plan takes epochs. Write {epochs: 3}, or only the number",
+        ),
         ({"num_epochs": -1}, "num_epochs=-1, but must"),
         ({"state_bytes": float("nan")}, "state_bytes=nan"),
     ],

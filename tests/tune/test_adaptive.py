@@ -278,6 +278,7 @@ def test_what_cannot_be_extended_is_refused_and_nothing_is_lost(make_rows: Any) 
         ),
         ("asha", {"divisor": 1}, "divisor is 1, but must be a number of at least 2"),
         ("asha", {"brackets": "agressive"}, "did you mean 'aggressive'?"),
+        ("asha", {"stop_once": "no"}, "stop_once is 'no'; it must be True or False."),
         ("asha", {"max_rungs": 0}, "max_rungs is 0, but must be a whole number of at least 1"),
         ("pbt", {"epochs_per_round": 3}, "num_epochs is 4 and epochs_per_round is 3, but a search has whole"),
         ("pbt", {"truncate_fraction": 0.9}, "truncate_fraction is 0.9"),

@@ -13,7 +13,7 @@ from rich.table import Table
 from hopyard.cli.terminal import console, say
 from hopyard.errors import UsageError
 from hopyard.hopper.plan import plan as estimate
-from hopyard.search import preview_table
+from hopyard.search.preview import length_unit, preview_table
 
 
 def plan(
@@ -38,12 +38,12 @@ def plan(
         _print_preview(config)
     if workers is None and config is not None:
         return
-    if workers is None or rows is None or data_gb is None:
-        raise UsageError(
-            "hopyard plan needs --workers, --rows and --data-gb to estimate a search, or --searcher FILE to show what "
-            "a searcher would do. Try: hopyard plan --workers 8 --rows 1000000 --rows-per-second 5000 --data-gb 50 "
-            "--models 16 --epochs 10"
-        )
+    needed = {"--workers": workers, "--rows": rows, "--data-gb": data_gb}
+    needed |= {"--rows-per-second or --seconds-per-unit": rows_per_second or seconds_per_unit}
+    if config is None:
+        needed |= {"--models": models, "--epochs": epochs}
+    if workers is None or rows is None or data_gb is None or None in needed.values():
+        raise _missing([option for option, value in needed.items() if value is None])
     estimates = estimate(
         workers=workers,
         rows=rows,
@@ -68,16 +68,25 @@ def plan(
     console().print(table)
 
 
+def _missing(options: list[str]) -> UsageError:
+    return UsageError(
+        f"hopyard plan lacks {', '.join(options)} to estimate a search; --searcher FILE alone shows what a searcher "
+        "would do. Try: hopyard plan --workers 8 --rows 1000000 --rows-per-second 5000 --data-gb 50 --models 16 "
+        "--epochs 10"
+    )
+
+
 def _print_preview(config: dict[str, Any]) -> None:
-    rows = preview_table(config)
+    rows, unit = preview_table(config), length_unit(config) or "units"
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("trials", justify="right")
-    table.add_column("units each", justify="right")
+    table.add_column(f"{unit} each", justify="right")
     for trials, units in rows:
         table.add_row(f"{trials:,}", f"{units:,}")
     console().print(table)
-    total = sum(trials * units for trials, units in rows)
-    say(f"{sum(trials for trials, _ in rows):,} trials, {total:,} units in all\n")
+    trials = sum(number for number, _ in rows)
+    total = sum(number * units for number, units in rows)
+    say(f"{trials:,} trial{'' if trials == 1 else 's'}, {total:,} {unit} in all\n")
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -93,7 +102,11 @@ def _config(path: Path) -> dict[str, Any]:
     except ValueError:
         found = _yaml(path, text)
     if isinstance(found, dict) and isinstance(found.get("searcher"), dict):
-        found = found["searcher"]
+        found = {"hyperparameters": found.get("hyperparameters")} | found["searcher"]
+        if (
+            found.get("name") != "grid" or found["hyperparameters"] is None
+        ):  # no other searcher counts their values
+            del found["hyperparameters"]
     if not isinstance(found, dict):
         raise UsageError(
             f"--searcher {path} holds no searcher: needed is a mapping with a name, such as name: random."

@@ -31,6 +31,7 @@ def compare_command(
         table.add_column(title, no_wrap=True, justify="left" if title in ("run", "status") else "right")
     table.add_column("differs in")
     table.add_column("best hyperparameters")
+    kinds = {row["kind"] for row in found}
     for row in found:
         best = None if row["params"] is None else row["best"]
         table.add_row(
@@ -40,7 +41,7 @@ def compare_command(
             describe_epochs(row["epochs"]),
             describe_number(best),
             f"{row['seconds']:.1f}",
-            describe_params({"kind": row["kind"], **row["settings"]}),
+            describe_params(({"kind": row["kind"]} if len(kinds) > 1 else {}) | row["settings"]),
             describe_params(row["params"] or {}),
         )
     console().print(table)

@@ -42,6 +42,12 @@ _COMMANDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 """What each command may say besides ``do``, and which values."""
 
 
+def in_words(command: Command) -> str:
+    """A command for messages: ``extend num_models=20``."""
+    given = {name: value for name, value in command.items() if name != "do" and value is not None}
+    return " ".join([command["do"], *(f"{name}={value}" for name, value in given.items())])
+
+
 def request(store: Store, command: Mapping[str, Any]) -> int:
     """Ask the driver of the run in ``store`` (the run's folder) for something; it is durable on return.
 

@@ -30,7 +30,7 @@ from hopyard.errors import (
     UnitTimeoutError,
     WorkerLostError,
 )
-from hopyard.hopper.control import Command, larger_budget
+from hopyard.hopper.control import Command, in_words, larger_budget
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.orders import rotating_order
@@ -483,7 +483,7 @@ class Hopper:
         return None if trial.running else f"trial {number} is {trial.status} already"
 
     def _refuse(self, number: int, command: Command, why: str) -> None:
-        self._announce(f"the command {command} was not obeyed: {why}")
+        self._announce(f"a user's command was not obeyed ({in_words(command)}): {why}")
         self._commit({"r": "control", "c": number, **command, "refused": why})
 
     def _end_for_user(self, number: int) -> None:

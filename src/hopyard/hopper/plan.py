@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopyard.errors import UsageError
-from hopyard.search import preview
+from hopyard.search.preview import length_unit, preview
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def plan(
         state_bytes: of one model with its optimizer.
         dataset_bytes: of the training data.
         num_models, num_epochs: what is trained; or give ``searcher``.
-        searcher: a searcher's config as ``hopyard.search.preview`` takes it, its lengths in epochs.
+        searcher: a searcher's config as ``hopyard.search.preview`` takes it, its lengths in epochs, as numbers
+            or ``{"epochs": 3}``.
         partitions: how many the data is divided into.
         rows_per_second: one worker trains one model at this speed; or give ``seconds_per_unit``.
         seconds_per_unit: of one visit of one model to one partition.
@@ -144,7 +145,13 @@ def _epochs(
             raise UsageError(
                 "searcher= says how many models train for how long; leave num_models and num_epochs out."
             )
-        return [float(length) for length in preview(searcher)]
+        lengths = preview(searcher)
+        if (unit := length_unit(searcher)) not in (None, "epochs"):
+            raise UsageError(
+                f"the searcher's lengths are in {unit}, but a plan takes epochs. "
+                "Write {epochs: 3}, or only the number."
+            )
+        return [float(length) for length in lengths]
     if num_models is None or num_epochs is None:
         raise UsageError(
             f"num_models={num_models} and num_epochs={num_epochs} were given; "

@@ -61,6 +61,15 @@ def preview_table(config: Mapping[str, Any]) -> list[tuple[int, int]]:
     return [(trials, units) for units, trials in sorted(_plan(config).units.items())]
 
 
+def length_unit(config: Mapping[str, Any]) -> str | None:
+    """The unit that a searcher's config gives its lengths in, such as ``"batches"``; None: numbers without a unit."""
+    for name in ("max_length", "length_per_round"):
+        if isinstance(config.get(name), Mapping):
+            return str(next(iter(config[name])))
+    unit = config.get("time_metric")
+    return None if unit is None else str(unit)
+
+
 @dataclass(frozen=True)
 class _Plan:
     """The closed form, units -> trials, and what decides if there is a metric (None: nothing depends on it)."""

@@ -76,4 +76,5 @@ def _free_space(file: str, code: int | None) -> str:
     while not place.exists():
         place = place.parent
     usage = shutil.disk_usage(place)
-    return f"{usage.free / 1e6:,.1f} MB of {usage.total / 1e9:,.1f} GB are free"
+    total = f"{usage.total / 1e9:,.1f} GB" if usage.total >= 1e9 else f"{usage.total / 1e6:,.1f} MB"
+    return f"{usage.free / 1e6:,.1f} MB of {total} are free"

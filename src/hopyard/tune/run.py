@@ -94,7 +94,8 @@ class Run:
             more = ", without time_budget or with a larger one," if self.status == "time budget" else ""
             raise RunInterruptedError(
                 f"run {self.run_id} has no model so far: none of its {len(self.state.trials)} trials has ended an "
-                f"epoch. Run the same script again{more} to go on."
+                f"epoch. Run the same script again{more} to go on; if it says fresh=True, which begins another run, "
+                f"`hopyard run resume STORE {self.run_id}`."
             )
         first = errors[0].describe() if errors else f"{self.state.metric.key} was no number in any epoch."
         raise TrialError(

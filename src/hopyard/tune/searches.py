@@ -193,6 +193,8 @@ class ASHA(_Sampled):
             raise UsageError(
                 f"brackets is {brackets!r}; it must be one of {known}{nearest(str(brackets), MODES, '.')}"
             )
+        if not isinstance(stop_once, bool):
+            raise UsageError(f"stop_once is {stop_once!r}; it must be True or False.")
         self.divisor, self.max_rungs, self.brackets = divisor, max_rungs, brackets
         self.stop_once, self.sampler = stop_once, sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
