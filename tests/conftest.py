@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +18,11 @@ from hypothesis import settings
 # The same examples everywhere and every time; no deadline, since machines differ and some are busy.
 settings.register_profile("hopyard", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("hopyard")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it puts into the background so, and all that the suite starts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
