@@ -109,6 +109,12 @@ def test_a_store_that_is_not_there_is_an_error_and_is_not_made(
     assert not Path("nowhere").exists()
 
 
+def test_a_file_is_no_store(invoke: Any) -> None:
+    Path("script.py").touch()
+    with pytest.raises(NotFoundError, match=r"script\.py is no directory\. Give the path that LocalStore"):
+        invoke("run", "list", "script.py")
+
+
 def test_an_unknown_run_is_an_error_that_names_the_nearest(invoke: Any, run_id: str) -> None:
     with pytest.raises(NotFoundError, match=f"holds no run '{run_id}x'; did you mean '{run_id}'"):
         invoke("run", "describe", "store", f"{run_id}x")

@@ -58,6 +58,12 @@ def test_lengths_in_batches_are_not_taken_for_epochs(tmp_path: Path) -> None:
         plan("--searcher", path, *CLUSTER)
 
 
+def test_no_workers_are_told_by_the_option() -> None:
+    result = CliRunner().invoke(app, ["plan", "--workers", "0"])
+    assert result.exit_code == 2
+    assert "--workers" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "lacking"),
     [

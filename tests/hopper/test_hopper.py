@@ -181,6 +181,9 @@ def test_a_spent_time_budget_ends_the_run_and_the_next_one_goes_on(game: Any, re
     run = game(MemoryStore(), InlineBackend(), options=Options(time_budget=1e-9))
     first = run.play()
     assert first.finished == "time budget"
+    said = [text for text in run.messages if "time budget" in text]
+    assert len(said) == 1
+    assert said[0].endswith("units; start again to go on.")
     assert any(trial.running for trial in first.trials.values())
     run.options = Options()
     assert result_of(run.play()) == expected

@@ -20,16 +20,16 @@ def plan(
     searcher: Annotated[
         Path | None, typer.Option(help="A JSON or YAML file with a searcher's config, or an experiment's.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers of the cluster.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows of the training data.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers of the cluster.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of the training data.")] = None,
     rows_per_second: Annotated[float | None, typer.Option(help="One model on one worker.")] = None,
     seconds_per_unit: Annotated[float | None, typer.Option(help="Of one visit to one partition.")] = None,
     state_mb: Annotated[float, typer.Option(help="A model with its optimizer, in MB.")] = 100,
     data_gb: Annotated[float | None, typer.Option(help="The training data, in GB.")] = None,
-    models: Annotated[int | None, typer.Option(help="How many models; or give --searcher.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="How many epochs; or give --searcher.")] = None,
-    partitions: Annotated[int, typer.Option(help="How many the data is divided into.")] = 8,
-    batch_size: Annotated[int, typer.Option(help="Rows of a mini-batch.")] = 256,
+    models: Annotated[int | None, typer.Option(min=1, help="How many models; or give --searcher.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="How many epochs; or give --searcher.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="How many the data is divided into.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows of a mini-batch.")] = 256,
     gbit: Annotated[float, typer.Option(help="Network of one worker, in Gbit/s.")] = 10,
 ) -> None:
     """Estimate time, bytes moved and worker hours of a search; show what a searcher would do."""

@@ -22,9 +22,8 @@ def open_existing(path: str) -> Store:
     """
     store = open_store(path)
     if isinstance(store, LocalStore) and not Path(store.url).is_dir():
-        raise NotFoundError(
-            f"{path} does not exist here ({Path.cwd()}). Give the path that LocalStore(...) was given."
-        )
+        problem = "is no directory" if Path(store.url).exists() else f"does not exist here ({Path.cwd()})"
+        raise NotFoundError(f"{path} {problem}. Give the path that LocalStore(...) was given.")
     return store
 
 

@@ -220,8 +220,11 @@ class Hopper:
             self._start(self._scheduler.resume())
 
     def _mind_the_budget(self) -> None:
-        if self._now() >= self._ends_at:
+        if self._stopping is None and self._now() >= self._ends_at:
             self._stopping = "time budget"
+            self._announce(
+                f"stopped by the time budget after {self._state.units} units; start again to go on."
+            )
             self._scheduler.pause()
 
     def _unit_ended(self, ended: _Ended) -> None:

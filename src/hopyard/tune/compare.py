@@ -24,7 +24,7 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
 
     Columns: run (its id), kind of search, status, data (the fingerprint of its rows), metric, settings (a dict of
     those in which the runs differ), trials (int), epochs trained by all of them, best (value of the metric, NaN if
-    none), params (the best trial's, or None), seconds since it began, and a note where the best value is not
+    none), params (the best trial's, or None), seconds that it was driven, and a note where the best value is not
     comparable with the first run's, because the metric or the data is another; else it is empty.
 
     Raises:
