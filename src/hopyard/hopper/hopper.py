@@ -222,9 +222,7 @@ class Hopper:
     def _mind_the_budget(self) -> None:
         if self._stopping is None and self._now() >= self._ends_at:
             self._stopping = "time budget"
-            self._announce(
-                f"stopped by the time budget after {self._state.units} units; start again to go on."
-            )
+            self._announce(f"the time budget is spent after {self._state.units} units; start again to go on.")
             self._scheduler.pause()
 
     def _unit_ended(self, ended: _Ended) -> None:
