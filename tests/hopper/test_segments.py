@@ -373,3 +373,11 @@ def driver_behind(store: Store, number: int) -> Segments:
     segments = Segments(store)
     segments.last, segments._boundary = number, 0
     return segments
+
+
+def test_a_journal_whose_first_pack_is_gone_is_damaged_and_not_empty(store: Store) -> None:
+    merge(written(store, 100))
+    [pack] = [entry.name for entry in store.list() if "-" in entry.name]
+    store.delete(pack)
+    with pytest.raises(CorruptError, match=r"lacks packed/000000000001-\.\.\., into which .* Restore"):
+        records(store)

@@ -155,7 +155,7 @@ class Segments:
             if number > 1:
                 return body
             original = _unflagged(body)
-            if original != body and self._boundary is None and self._list_packed().packs:
+            if original != body and self._boundary is None and self._are_merged():
                 self._boundary = 0
                 return None
             return original
@@ -167,6 +167,20 @@ class Segments:
             )
         self.torn = number, len(data)
         return None
+
+    def _are_merged(self) -> bool:
+        """Whether there are packs, where segment 1 says so: it is flagged before the first is made, and what is in it
+        is deleted after that."""
+        if self._list_packed().packs:
+            return True
+        if self._store.exists(self._name(2)):
+            return False
+        if self._list_packed().packs:  # made, and its segments deleted, since we looked
+            return True
+        raise CorruptError(
+            f"the journal in {self._store.url} lacks {PACKED}/{_digits(1)}-..., into which its first segments were "
+            "merged. Restore the missing file from a copy, or start the run anew with fresh=True."
+        )
 
     def _list(self) -> _Listing:
         self.torn = None
