@@ -10,7 +10,7 @@ from hopyard.hopper.state import Record, RunState
 from hopyard.tune.export import epochs_of
 from hopyard.tune.progress import describe_state
 
-TRIAL_COLUMNS = ("number", "params", "state", "epochs", "metrics", "seconds", "error", "source")
+TRIAL_COLUMNS = ("number", "params", "state", "epochs", "metrics", "seconds", "error")
 SCHEDULE_COLUMNS = ("unit", "trial", "partition", "worker", "epoch", "phase", "start", "end")
 
 
@@ -19,8 +19,8 @@ def trials_table(state: RunState) -> pd.DataFrame:
 
     Columns: number (int), params (dict), state (str; ``"waiting"``: trained as far as the searcher has allowed so
     far), epochs that it has trained itself (int, or float if one was trained in part), metrics of the best
-    validation (dict), seconds spent in units (float), error (its first line, or None), source (number of the trial
-    that it is a copy of, or missing).
+    validation (dict), seconds spent in units (float), error (its first line, or None); if any trial is a copy of
+    another, also source (number of that one, or missing).
     """
     rows = []
     for trial in state.ranked():
@@ -28,7 +28,8 @@ def trials_table(state: RunState) -> pd.DataFrame:
         error = f"{trial.error.kind}: {trial.error.message}" if trial.error else None
         what = trial.number, trial.params, describe_state(trial), epochs_of(state, trial), metrics
         rows.append((*what, trial.seconds, error, trial.source))
-    return pd.DataFrame(rows, columns=list(TRIAL_COLUMNS)).astype({"source": "Int64"})
+    table = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, "source"]).astype({"source": "Int64"})
+    return table if table["source"].notna().any() else table[list(TRIAL_COLUMNS)]
 
 
 def schedule_table(units: Iterable[Record]) -> pd.DataFrame:
