@@ -22,6 +22,7 @@ import numpy as np
 from hopyard.errors import CorruptError
 from hopyard.objects.tensors import ITEM_SIZES, Tensor
 from hopyard.storage import Store
+from hopyard.storage.files import write_pieces
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
@@ -68,8 +69,8 @@ def put_pieces(store: Store, name: str, pieces: Sequence[bytes | memoryview]) ->
         return
     path = staging / temporary_name()
     try:
-        with write_errors(path), path.open("wb", buffering=_JOINED) as file:
-            file.writelines(pieces)
+        with write_errors(path), path.open("wb", buffering=0) as file:
+            write_pieces(file.fileno(), pieces)
         store.put_file(name, path)
     finally:
         path.unlink(missing_ok=True)

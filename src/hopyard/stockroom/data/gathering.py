@@ -29,9 +29,7 @@ Positions = npt.NDArray[np.int64]
 _AT_ONCE = 16  # fragments that are asked for together
 _KEPT = 16  # fragments that a column keeps at hand
 _ROUNDS = 3  # of locating fragments whose pack was gone when it was to be mapped
-_LOOKED_UP = (
-    1 << 22
-)  # samples of which it is kept where they are: a search for each costs more than 64 bytes of it
+_LOOKED_UP = 1 << 25  # samples of which the fragment is kept: looking it up is faster than a search
 _NEARLY_ALL = 0.2  # of the fragments are left to be checked
 
 
@@ -164,13 +162,12 @@ def checked(positions: Positions, count: int) -> Positions:
     Raises:
         IndexError: one of them is none.
     """
-    if len(positions):
-        low, high = int(positions.min()), int(positions.max())
-        if low < -count or high >= count:
-            raise IndexError(low if low < -count else high)
-        if low < 0:
-            return np.where(positions < 0, positions + count, positions)
-    return positions
+    if not len(positions) or positions.view(np.uint64).max() < count:  # negative ones are large there
+        return positions
+    low, high = int(positions.min()), int(positions.max())
+    if low < -count or high >= count:
+        raise IndexError(low if low < -count else high)
+    return np.where(positions < 0, positions + count, positions)
 
 
 def _by_fragment(numbers: Positions) -> Iterator[tuple[int, Positions]]:
@@ -189,13 +186,12 @@ class _Given(Buffers):
     """Memory that a caller gave for one batch."""
 
     def __init__(self, out: npt.NDArray[Any]) -> None:
-        super().__init__()
         self._out = out
 
     def pair(
         self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-        return self._out, self._out.reshape(rows, -1).view(np.uint8).reshape(rows, width)
+        return self._out, np.ndarray((rows, width), np.uint8, self._out)
 
 
 class Table:
@@ -227,8 +223,7 @@ class Table:
         stored = np.dtype((np.void, width)) if shape else dtype
         self._starts = fragments.starts[:-1]
         body = Bodies(region.bytes, np.array(bodies, np.int64), self._starts, counts)
-        self._is_one = len({start % width for start in bodies}) == 1
-        self._count = int(fragments.starts[-1])
+        self._counts, self._count = counts, int(fragments.starts[-1])
         self._column = MappedColumn(("",), dtype, shape, stored, body, True)
         self._objects, self._digests = objects, [entry.digest for entry in fragments.entries]
         self._is_checked = np.zeros(len(places), bool)
@@ -236,12 +231,12 @@ class Table:
         self._buffers = Buffers()
 
     @cached_property
-    def _places(self) -> Positions | None:
-        """(samples,): where each is in the only table; None if it is not the only one, or too long to be looked up."""
-        if not self._is_one or self._count > _LOOKED_UP:
+    def _numbers(self) -> npt.NDArray[Any] | None:
+        """(samples,) unsigned ints: the fragment of each; None of so many that a search is better than the memory."""
+        if self._count > _LOOKED_UP:
             return None
-        numbers = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=self._count))
-        return np.asarray(np.arange(self._count) + self._column.shift[numbers], np.int64)
+        count = len(self._starts)
+        return np.repeat(np.arange(count, dtype=np.min_scalar_type(count)), self._counts)
 
     def take(self, positions: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         """(n, *shape): the samples at these positions.
@@ -249,14 +244,16 @@ class Table:
         Raises:
             IndexError: one of them is none.
         """
-        buffers = self._buffers if out is None else _Given(out)
-        if self._are_all_checked and self._places is not None:
-            return self._column.gather(self._places.take(positions), self._starts, buffers)
         positions = checked(positions, self._count)
-        numbers = np.searchsorted(self._starts, positions, "right") - 1
+        if self._numbers is None:
+            numbers = np.searchsorted(self._starts, positions, "right") - 1
+        else:
+            numbers = self._numbers.take(positions, None, None, "clip")
         if not self._are_all_checked:
             self._check(numbers)
-        return self._column.gather(positions + self._column.shift[numbers], numbers, buffers)
+        places = self._column.shift.take(numbers)
+        places += positions
+        return self._column.gather(places, numbers, self._buffers if out is None else _Given(out))
 
     def _check(self, numbers: Positions) -> None:
         """Check the fragments that were not touched before; near the end some more: small ones are seldom touched."""
