@@ -213,6 +213,7 @@ def test_without_a_driver_an_extension_waits_until_the_run_is_resumed(
         run_command("extend")
     assert "is finished" in run_command("resume")
     assert "nobody drives run nightly now: the command is kept" in run_command("extend", "--num-models", "4")
+    assert "a larger budget waits for it: hopyard run resume" in run_command("describe")
     driver.permit(2 * UNITS)  # one batch is checked, too
     run_command("resume")
     after = open_run(driver.store, "nightly")

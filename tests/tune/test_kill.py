@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,8 @@ from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 from hopyard.torch import TorchEstimator
-from hopyard.tune import Callback, GridSearch, hp_choice
+from hopyard.tune import Callback, GridSearch, hp_choice, list_runs
+from hopyard.tune.listing import summary
 from hopyard.tune.progress import Progress
 
 WALK = """
@@ -164,9 +166,19 @@ def test_a_real_file_system_that_is_full_pauses_the_run(
                 if not ballast.exists():
                     fill(ballast)
 
-        said = when_paused(monkeypatch, lambda: ballast.write_bytes(b""))
+        statuses = []
+
+        def make_space() -> None:
+            statuses.extend(
+                summary(LocalStore(folder), run_id).status for run_id in list_runs(LocalStore(folder))
+            )
+            ballast.write_bytes(b"")
+
+        said = when_paused(monkeypatch, make_space)
         model = search(LocalStore(folder), callbacks=[Fill()]).fit(make_rows())
         assert contents_of(model.run) == contents_of(undisturbed.run)
+        assert statuses == ["waits for space"]
+        assert json.loads(LocalStore(folder).runs.at(model.run.run_id).get("lease"))["is_full"] is False
     assert any("paused: no space is left for" in message for message in said)
 
 

@@ -18,9 +18,12 @@ from hopyard.hopper.history import committed_units, rules_broken_by
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import Record, TrialState
 from hopyard.tune import Run, list_runs
+from hopyard.tune.asking import extension_waits
 from hopyard.tune.export import epochs_of
 from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.tune.progress import describe_epochs, describe_number, describe_params, describe_state
+
+_DRIVEN = ("running", "paused", "waits for space")
 
 app = typer.Typer(help="Look at runs, steer them, and continue them.", no_args_is_help=True)
 
@@ -80,12 +83,14 @@ def describe(
         say(f"broken: {rule}", style="red")
     if run.state.units and not broken:
         say("every trial visited every partition once an epoch, one unit at a time: yes")
-    say(_next_step(run, store))
+    say(_next_step(run, store, extension_waits(folder, run.state.controls)))
 
 
-def _next_step(run: Run, store: str) -> str:
-    if run.status == "running":
+def _next_step(run: Run, store: str, to_be_extended: bool) -> str:
+    if run.status in _DRIVEN and run.status != "paused":
         return f"watch it: hopyard run watch {store} {run.run_id}"
+    if to_be_extended:
+        return f"a larger budget waits for it: hopyard run resume {store} {run.run_id}"
     if run.status == "completed":
         return f"use it: hopyard.open_run({store!r}, {run.run_id!r}).best"
     return f"go on with it: hopyard run resume {store} {run.run_id}"
@@ -93,7 +98,7 @@ def _next_step(run: Run, store: str) -> str:
 
 def _line(run: RunSummary) -> Sequence[str]:
     status = run.status
-    if status in ("running", "paused") and run.holder is not None:
+    if status in _DRIVEN and run.holder is not None:
         status += f" ({run.holder.get('host', '?')}, pid {run.holder.get('pid', '?')})"
     begun = datetime.datetime.fromtimestamp(run.created).strftime("%Y-%m-%d %H:%M")
     best = "" if run.best is None else f"{run.metric} {describe_number(run.best)}"
@@ -121,7 +126,10 @@ def leaderboard(run: Run, most: int = 20) -> Table:
         table.add_column(title, no_wrap=True)
     table.add_column("hyperparameters")
     for trial in trials[:most]:
-        more = {"state": describe_state(trial), "copy of": "" if trial.source is None else str(trial.source)}
+        more = {
+            "state": describe_state(run.state, trial),
+            "copy of": "" if trial.source is None else str(trial.source),
+        }
         table.add_row(
             *_cells(run, trial),
             *(more[title] for title, shown in columns.items() if shown),
@@ -140,7 +148,7 @@ def _cells(run: Run, trial: TrialState) -> Sequence[str]:
 
 
 def _counted(run: Run) -> str:
-    counts = Counter(describe_state(trial) for trial in run.state.trials.values())
+    counts = Counter(describe_state(run.state, trial) for trial in run.state.trials.values())
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
     return f"{len(run.state.trials):,} trials ({states})"
 

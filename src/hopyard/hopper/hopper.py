@@ -343,6 +343,7 @@ class Hopper:
         self._retry_later()
         if not self._full:
             self._full = True
+            self._journal.tell_full(True)
             self._announce(
                 f"paused: {error} The run goes on by itself once there is space; "
                 "or press Ctrl-C, make space, and run the same script again."
@@ -351,6 +352,7 @@ class Hopper:
     def _space_again(self) -> None:
         if self._full and not self._scheduler.paused:
             self._full = False
+            self._journal.tell_full(False)
             self._announce("there is space again: the run goes on.")
 
     def _roll_back(self, packs: Sequence[int], why: str) -> None:

@@ -36,6 +36,7 @@ from hopyard.storage.full import wait_for_space
 __all__ = ["FOLDER", "Journal", "Records", "Tail", "first_and_last", "has_records", "holder", "read_records"]
 
 _LEASE = "lease"
+_SPACE = "lease.space"  # there while the holder has space: to delete it takes none
 
 
 def read_records(store: Store) -> Iterator[Record]:
@@ -73,8 +74,14 @@ def has_records(store: Store) -> bool:
 
 
 def holder(store: Store) -> dict[str, Any] | None:
-    """Who drives the run in ``store`` now (``host``, ``pid``, ``since``, ``driver``); None: nobody."""
-    return holder_of(store, _LEASE)
+    """Who drives the run in ``store`` now (``host``, ``pid``, ``since``, ``driver``); None: nobody.
+
+    ``is_full`` is True while it waits for space.
+    """
+    held = holder_of(store, _LEASE)
+    if held is not None and "is_full" in held:  # version 0.1.0 did not tell
+        held["is_full"] = store.size(_SPACE) is None
+    return held
 
 
 class Tail:
@@ -158,9 +165,10 @@ class Journal:
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._failed: BaseException | None = None
         self._segments = Segments(store)
-        self._lease = Lease(store, _LEASE, {"driver": self.driver, **_whereabouts()})
+        self._lease = Lease(store, _LEASE, {"driver": self.driver, **_whereabouts(), "is_full": False})
         self._lease.acquire(take_over=take_over)
         try:
+            self.tell_full(False)
             self._open(take_over)
         except BaseException:
             self._lease.release()
@@ -198,6 +206,14 @@ class Journal:
     def whereabouts(self) -> dict[str, Any]:
         """Who writes: for the session record and for messages."""
         return {"driver": self.driver, **_whereabouts()}
+
+    def tell_full(self, is_full: bool) -> None:
+        """Let those who ask for the ``holder`` know whether the run waits for space."""
+        with contextlib.suppress(StorageError):
+            if is_full:
+                self._store.delete(_SPACE)
+            else:
+                self._store.put(_SPACE, b"")
 
     def append(self, record: Record) -> int:
         """Write ``record`` soon. Returns its number: it is durable once ``durable`` is not below."""
@@ -257,7 +273,16 @@ class Journal:
             self.durable = self._written
 
     def _append(self, body: bytes) -> None:
-        wait_for_space(lambda: self._segments.append(body), announce=self._announce, wait=self._wait)
+        told: list[str] = []
+
+        def announce(message: str) -> None:
+            self.tell_full(True)
+            told.append(message)
+            self._announce(message)
+
+        wait_for_space(lambda: self._segments.append(body), announce=announce, wait=self._wait)
+        if told:
+            self.tell_full(False)
 
     def _tidy(self, stopping: bool) -> None:
         """Keep the number of objects small, without making those wait who want to write."""

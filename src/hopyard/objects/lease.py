@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hopyard.errors import NotFoundError, RunHeldError, StorageError
-from hopyard.objects.heartbeat import SEEN, Heartbeat, holder_that_beats
+from hopyard.objects.heartbeat import Heartbeat, holder_that_beats
 from hopyard.storage import Store
 
 _UNSEEN = 30.0
@@ -115,7 +115,7 @@ class Lease:
             os.close(fd)
 
     def _raise_held(self, holder: dict[str, Any]) -> NoReturn:
-        told = [f"{key} {value}" for key, value in holder.items() if key != SEEN]
+        told = [f"{key} {value}" for key, value in holder.items() if isinstance(value, str) or key == "pid"]
         who = ", ".join(told) or "it has not said who it is yet"
         raise RunHeldError(
             f"{self._store.url} is held by another driver ({who}). Wait until it ends or stop it; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,10 +95,12 @@ def summary(store: Store, run_id: str) -> RunSummary:
     )  # fmt: skip
 
 
-def status_of(finished: str | None, paused: bool, held: object) -> str:
+def status_of(finished: str | None, paused: bool, held: Mapping[str, Any] | None) -> str:
     """A run's status in a word: see ``Run.status``."""
     if finished is not None:
         return finished
     if held is None:
         return "interrupted"
-    return "paused" if paused else "running"
+    if paused:
+        return "paused"
+    return "waits for space" if held.get("is_full") else "running"

@@ -176,7 +176,7 @@ class Progress:
         row = _Row(
             trial=trial.number,
             params=known.params if known else _describe_trial(trial),
-            state=describe_state(trial),
+            state=describe_state(state, trial),
             epochs=trial.progress.validated / self._partitions,
             trained=trained,
             planned=self._epochs * self._partitions - trial.began if trial.running else trained,
@@ -253,8 +253,11 @@ def _last(trial: TrialState, name: str) -> float | None:
     return trial.best.metrics.get(name) if trial.best else None
 
 
-def describe_state(trial: TrialState) -> str:
-    """``"waiting"`` for a trial that has trained as far as the searcher has allowed so far; else its status."""
+def describe_state(state: RunState, trial: TrialState) -> str:
+    """A trial's status; ``"waiting"`` if it has trained as far as the searcher has allowed so far, and ``"not begun"``
+    or ``"unfinished"`` in a run that has ended before it."""
+    if trial.running and state.finished is not None:
+        return "unfinished" if trial.progress.visits else "not begun"
     return "waiting" if trial.waits else trial.status
 
 

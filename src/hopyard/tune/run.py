@@ -48,8 +48,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        """``"running"``; ``"paused"`` by a user; ``"interrupted"``: its driver is gone; ``"completed"``; or what ended
-        it before that: ``"stopped"`` by a user, ``"time budget"``. All but the completed ones can go on."""
+        """``"running"``; ``"paused"`` by a user; ``"waits for space"`` on a full disk; ``"interrupted"``: its driver is
+        gone; ``"completed"``; or what ended it before that: ``"stopped"`` by a user, ``"time budget"``. All but the
+        completed ones can go on."""
         return status_of(self.state.finished, self.state.paused, self.holder)
 
     def pause(self) -> str:

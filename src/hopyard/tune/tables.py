@@ -26,7 +26,7 @@ def trials_table(state: RunState) -> pd.DataFrame:
     for trial in state.ranked():
         metrics = trial.best.metrics if trial.best else {}
         error = f"{trial.error.kind}: {trial.error.message}" if trial.error else None
-        what = trial.number, trial.params, describe_state(trial), epochs_of(state, trial), metrics
+        what = trial.number, trial.params, describe_state(state, trial), epochs_of(state, trial), metrics
         rows.append((*what, trial.seconds, error, trial.source))
     table = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, "source"]).astype({"source": "Int64"})
     return table if table["source"].notna().any() else table[list(TRIAL_COLUMNS)]

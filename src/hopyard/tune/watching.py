@@ -11,6 +11,8 @@ from hopyard.tune.asking import WAIT
 from hopyard.tune.listing import check_header, status_of
 from hopyard.tune.progress import Progress
 
+FULL = "the run waits: its disk is full. It goes on by itself once there is space."
+
 
 def watch(folder: Store, run_id: str, progress: Progress, wait: Callable[[float], object] = WAIT) -> RunState:
     """Show the run in ``folder`` until nobody drives it: one that has ended, at once.
@@ -26,7 +28,11 @@ def watch(folder: Store, run_id: str, progress: Progress, wait: Callable[[float]
         state.apply(record)
         session = record if record["r"] == "session" else session
     progress.show(state, session)
+    was_full = False
     while held is not None:
+        if bool(held.get("is_full")) != was_full:
+            was_full = not was_full
+            progress.say(FULL if was_full else "there is space again: the run goes on.")
         wait(every)
         held = holder(folder)
         for record in tail.new():
