@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import no_name
+
+if TYPE_CHECKING:
+    from hopyard.stockroom.data.torch_output import make_torch_dataset as make_torch_dataset
+    from hopyard.stockroom.room import StockRoom as StockRoom
+    from hopyard.tune import load_model as load_model
+    from hopyard.tune import open_run as open_run
 
 __version__ = "0.1.0"
 
@@ -17,11 +23,13 @@ _ELSEWHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Names whose modules are heavy, or need an extra, are imported when first asked for."""
-    if name not in _ELSEWHERE:
-        raise no_name(__name__, name, _ELSEWHERE)
-    return getattr(import_module(_ELSEWHERE[name]), name)
+if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
+
+    def __getattr__(name: str) -> Any:
+        """Names whose modules are heavy, or need an extra, are imported when first asked for."""
+        if name not in _ELSEWHERE:
+            raise no_name(__name__, name, _ELSEWHERE)
+        return getattr(import_module(_ELSEWHERE[name]), name)
 
 
 def __dir__() -> list[str]:

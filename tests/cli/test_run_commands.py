@@ -157,7 +157,7 @@ def test_a_run_is_paused_watched_and_resumed_from_another_terminal(
     assert "hopyard run resume store nightly" in run_command("describe")
     watcher = driver.start("-m", "hopyard", "run", "watch", "store", "nightly")
     assert watcher.stdout is not None
-    assert watcher.stdout.readline().startswith("run nightly on 1 local workers: 2 partitions, 2 epochs")
+    assert watcher.stdout.readline().startswith("run nightly on 1 local worker: 2 partitions, 2 epochs")
     driver.permit(3 * UNITS)
     run = open_run(driver.store, "nightly")
     assert run.status == "paused"
@@ -230,7 +230,7 @@ def test_ctrl_c_ends_the_driver_of_a_paused_run(driver: Driver, run_command: Cal
     driver.wait(lambda state: state.units)
     os.killpg(driver.process.pid, signal.SIGINT)
     assert driver.ended() == -signal.SIGINT
-    assert "interrupted after 1 units" in driver.said
+    assert "interrupted after 1 unit" in driver.said
     assert re.search(r"nightly +interrupted +\d{4}", list_runs(driver.folder))
     watched = run_command("watch")
     assert "run nightly: interrupted; go on with it: hopyard run resume store nightly" in watched

@@ -155,7 +155,7 @@ def _killed_and_resumed() -> None:
     status = subprocess.run([*command, "--die"], check=False).returncode
     before = open_run(LocalStore(STORE), killed).state
     ending = signal.Signals(-status).name if status < 0 else f"status {status}"
-    say(f"it ended by {ending} after {before.units:,} units")
+    say(f"it ended by {ending} after {before.so_far}")
     say("\n3. the same command again", style="bold")
     subprocess.run(command, check=True)
     _compare(open_run(LocalStore(STORE), undisturbed), open_run(LocalStore(STORE), killed))

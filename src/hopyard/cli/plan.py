@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,6 +45,15 @@ def plan(
         needed |= {"--models": models, "--epochs": epochs}
     if workers is None or rows is None or data_gb is None or None in needed.values():
         raise _missing([option for option, value in needed.items() if value is None])
+    positive = {
+        "--rows-per-second": rows_per_second, "--seconds-per-unit": seconds_per_unit, "--state-mb": state_mb,
+        "--data-gb": data_gb, "--gbit": gbit,
+    }  # fmt: skip
+    for option, value in positive.items():
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(
+                f"{option} {value:g} was given; it must be greater than 0. See: hopyard plan --help."
+            )
     estimates = estimate(
         workers=workers,
         rows=rows,

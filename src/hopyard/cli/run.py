@@ -22,6 +22,7 @@ from hopyard.tune.asking import extension_waits
 from hopyard.tune.export import epochs_of
 from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.tune.progress import describe_epochs, describe_number, describe_params, describe_state
+from hopyard.wording import counted
 
 _DRIVEN = ("running", "paused", "waits for space")
 
@@ -150,7 +151,7 @@ def _cells(run: Run, trial: TrialState) -> Sequence[str]:
 def _counted(run: Run) -> str:
     counts = Counter(describe_state(run.state, trial) for trial in run.state.trials.values())
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
-    return f"{len(run.state.trials):,} trials ({states})"
+    return f"{counted(len(run.state.trials), 'trial')} ({states})"
 
 
 def _schedule_in_numbers(units: list[Record]) -> str:
@@ -161,7 +162,7 @@ def _schedule_in_numbers(units: list[Record]) -> str:
     busy = sum(unit["z"] - unit["a"] for unit in units) / (workers * span)
     written = sum(unit["written"] for unit in units)
     return (
-        f"{len(units):,} units on {workers} workers in {span:.1f} s, busy {busy:.0%} of the time; "
+        f"{counted(len(units), 'unit')} on {counted(workers, 'worker')} in {span:.1f} s, busy {busy:.0%} of the time; "
         f"{_hops(units):,} hops between workers, {written / 1e6:.1f} MB of states written"
     )
 

@@ -98,9 +98,9 @@ def resume(
     after = open_run(opened, run_id)
     if after.status == "interrupted" or after.state.sessions == run.state.sessions:
         raise RunInterruptedError(
-            f"the command ended, but run {run_id} is still {after.status} after {after.state.units} units: its script, "
-            "arguments or data have changed since, or seed=None made another run. Undo the change, or let the script "
-            f"give run_id={run_id!r}, which says what differs."
+            f"the command ended, but run {run_id} is still {after.status} after {after.state.so_far}: "
+            "its script, arguments or data have changed since, or seed=None made another run. Undo the change, or let "
+            f"the script give run_id={run_id!r}, which says what differs."
         )
 
 

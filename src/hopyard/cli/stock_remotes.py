@@ -14,8 +14,8 @@ from hopyard.errors import UsageError
 from hopyard.stockroom.remotes import Brought, Progress
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
-from hopyard.stockroom.wording import counted
 from hopyard.stockroom.working import short
+from hopyard.wording import counted
 
 Remote = Annotated[
     str | None, typer.Argument(help="A remote's name, URL or folder; none: origin, or the only one.")

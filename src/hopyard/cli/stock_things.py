@@ -19,8 +19,8 @@ from hopyard.stockroom.models import describe
 from hopyard.stockroom.records import ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import Shelves
-from hopyard.stockroom.wording import counted
 from hopyard.stockroom.working import short
+from hopyard.wording import counted
 
 _MOST = 20
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -222,7 +222,7 @@ class Hopper:
     def _mind_the_budget(self) -> None:
         if self._stopping is None and self._now() >= self._ends_at:
             self._stopping = "time budget"
-            self._announce(f"the time budget is spent after {self._state.units} units; start again to go on.")
+            self._announce(f"the time budget is spent after {self._state.so_far}; start again to go on.")
             self._scheduler.pause()
 
     def _unit_ended(self, ended: _Ended) -> None:
@@ -340,7 +340,9 @@ class Hopper:
         if self._scheduler.paused:
             return
         self._scheduler.pause()
-        self._retry_later()
+        self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
+        self._timer.daemon = True
+        self._timer.start()
         if not self._full:
             self._full = True
             self._journal.tell_full(True)
@@ -450,7 +452,7 @@ class Hopper:
             if not self._scheduler.is_under_way(command["trial"]):  # else after its unit
                 self._end_for_user(command["trial"])
         elif what == "stop":
-            self._announce(f"stopped by a user's command after {self._state.units} units.")
+            self._announce(f"stopped by a user's command after {self._state.so_far}.")
             self._stopping = "stopped"
             self._scheduler.pause()
         elif what == "pause" and not self._held:
@@ -491,11 +493,6 @@ class Hopper:
 
     def _end_for_user(self, number: int) -> None:
         self._commit({"r": "end", "t": number, "status": "stopped", "by": "user", "z": self._now()})
-
-    def _retry_later(self) -> None:
-        self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
-        self._timer.daemon = True
-        self._timer.start()
 
     def _now(self) -> float:
         """Seconds since the run began, on a clock that goes on from session to session."""

@@ -36,6 +36,7 @@ from typing import Any, TypeAlias
 from hopyard.errors import CorruptError, Evidence, FormatError
 from hopyard.hopper.scheduler import Layout, Position
 from hopyard.objects import StateRef
+from hopyard.wording import counted
 
 Record: TypeAlias = dict[str, Any]
 
@@ -201,6 +202,11 @@ class RunState:
     @property
     def metric(self) -> Metric:
         return Metric(**self.header["metric"])
+
+    @property
+    def so_far(self) -> str:
+        """``1 unit``, ``12 units``: what was done, for messages."""
+        return counted(self.units, "unit")
 
     @property
     def num_epochs(self) -> int:

@@ -72,7 +72,12 @@ _ELSEWHERE = {"OptunaPoints": "optuna", "OptunaPruning": "optuna"}
 """Imported when asked for: what needs a package that may not be installed, or takes long to import."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _ELSEWHERE:
-        raise no_name(__name__, name, __all__)
-    return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
+if TYPE_CHECKING:
+    from hopyard.search.optuna import OptunaPoints as OptunaPoints
+    from hopyard.search.optuna import OptunaPruning as OptunaPruning
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _ELSEWHERE:
+            raise no_name(__name__, name, __all__)
+        return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)

@@ -25,6 +25,7 @@ from hopyard.errors import SettingsError, SpaceError
 from hopyard.search.base import Operation, Proposer
 from hopyard.search.brackets import Share, checked_divisor, concurrency_given
 from hopyard.search.halving import Bracket, Halving, checked_rungs
+from hopyard.wording import counted
 
 Place: TypeAlias = tuple[float, float, int]
 """A trial's place in a rung: its value, how many came before it, its number. The better place is the smaller one."""
@@ -170,9 +171,10 @@ class _Asha(Halving):
         num_models = before if num_models is None else num_models
         if visits != first.rungs[-1] or num_models < before:
             raise SettingsError(
-                f"the run would be extended to {num_models} trials of {visits} visits, but ASHA began with {before} of "
-                f"{first.rungs[-1]}, and can only be given more trials: its rungs follow from the length. Give as many "
-                "epochs as before, or start a new run with another run_id."
+                f"the run would be extended to {counted(num_models, 'trial')} of at most {visits} visits of a "
+                f"partition (epochs x partitions), but ASHA began with {before} of at most {first.rungs[-1]}, and can "
+                "only be given more trials: its rungs follow from the length. Give as many epochs as before, or start "
+                "a new run with another run_id."
             )
         try:
             self._proposer.check(num_models)

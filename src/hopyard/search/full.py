@@ -33,8 +33,8 @@ class FullLength(Searcher):
         if num_models is None:
             if not isinstance(proposer, ListPoints):
                 raise UsageError(
-                    "num_models is None, which means every point of a grid, but "
-                    f"{type(proposer).__name__} draws them. Write num_models=16, or use GridSearch."
+                    "num_models is None, which means every point of a grid, but these points are drawn, without end. "
+                    "Write num_models=16, or use GridSearch."
                 )
             num_models = len(proposer)
         proposer.check(positive("num_models", num_models))

@@ -1,7 +1,7 @@
 """Model selection: searches, search spaces, and what comes out of them."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import no_name
 from hopyard.search import (
@@ -58,8 +58,13 @@ __all__ = [
 _ELSEWHERE = {"MLflowCallback": "hopyard.tune.mlflow", "WandbCallback": "hopyard.tune.wandb"}
 
 
-def __getattr__(name: str) -> Any:
-    """Names that need an extra are imported when first asked for; they are not among those of ``import *``."""
-    if name not in _ELSEWHERE:
-        raise no_name(__name__, name, __all__)
-    return getattr(import_module(_ELSEWHERE[name]), name)
+if TYPE_CHECKING:
+    from hopyard.tune.mlflow import MLflowCallback as MLflowCallback
+    from hopyard.tune.wandb import WandbCallback as WandbCallback
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Names that need an extra are imported when first asked for; they are not among those of ``import *``."""
+        if name not in _ELSEWHERE:
+            raise no_name(__name__, name, __all__)
+        return getattr(import_module(_ELSEWHERE[name]), name)

@@ -273,7 +273,7 @@ class Launch:
             pending.append({"r": "extend", **larger, "settings": settings})
             self._progress.say(f"run {header['run_id']} is extended: {'; '.join(changes)}")
         elif state.units and state.finished is None:
-            self._progress.say(f"run {state.header['run_id']} goes on after {state.units} units.")
+            self._progress.say(f"run {state.header['run_id']} goes on after {state.so_far}.")
         return state, decisions, pending
 
     def _check_only_the_budget_differs(self, header: Record, settings: dict[str, Any]) -> None:
@@ -313,7 +313,7 @@ class Launch:
             hopper.run(pending)
         except KeyboardInterrupt:
             self._progress.say(
-                f"interrupted after {state.units} units; run the same script again to go on "
+                f"interrupted after {state.so_far}; run the same script again to go on "
                 f"(run {state.header['run_id']})."
             )
             raise

@@ -11,6 +11,7 @@ from hopyard.hopper.state import Record
 from hopyard.tune.export import epoch_numbers, epochs_of
 from hopyard.tune.progress import describe_number, describe_params
 from hopyard.tune.run import Run
+from hopyard.wording import counted
 
 try:
     from matplotlib import colormaps
@@ -52,7 +53,8 @@ def draw_schedule(run: Run, path: str | Path) -> Path:
     _draw_units(rows[0], units, workers, colours)
     rows[0].set_xlim(units[0]["a"], max(unit["z"] for unit in units))
     rows[0].set_title(
-        f"run {run.run_id}: {len(units):,} units on {len(workers)} workers, one colour per trial", loc="left"
+        f"run {run.run_id}: {counted(len(units), 'unit')} on {counted(len(workers), 'worker')}, one colour per trial",
+        loc="left",
     )
     if closer is not None:
         seen = [unit for unit in units if unit["z"] > closer[0] and unit["a"] < closer[1]]

@@ -18,6 +18,7 @@ from rich.text import Text
 from hopyard.backend import Backend
 from hopyard.errors import Evidence
 from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.wording import counted
 
 MOST_ROWS = 24
 _COLOURS = {"running": "cyan", "waiting": "blue", "completed": "green", "stopped": "yellow", "failed": "red"}
@@ -73,7 +74,7 @@ class Progress:
     def checking(self, backend: Backend) -> None:
         """The workers start, and try one batch."""
         if self._enabled:
-            self.say(f"checking one batch on {backend.num_workers} {backend.name} workers")
+            self.say(f"checking one batch on {counted(backend.num_workers, backend.name + ' worker')}")
 
     def preparing(self, rows: int, total: int) -> None:
         """So many rows of the data are prepared."""
@@ -153,7 +154,10 @@ class Progress:
 
     def _begin(self, state: RunState, session: Record) -> None:
         header = state.header
-        self._title = f"run {header['run_id']} on {session['workers']} {session['backend']} workers"
+        workers = (
+            f" on {counted(session['workers'], session['backend'] + ' worker')}" if session["workers"] else ""
+        )
+        self._title = f"run {header['run_id']}{workers}"
         self._metric, self._maximize = state.metric.key, state.metric.mode == "max"
         self._paused = state.paused
         self._budget(state)
@@ -162,7 +166,9 @@ class Progress:
         if self._console.is_terminal and not self._console.is_jupyter:
             self._live.start()
         else:
-            self.say(f"{self._title}: {self._partitions} partitions, {self._epochs} epochs")
+            self.say(
+                f"{self._title}: {counted(self._partitions, 'partition')}, {counted(self._epochs, 'epoch')}"
+            )
 
     def _budget(self, state: RunState) -> None:
         settings = state.header.get("settings", {})

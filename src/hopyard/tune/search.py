@@ -89,6 +89,7 @@ _DEFAULTS: Common = {
 
 
 CALLED_ELSEWHERE = {
+    "num_models": ("num_samples", "n_trials", "max_trials"),
     "max_concurrent_trials": ("max_concurrent", "n_jobs"),
     "evaluation_metric": ("metric", "objective"),
     "divisor": ("eta", "reduction_factor"),

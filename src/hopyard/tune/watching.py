@@ -20,7 +20,7 @@ def watch(folder: Store, run_id: str, progress: Progress, wait: Callable[[float]
     Returns: its state then; ``finished`` is None if its driver is gone.
     """
     every = 0.5 if folder.path("journal") else 2.0
-    tail, state, session = Tail(folder), RunState(), {"workers": "no", "backend": ""}
+    tail, state, session = Tail(folder), RunState(), {"workers": 0, "backend": ""}
     held = holder(folder)  # before reading: what a driver writes is there before it lets go
     for record in tail.new():
         if not state.header:

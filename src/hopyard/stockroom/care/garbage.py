@@ -23,8 +23,8 @@ from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PACK_BYTES
 from hopyard.stockroom.remotes import Repository, check_format
 from hopyard.stockroom.repacking import bury, group_of, replace, write
-from hopyard.stockroom.wording import counted
 from hopyard.storage import Entry, Store
+from hopyard.wording import counted
 
 KEEP = timedelta(days=14)
 """How long gc keeps what it found unneeded where nobody can lock the repository."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hopyard.stockroom.wording import are, counted
+from hopyard.wording import are, counted
 
 Kind = Literal["damaged", "missing", "unreadable", "index", "purged"]
 

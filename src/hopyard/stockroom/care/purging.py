@@ -27,8 +27,8 @@ from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import Purged, Tombstones
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.stockroom.repacking import bury, bury_samples
-from hopyard.stockroom.wording import are, counted
 from hopyard.storage import Store
+from hopyard.wording import are, counted
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from hopyard.stockroom.data.samples import (
 )
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
-from hopyard.stockroom.wording import counted
+from hopyard.wording import counted
 
 
 class Column(Mapping[Any, Any]):

@@ -12,7 +12,7 @@ from hopyard.stockroom.data.datasets import Readable, read_manifest, record_of
 from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.packs import PackWriter
 from hopyard.stockroom.records import DatasetRecord
-from hopyard.stockroom.wording import counted
+from hopyard.wording import counted
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.rows import plain
 from hopyard.stockroom.data.samples import raw_array
-from hopyard.stockroom.wording import are, counted
+from hopyard.wording import are, counted
 
 Content: TypeAlias = list[Any]
 """Of each sample what can be hashed, and is equal if samples are: its bytes or text, or a tuple with them."""

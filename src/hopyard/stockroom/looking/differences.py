@@ -27,7 +27,7 @@ from hopyard.stockroom.records import (
     parse,
 )
 from hopyard.stockroom.view import place_of
-from hopyard.stockroom.wording import counted
+from hopyard.wording import counted
 
 How = Literal["added", "removed", "changed"]
 

@@ -10,8 +10,8 @@ from hopyard.stockroom.git.driver import offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.remotes import Repository
-from hopyard.stockroom.wording import are, counted
 from hopyard.stockroom.working import Standing, short
+from hopyard.wording import are, counted
 
 
 @dataclass(frozen=True)

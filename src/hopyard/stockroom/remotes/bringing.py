@@ -16,7 +16,7 @@ from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
-from hopyard.stockroom.wording import are, counted
+from hopyard.wording import are, counted
 
 _MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
 

@@ -16,7 +16,7 @@ from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_to
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.stockroom.repacking import bury
-from hopyard.stockroom.wording import are, counted
+from hopyard.wording import are, counted
 
 _ROUNDS = 3  # of sending what the remote lost while it was sent
 
