@@ -99,7 +99,8 @@ class Slot:
 
     def _place(self) -> str:
         assert self.process is not None
-        return f"worker {self._number} (pid {self.process.popen.pid})"
+        number = self._number if self._task is None or self._task.worker is None else self._task.worker
+        return f"worker {number} (pid {self.process.popen.pid})"
 
     def _advance(self) -> None:
         """Do what can be done next: refuse, start a process, or start a task."""
@@ -180,11 +181,11 @@ class Slot:
 
     def _settle(self, process: WorkerProcess, kind: Kind, parts: list[Part]) -> None:
         """The task has answered: its output first, then the next task, then its future."""
+        place = self._place()
         task, self._task = self._task, None
         assert task is not None
         self.deadline = NEVER
         process.show_all()
-        place = self._place()
         self._advance()
         if kind is Kind.DONE:
             task.succeed(parts)
@@ -209,10 +210,10 @@ class Slot:
             if source is not None and source in self._selector.get_map():
                 self._selector.unregister(source)
         process.close()
+        place = f"W{self._place()[1:]} {how_it_ended(process.popen.returncode)}"
         self.process, self.deadline = None, NEVER
         task, self._task = self._task, None
         verdict, self._verdict = self._verdict, None
-        place = f"Worker {self._number} (pid {process.popen.pid}) {how_it_ended(process.popen.returncode)}"
         if task is not None:
             lost = f"{place} while it ran the task {task.name!r}. {process.last_words()}"
             task.future.set_exception(verdict or WorkerLostError(lost))

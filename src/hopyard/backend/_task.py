@@ -14,12 +14,16 @@ from hopyard.errors import UsageError
 class Task:
     """``fn(*args)``, pickled when it is made: later changes of the arguments do not reach it.
 
+    Attributes:
+        worker: the number that messages call its worker by; None: that of its place.
+
     Raises:
         UsageError: the function or an argument cannot be pickled.
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self.worker: int | None = None
         self.future: Future[Any] = Future()
         try:
             self.parts = dumps((fn, args), copy=True)

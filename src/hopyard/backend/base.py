@@ -23,6 +23,7 @@ Rules that every implementation must keep (``backend.testing`` checks them):
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -144,6 +145,20 @@ def check_threads(threads: int) -> int:
             f"threads_per_worker={threads!r} was given, but must be an int >= 1; 1 is the default."
         )
     return threads
+
+
+def check_timeout(value: float | None) -> None:
+    """Refuse a ``unit_timeout`` that is no number of seconds."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < math.inf):
+        raise UsageError(f"unit_timeout={value!r} was given, but must be seconds > 0, or None for no limit.")
+
+
+def common_env(threads: int) -> dict[str, str]:
+    """What the environment of every worker's process has, on whatever machine."""
+    env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    # Sets of strings iterate alike, and cuBLAS sums alike, on every worker and in every run.
+    return env | {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def without_exit(error: BaseException) -> Exception:

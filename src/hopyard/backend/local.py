@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 from hopyard.backend import devices
 from hopyard.backend._engine import Engine
 from hopyard.backend._task import Task
-from hopyard.backend.base import Backend, check_threads, check_worker
+from hopyard.backend.base import Backend, check_threads, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
 from hopyard.errors import UsageError
 
@@ -46,7 +45,7 @@ class LocalBackend(Backend):
         if num_workers is not None:
             _check_count("num_workers", num_workers)
         _check_count("gpus_per_worker", gpus_per_worker)
-        _check_timeout(unit_timeout)
+        check_timeout(unit_timeout)
         self.threads_per_worker = check_threads(threads_per_worker)
         self.unit_timeout = unit_timeout
         self.device, self._envs = _plan(num_workers, device, gpus_per_worker, threads_per_worker)
@@ -118,12 +117,6 @@ def _check_count(name: str, value: int) -> None:
         raise UsageError(f"{name}={value!r} was given, but must be an int >= 1.")
 
 
-def _check_timeout(value: float | None) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (number and 0 < value < math.inf):
-        raise UsageError(f"unit_timeout={value!r} was given, but must be seconds > 0, or None for no limit.")
-
-
 def _plan(
     num_workers: int | None, device: str, gpus_per_worker: int, threads: int
 ) -> tuple[str, list[dict[str, str]]]:
@@ -140,7 +133,5 @@ def _plan(
         visible = devices.assign_gpus(gpus, num_workers, gpus_per_worker)
     else:
         visible = [""] * (num_workers or max(1, devices.usable_cores() // 2))
-    common = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    # Sets of strings iterate alike, and cuBLAS sums alike, on every worker and in every run.
-    common |= {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    common = common_env(threads)
     return "cuda" if gpus else "cpu", [{**common, "CUDA_VISIBLE_DEVICES": ids} for ids in visible]

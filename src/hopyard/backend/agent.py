@@ -1,0 +1,152 @@
+"""On a machine of a cluster: a worker's process, kept for a driver that is elsewhere.
+
+It is the process that ``LocalBackend`` has: started fresh, killed when a task takes too long, with all its output
+caught. The cluster's own process (a Spark executor's Python, a Ray actor) keeps it and passes answers on as they come,
+so that a task which crashes, or takes the memory, costs a worker and not an executor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hopyard.backend._channel import Part
+from hopyard.backend._engine import Engine
+from hopyard.backend._task import Task
+from hopyard.backend.output import Outlet
+from hopyard.errors import UnitTimeoutError, WorkerLostError
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a driver asks of its agents. Travels with every task; equal sites share a process.
+
+    Attributes:
+        driver: a name for the backend's start, new for each: an agent ends the worker of another one.
+        env: environment variables of the worker's process.
+        unit_timeout: seconds that a task may take; None: no limit.
+        paths: the driver's import path, which comes after the machine's own.
+        log_level: of the root logger.
+    """
+
+    driver: str
+    env: Mapping[str, str]
+    unit_timeout: float | None
+    paths: tuple[str, ...]
+    log_level: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a task.
+
+    Attributes:
+        kind: ``"done"``: ``parts`` are the pickled result; ``"failed"``: they are what the worker packed of the
+            exception; ``"lost"`` or ``"timeout"``: ``where`` is the message.
+        parts: bytes of a message.
+        where: which process it was, for messages.
+        lines: (stream, tag, line) of all that the task printed and logged.
+    """
+
+    kind: Literal["done", "failed", "lost", "timeout"]
+    parts: list[bytes] = field(default_factory=list)
+    where: str = ""
+    lines: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+class Agent:
+    """Keeps one worker's process. Only one thread may call it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._outlet = _Kept()
+        known = set(sys.path)
+        sys.path += [path for path in site.paths if path not in known]
+        logging.getLogger().setLevel(site.log_level)
+        self._engine = self._started()
+
+    def run(self, worker: int, name: str, parts: Sequence[Part]) -> Answer:
+        """Run the task of that worker, in a fresh process if the last one ended."""
+        if self._engine.ended:
+            self._engine = self._started()
+        task = _Passed(worker, name, parts)
+        self._engine.submit(0, task)
+        try:
+            kind, answer, where = task.answer.result()
+        except WorkerLostError as error:
+            return Answer("lost", [], str(error), self._outlet.taken())
+        except UnitTimeoutError as error:
+            return Answer("timeout", [], str(error), self._outlet.taken())
+        return Answer(kind, answer, where, self._outlet.taken())
+
+    def close(self) -> None:
+        """End the process."""
+        self._engine.stop()
+
+    def _started(self) -> Engine:
+        return Engine([self.site.env], self.site.unit_timeout, self._outlet)
+
+
+class _Kept(Outlet):
+    """Keeps lines for the driver's outlet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[tuple[str, str, str]] = []
+
+    def emit(self, worker: int, stream: str, tag: str, line: str) -> None:
+        self._lines.append((stream, tag, line))
+
+    def taken(self) -> list[tuple[str, str, str]]:
+        lines, self._lines = self._lines, []
+        return lines
+
+
+class _Passed(Task):
+    """A task that another process pickled, and whose answer it will unpickle."""
+
+    def __init__(self, worker: int, name: str, parts: Sequence[Part]) -> None:
+        self.worker, self.name, self.parts = worker, name, list(parts)
+        self.answer: Future[tuple[Literal["done", "failed"], list[bytes], str]] = Future()
+        self.future = self.answer
+
+    def succeed(self, parts: Sequence[Part]) -> None:
+        self.answer.set_result(("done", [bytes(part) for part in parts], ""))
+
+    def fail(self, parts: Sequence[Part], where: str) -> None:
+        self.answer.set_result(("failed", [bytes(part) for part in parts], where))
+
+
+_agent: Agent | None = None
+_pid = 0
+
+
+def run_here(site: Site, worker: int, name: str, parts: Sequence[Part]) -> Answer:
+    """Run a task by this process's agent, which is made if there is none for that site.
+
+    One process serves all workers whose tasks come here: where several share an executor, each of its
+    processes would otherwise keep one worker's process for each of them.
+    """
+    global _agent, _pid
+    if _agent is not None and (_pid != os.getpid() or _agent.site != site):
+        if _pid == os.getpid():
+            _agent.close()
+        _agent = None
+    if _agent is None:
+        _agent, _pid = Agent(site), os.getpid()
+    return _agent.run(worker, name, parts)
+
+
+def close_here(driver: str) -> None:
+    """End this process's worker if it is that driver's."""
+    global _agent
+    if _agent is not None and _pid == os.getpid() and _agent.site.driver == driver:
+        with contextlib.suppress(Exception):
+            _agent.close()
+        _agent = None

@@ -1,0 +1,222 @@
+"""What backends of clusters share: a queue and a thread per worker; the cluster only carries tasks to agents."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import uuid
+import weakref
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from hopyard.backend._task import Task
+from hopyard.backend.agent import Answer, Site
+from hopyard.backend.base import Backend, check_threads, check_timeout, check_worker, common_env
+from hopyard.backend.output import Listener, Outlet
+from hopyard.errors import UnitTimeoutError, WorkerLostError
+
+
+class Cluster:
+    """What carries tasks: implemented per engine, used by one ``RemoteBackend`` from start to stop.
+
+    ``call`` is called by many threads, one per worker and never two for the same worker.
+    """
+
+    @abstractmethod
+    def start(self) -> None:
+        """Find or start the places of all workers."""
+
+    @abstractmethod
+    def call(self, site: Site, worker: int, task: Task) -> Answer:
+        """Have the agent of that worker run the task; return its answer.
+
+        Raises:
+            WorkerLostError: the place was lost, or none can be had; the next call finds another one.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the workers: calls under way return or raise soon. Called once."""
+
+
+class RemoteBackend(Backend):
+    """Workers of a cluster. Subclasses say how many there are, and make the ``Cluster``."""
+
+    isolated = True
+
+    def __init__(self, threads_per_worker: int, unit_timeout: float | None) -> None:
+        check_timeout(unit_timeout)
+        self.threads_per_worker = check_threads(threads_per_worker)
+        self.unit_timeout = unit_timeout
+        self._outlet = Outlet()
+        self._lock = threading.Lock()
+        self._session: _Session | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    @abstractmethod
+    def _cluster(self) -> Cluster:
+        """A cluster that is not started."""
+
+    @property
+    def running(self) -> bool:
+        return self._session is not None
+
+    def start(self) -> None:
+        """Start the workers that are not running; returns when all answer.
+
+        Raises:
+            UsageError: the cluster cannot be reached, or has too few places.
+            WorkerLostError: a worker ended before it answered; none is left running.
+        """
+        with self._lock:
+            session = self._running()
+        try:
+            answers = [session.submit(number, Task(_answer, ())) for number in range(self.num_workers)]
+            for answer in answers:
+                answer.result()
+        except BaseException:
+            self.stop()
+            raise
+
+    def submit(self, worker: int, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Run ``fn(*args)`` on that worker, which is started if it is not running.
+
+        Raises:
+            UsageError: there is no such worker, or the task cannot be pickled.
+        """
+        check_worker(worker, self.num_workers)
+        task = Task(fn, args)
+        with self._lock:
+            return self._running().submit(worker, task)
+
+    def stop(self) -> None:
+        """End the workers; tasks under way are abandoned. Also happens at exit."""
+        with self._lock:
+            end, self._end, self._session = self._end, lambda: None, None
+        end()
+
+    def on_output(self, listener: Listener | None) -> None:
+        self._outlet.listener = listener
+
+    def _running(self) -> _Session:
+        if self._session is None:
+            cluster = self._cluster()
+            cluster.start()
+            self._session = _Session(
+                cluster, self.num_workers, self._outlet, self.threads_per_worker, self.unit_timeout
+            )
+            # The threads do not know this object, so forgetting it stops the workers.
+            self._end = weakref.finalize(self, self._session.stop)
+        return self._session
+
+
+def _answer() -> None:
+    """The task that shows that a worker is up."""
+
+
+class _Session:
+    """The workers from start to stop."""
+
+    def __init__(
+        self, cluster: Cluster, workers: int, outlet: Outlet, threads: int, unit_timeout: float | None
+    ) -> None:
+        self._cluster = cluster
+        driver, paths = uuid.uuid4().hex, tuple(path for path in sys.path if path)
+        level = logging.getLogger().level
+        site = Site(driver, common_env(threads), unit_timeout, paths, level)
+        self._lines = [_Line(cluster, site, number, outlet) for number in range(workers)]
+
+    def submit(self, worker: int, task: Task) -> Future[Any]:
+        self._lines[worker].add(task)
+        return task.future
+
+    def stop(self) -> None:
+        for line in self._lines:
+            line.close()
+        self._cluster.stop()
+        for line in self._lines:
+            line.join()
+
+
+class _Line:
+    """One worker's tasks, in the order submitted, and the thread that has them run."""
+
+    def __init__(self, cluster: Cluster, site: Site, worker: int, outlet: Outlet) -> None:
+        self._cluster, self._site, self._worker, self._outlet = cluster, site, worker, outlet
+        self._tasks: deque[Task] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._under_way: Task | None = None
+        self._thread = threading.Thread(target=self._serve, name=f"hopyard-worker-{worker}", daemon=True)
+        self._thread.start()
+
+    def add(self, task: Task) -> None:
+        with self._changed:
+            if self._closed:
+                task.future.set_exception(
+                    WorkerLostError(f"Worker {self._worker} had ended; submit the task again.")
+                )
+                return
+            self._tasks.append(task)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Cancel what waits, and give up what is under way."""
+        with self._changed:
+            self._closed = True
+            waiting, self._tasks = list(self._tasks), deque()
+            abandoned, self._under_way = self._under_way, None
+            self._changed.notify()
+        for task in waiting:
+            task.cancel()
+        if abandoned is not None:
+            abandoned.future.set_exception(
+                WorkerLostError(
+                    f"Worker {self._worker} was ended in the middle of a task, because the backend was stopped; "
+                    "submit the task again."
+                )
+            )
+
+    def join(self) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while (task := self._next()) is not None:
+            try:
+                answer = self._cluster.call(self._site, self._worker, task)
+            except WorkerLostError as error:
+                answer = Answer("lost", where=str(error))
+            except Exception as error:  # whatever the engine's client raises: the task was not answered
+                answer = Answer("lost", where=f"Worker {self._worker}: {type(error).__name__}: {error}")
+            with self._changed:
+                is_wanted, self._under_way = self._under_way is task, None
+            if is_wanted:
+                self._settle(task, answer)
+
+    def _next(self) -> Task | None:
+        with self._changed:
+            while True:
+                while not self._tasks and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return None
+                task = self._tasks.popleft()
+                if task.begin():
+                    self._under_way = task
+                    return task
+
+    def _settle(self, task: Task, answer: Answer) -> None:
+        for stream, tag, line in answer.lines:
+            self._outlet.emit(self._worker, stream, tag, line)
+        if answer.kind == "done":
+            task.succeed(answer.parts)
+        elif answer.kind == "failed":
+            task.fail(answer.parts, answer.where)
+        else:
+            kind = UnitTimeoutError if answer.kind == "timeout" else WorkerLostError
+            task.future.set_exception(kind(answer.where))
