@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -102,3 +105,36 @@ def s3_url(s3: S3Server) -> str:
     bucket = f"bucket-{uuid.uuid4().hex[:12]}"
     s3.request("PUT", f"/{bucket}")
     return f"s3://{bucket}/some/prefix"
+
+
+@pytest.fixture(scope="session")
+def spark_if_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object | None]:
+    """A session on a cluster of two executor processes with one slot each; None without Java or PySpark."""
+    if shutil.which("java") is None or importlib.util.find_spec("pyspark") is None:
+        yield None
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark of pandas
+        from pyspark.sql import SparkSession
+
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        session = (
+            SparkSession.builder.master("local-cluster[2,1,1024]")
+            .appName("hopyard-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .getOrCreate()
+        )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(spark_if_there: Any, needs: Callable[[object, str], None]) -> Any:
+    """A Spark session with two separate executors; see ``spark_if_there``."""
+    needs(spark_if_there, "Spark (Java 17 or newer, and the package pyspark)")
+    return spark_if_there
