@@ -23,6 +23,10 @@ settings.register_profile("hopyard", deadline=None, derandomize=True, print_blob
 settings.load_profile("hopyard")
 
 
+# What the suite starts, hundreds of times, is compiled once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background so, and all that the suite starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
