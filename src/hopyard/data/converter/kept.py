@@ -1,0 +1,175 @@
+"""The directories that converters write: begun by any number of processes, finished by one, deleted whole.
+
+A directory is ``converter-<digest>``; the digest is of the rows' plan and the parameters. Every attempt to fill it
+writes files of its own names. The marker is written last, and only if there is none yet: it lists the files of
+the attempt that won. What it does not list is never read, so a killed attempt leaves nothing that is
+believed, and the loser of two at once removes what it wrote and takes the winner's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
+from hopyard.storage import open_store
+from hopyard.storage.base import Store
+from hopyard.storage.format import check_format, format_header
+from hopyard.storage.temporary import is_alive, machine
+
+MARKER = "_hopyard_converter.json"
+FORMAT_KIND = "converter"
+_PREFIX = "part-"
+_WAIT_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+_log = logging.getLogger("hopyard")
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A file of a converter: its name in the directory, bytes and rows."""
+
+    name: str
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What says that a directory is a converter's, and is finished.
+
+    Attributes:
+        directory: its own name, so that a copied marker makes no other directory a converter's.
+        parameters: that the rows were converted with.
+        files: in the order of their rows.
+    """
+
+    directory: str
+    parameters: dict[str, Any]
+    files: tuple[KeptFile, ...]
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"format": format_header(FORMAT_KIND), **asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def read(cls, store: Store) -> Marker | None:
+        """A directory's marker, or None if it has none.
+
+        Raises:
+            CorruptError: it is not what was written.
+            FormatError: written by a newer version of Hopyard.
+        """
+        try:
+            content = store.get(MARKER)
+        except NotFoundError:
+            return None
+        where = f"{store.url}/{MARKER}"
+        try:
+            fields = json.loads(content)
+            check_format(fields["format"], FORMAT_KIND, where=where)
+            files = tuple(KeptFile(**each) for each in fields["files"])
+            return cls(fields["directory"], fields["parameters"], files)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(
+                f"{where} is not a converter's marker ({error!r}). Delete {store.url} and convert the data again."
+            ) from error
+
+
+def new_attempt() -> str:
+    """What the names of the files of one attempt begin with."""
+    return f"{_PREFIX}{machine()}-{os.getpid()}-{os.urandom(6).hex()}"
+
+
+def finish(store: Store, attempt: str, marker: Marker) -> Marker:
+    """Publish what an attempt wrote, unless another was faster. Returns the marker that counts.
+
+    Raises:
+        StorageError: files that executors have written are not to be seen here.
+    """
+    wait_for_files(store, marker.files)
+    won = store.put_new(MARKER, marker.to_bytes())
+    winner = marker if won else Marker.read(store)
+    if winner is None:
+        raise StorageError(
+            f"{store.url} was deleted while it was filled. Convert the data again, and delete only what nobody fills."
+        )
+    _remove_leftovers(store, {file.name for file in winner.files}, attempt)
+    return winner
+
+
+def abandon(store: Store, attempt: str) -> None:
+    """Remove what an attempt has written, after it failed."""
+    with contextlib.suppress(StorageError):
+        _remove_leftovers(store, set(), attempt)
+
+
+def wait_for_files(store: Store, files: Sequence[KeptFile], seconds: float = _WAIT_SECONDS) -> None:
+    """Return once all files are to be seen here: network file systems may take a moment.
+
+    Raises:
+        StorageError: some are not after so long; names them.
+    """
+    end = time.monotonic() + seconds
+    while missing := [file.name for file in files if store.size(file.name) != file.size]:
+        if time.monotonic() > end:
+            raise StorageError(
+                f"Executors have written {len(files)} files into {store.url}, but {len(missing)} of them are not there "
+                f"for this machine: {', '.join(missing[:3])}. The parent directory must be one that all machines "
+                "share, as file:///dbfs/..., /Volumes/..., a network mount or a bucket."
+            )
+        threading.Event().wait(_LOOK_SECONDS)
+
+
+def _remove_leftovers(store: Store, listed: set[str], attempt: str) -> None:
+    """Files that this attempt wrote in vain, and those of attempts whose processes are provably gone."""
+    for entry in list(store.list()):
+        if entry.name in listed or not entry.name.startswith(_PREFIX) or "/" in entry.name:
+            continue
+        fields = entry.name.removeprefix(_PREFIX).split("-")
+        dead = len(fields) > 2 and fields[0] == machine() and fields[1].isdigit()
+        if entry.name.startswith(attempt) or (dead and not is_alive(int(fields[1]))):
+            store.delete(entry.name)
+
+
+def delete_directory(url: str) -> None:
+    """Remove a converter's directory: the marker first, then its files, then what is empty. Gone already is fine.
+
+    Raises:
+        UsageError: it is no converter's directory, by its marker.
+    """
+    store = open_store(url)
+    name = url.rstrip("/").rpartition("/")[2]
+    marker = Marker.read(store)
+    names = [entry.name for entry in store.list()]
+    if marker is None and not names:
+        return
+    if marker is None or marker.directory != name:
+        raise UsageError(
+            f"{url} is not deleted: it has no {MARKER} that says it is a converter's directory. If its files are not "
+            "needed, delete them yourself."
+        )
+    store.delete(MARKER)
+    for each in names:
+        if each.startswith(_PREFIX) and "/" not in each:
+            store.delete(each)
+    directory = store.path(MARKER)
+    if directory is not None:
+        _remove_empty(directory.parent)
+
+
+def _remove_empty(directory: Path) -> None:
+    """Remove the directory unless it holds what no converter wrote."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return
+    except OSError:
+        _log.warning("%s is kept, because it holds files that no converter has written.", directory)
