@@ -14,9 +14,10 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from hopyard.backend._process import Launch
 from hopyard.backend._slot import NEVER, Slot
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
@@ -28,7 +29,7 @@ GRACE = 0.5  # seconds that a busy worker has to notice the end of its channel, 
 class Engine:
     """The running workers of one backend, from start to stop."""
 
-    def __init__(self, envs: Sequence[Mapping[str, str]], unit_timeout: float | None, outlet: Outlet) -> None:
+    def __init__(self, launches: Sequence[Launch], unit_timeout: float | None, outlet: Outlet) -> None:
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = os.pipe()
@@ -39,7 +40,8 @@ class Engine:
         self._lock = threading.Lock()
         self._stopping = self._ended = False
         self._slots = [
-            Slot(number, env, unit_timeout, outlet, self._selector) for number, env in enumerate(envs)
+            Slot(number, launch, unit_timeout, outlet, self._selector)
+            for number, launch in enumerate(launches)
         ]
         self._thread = threading.Thread(target=self._run, name="hopyard-local-backend", daemon=True)
         self._thread.start()

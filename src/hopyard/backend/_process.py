@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import IO
 
 from hopyard.backend._channel import Channel, Kind, dumps
@@ -32,6 +32,21 @@ HINTS = {
     signal.SIGABRT: "SIGABRT is native code that gave up; its reason is in the last lines.",
     signal.SIGBUS: "SIGBUS often means that a mapped file was truncated, or that /dev/shm is full.",
 }
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a worker's process is started with.
+
+    Attributes:
+        env: environment variables, over those of this process.
+        paths: what its import path has after this process's own.
+        log_level: of its root logger; None: as this process's is at that moment.
+    """
+
+    env: Mapping[str, str]
+    paths: tuple[str, ...] = ()
+    log_level: int | None = None
 
 
 class Stream:
@@ -69,7 +84,7 @@ class WorkerProcess:
     That thread also starts it, because Linux kills the worker when the *thread* that started it ends.
     """
 
-    def __init__(self, number: int, env: Mapping[str, str], outlet: Outlet) -> None:
+    def __init__(self, number: int, launch: Launch, outlet: Outlet) -> None:
         self.number = number
         self.lines = kept_lines()
         self._outlet = outlet
@@ -77,7 +92,7 @@ class WorkerProcess:
         with contextlib.ExitStack() as on_error:
             on_error.callback(ours.close)
             with theirs:
-                self.popen = _start(theirs.fileno(), env)
+                self.popen = _start(theirs.fileno(), launch)
             on_error.pop_all()
         ours.setblocking(False)
         self.channel = Channel(ours)
@@ -87,7 +102,8 @@ class WorkerProcess:
         self.exit_descriptor = _exit_descriptor(self.popen.pid)
         # Read when the worker is up; the pipe holds it until then.
         with contextlib.suppress(OSError):  # it is dead already, which its exit will report
-            self.channel.send(Kind.HELLO, dumps({"log_level": logging.getLogger().level}, copy=True))
+            level = logging.getLogger().level if launch.log_level is None else launch.log_level
+            self.channel.send(Kind.HELLO, dumps({"log_level": level}, copy=True))
 
     def show(self, stream: Stream, *, end_of_task: bool = False) -> None:
         """Pass on what the stream has, and remember it for evidence."""
@@ -116,8 +132,9 @@ class WorkerProcess:
         return "Its last lines:\n  " + "\n  ".join(self.lines)
 
 
-def _start(descriptor: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    paths = [str(path) or str(Path.cwd()) for path in sys.path]
+def _start(descriptor: int, launch: Launch) -> subprocess.Popen[bytes]:
+    paths = import_path()
+    paths += [path for path in launch.paths if path not in paths]
     return subprocess.Popen(
         [sys.executable, "-c", BOOTSTRAP, str(descriptor), *paths],
         stdin=subprocess.DEVNULL,
@@ -125,8 +142,13 @@ def _start(descriptor: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         bufsize=0,
         pass_fds=[descriptor],
-        env={**os.environ, **env},
+        env={**os.environ, **launch.env},
     )
+
+
+def import_path() -> list[str]:
+    """Where this process finds modules, so that a process with another working directory finds them too."""
+    return [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - entries may be anything
 
 
 def _exit_descriptor(pid: int) -> int | None:

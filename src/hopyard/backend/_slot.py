@@ -14,11 +14,10 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
 
 from hopyard.backend._channel import Kind, Part
-from hopyard.backend._process import Stream, WorkerProcess, how_it_ended
+from hopyard.backend._process import Launch, Stream, WorkerProcess, how_it_ended
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
 from hopyard.errors import UnitTimeoutError, WorkerError, WorkerLostError
@@ -32,7 +31,7 @@ class Slot:
     def __init__(
         self,
         number: int,
-        env: Mapping[str, str],
+        launch: Launch,
         unit_timeout: float | None,
         outlet: Outlet,
         selector: selectors.BaseSelector,
@@ -40,7 +39,7 @@ class Slot:
         self.deadline = NEVER
         self.process: WorkerProcess | None = None
         self._number = number
-        self._env = env
+        self._launch = launch
         self._unit_timeout = unit_timeout
         self._outlet = outlet
         self._selector = selector
@@ -99,8 +98,12 @@ class Slot:
 
     def _place(self) -> str:
         assert self.process is not None
-        number = self._number if self._task is None or self._task.worker is None else self._task.worker
-        return f"worker {number} (pid {self.process.popen.pid})"
+        return f"worker {self._name()} (pid {self.process.popen.pid})"
+
+    def _name(self) -> int:
+        """The number that messages call this worker by: an agent's has those of its tasks."""
+        task = self._task or (self._waiting[0] if self._waiting else None)
+        return self._number if task is None or task.worker is None else task.worker
 
     def _advance(self) -> None:
         """Do what can be done next: refuse, start a process, or start a task."""
@@ -115,10 +118,10 @@ class Slot:
 
     def _start_process(self) -> None:
         try:
-            self.process = process = WorkerProcess(self._number, self._env, self._outlet)
+            self.process = process = WorkerProcess(self._number, self._launch, self._outlet)
         except OSError as error:
             self._fail_to_start(
-                f"Worker {self._number} could not be started: {error}. Every worker is a process of its own; "
+                f"Worker {self._name()} could not be started: {error}. Every worker is a process of its own; "
                 "see the limits on processes, open files and memory, or use fewer workers."
             )
             return

@@ -1,16 +1,13 @@
 """On a machine of a cluster: a worker's process, kept for a driver that is elsewhere.
 
 It is the process that ``LocalBackend`` has: started fresh, killed when a task takes too long, with all its output
-caught. The cluster's own process (a Spark executor's Python, a Ray actor) keeps it and passes answers on as they come,
-so that a task which crashes, or takes the memory, costs a worker and not an executor.
+caught. The cluster's own process (a Spark executor's Python, a Ray actor) keeps it and gives the driver one answer
+per task, so that a task which crashes, or takes the memory, costs a worker and not an executor.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,6 +15,7 @@ from typing import Literal
 
 from hopyard.backend._channel import Part
 from hopyard.backend._engine import Engine
+from hopyard.backend._process import Launch
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
 from hopyard.errors import UnitTimeoutError, WorkerLostError
@@ -32,7 +30,7 @@ class Site:
         env: environment variables of the worker's process.
         unit_timeout: seconds that a task may take; None: no limit.
         paths: the driver's import path, which comes after the machine's own.
-        log_level: of the root logger.
+        log_level: of the worker's root logger.
     """
 
     driver: str
@@ -49,13 +47,13 @@ class Answer:
     Attributes:
         kind: ``"done"``: ``parts`` are the pickled result; ``"failed"``: they are what the worker packed of the
             exception; ``"lost"`` or ``"timeout"``: ``where`` is the message.
-        parts: bytes of a message.
+        parts: a message's bytes, in memory that the arrays of a result may then use and write to.
         where: which process it was, for messages.
         lines: (stream, tag, line) of all that the task printed and logged.
     """
 
     kind: Literal["done", "failed", "lost", "timeout"]
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     where: str = ""
     lines: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -66,9 +64,6 @@ class Agent:
     def __init__(self, site: Site) -> None:
         self.site = site
         self._outlet = _Kept()
-        known = set(sys.path)
-        sys.path += [path for path in site.paths if path not in known]
-        logging.getLogger().setLevel(site.log_level)
         self._engine = self._started()
 
     def run(self, worker: int, name: str, parts: Sequence[Part]) -> Answer:
@@ -78,19 +73,21 @@ class Agent:
         task = _Passed(worker, name, parts)
         self._engine.submit(0, task)
         try:
-            kind, answer, where = task.answer.result()
+            answer = task.future.result()
         except WorkerLostError as error:
-            return Answer("lost", [], str(error), self._outlet.taken())
+            answer = Answer("lost", where=str(error))
         except UnitTimeoutError as error:
-            return Answer("timeout", [], str(error), self._outlet.taken())
-        return Answer(kind, answer, where, self._outlet.taken())
+            answer = Answer("timeout", where=str(error))
+        answer.lines.extend(self._outlet.taken())
+        return answer
 
     def close(self) -> None:
         """End the process."""
         self._engine.stop()
 
     def _started(self) -> Engine:
-        return Engine([self.site.env], self.site.unit_timeout, self._outlet)
+        launch = Launch(self.site.env, self.site.paths, self.site.log_level)
+        return Engine([launch], self.site.unit_timeout, self._outlet)
 
 
 class _Kept(Outlet):
@@ -109,18 +106,17 @@ class _Kept(Outlet):
 
 
 class _Passed(Task):
-    """A task that another process pickled, and whose answer it will unpickle."""
+    """A task that the driver pickled, and whose answer the driver will unpickle."""
 
     def __init__(self, worker: int, name: str, parts: Sequence[Part]) -> None:
         self.worker, self.name, self.parts = worker, name, list(parts)
-        self.answer: Future[tuple[Literal["done", "failed"], list[bytes], str]] = Future()
-        self.future = self.answer
+        self.future: Future[Answer] = Future()
 
     def succeed(self, parts: Sequence[Part]) -> None:
-        self.answer.set_result(("done", [bytes(part) for part in parts], ""))
+        self.future.set_result(Answer("done", list(parts)))
 
     def fail(self, parts: Sequence[Part], where: str) -> None:
-        self.answer.set_result(("failed", [bytes(part) for part in parts], where))
+        self.future.set_result(Answer("failed", list(parts), where))
 
 
 _agent: Agent | None = None
@@ -134,11 +130,9 @@ def run_here(site: Site, worker: int, name: str, parts: Sequence[Part]) -> Answe
     processes would otherwise keep one worker's process for each of them.
     """
     global _agent, _pid
-    if _agent is not None and (_pid != os.getpid() or _agent.site != site):
-        if _pid == os.getpid():
-            _agent.close()
-        _agent = None
-    if _agent is None:
+    if _agent is None or _pid != os.getpid() or _agent.site != site:
+        if _agent is not None:
+            _agent.close()  # in a fork of the process that made it: nothing
         _agent, _pid = Agent(site), os.getpid()
     return _agent.run(worker, name, parts)
 
@@ -146,7 +140,6 @@ def run_here(site: Site, worker: int, name: str, parts: Sequence[Part]) -> Answe
 def close_here(driver: str) -> None:
     """End this process's worker if it is that driver's."""
     global _agent
-    if _agent is not None and _pid == os.getpid() and _agent.site.driver == driver:
-        with contextlib.suppress(Exception):
-            _agent.close()
+    if _agent is not None and _agent.site.driver == driver:
+        _agent.close()
         _agent = None

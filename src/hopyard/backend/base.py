@@ -147,11 +147,17 @@ def check_threads(threads: int) -> int:
     return threads
 
 
-def check_timeout(value: float | None) -> None:
-    """Refuse a ``unit_timeout`` that is no number of seconds."""
+def check_count(name: str, value: int) -> None:
+    """Refuse what is no number of things, of which there must be one at least."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name}={value!r} was given, but must be an int >= 1.")
+
+
+def check_timeout(value: float | None, name: str = "unit_timeout") -> None:
+    """Refuse a time limit that is no number of seconds."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (number and 0 < value < math.inf):
-        raise UsageError(f"unit_timeout={value!r} was given, but must be seconds > 0, or None for no limit.")
+        raise UsageError(f"{name}={value!r} was given, but must be seconds > 0, or None for no limit.")
 
 
 def common_env(threads: int) -> dict[str, str]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from hopyard.backend import devices
 from hopyard.backend._engine import Engine
+from hopyard.backend._process import Launch
 from hopyard.backend._task import Task
-from hopyard.backend.base import Backend, check_threads, check_timeout, check_worker, common_env
+from hopyard.backend.base import Backend, check_count, check_threads, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
 from hopyard.errors import UsageError
 
@@ -43,8 +44,8 @@ class LocalBackend(Backend):
         unit_timeout: float | None = None,
     ) -> None:
         if num_workers is not None:
-            _check_count("num_workers", num_workers)
-        _check_count("gpus_per_worker", gpus_per_worker)
+            check_count("num_workers", num_workers)
+        check_count("gpus_per_worker", gpus_per_worker)
         check_timeout(unit_timeout)
         self.threads_per_worker = check_threads(threads_per_worker)
         self.unit_timeout = unit_timeout
@@ -100,7 +101,7 @@ class LocalBackend(Backend):
 
     def _running(self) -> Engine:
         if self._engine is None or self._engine.ended:
-            self._engine = Engine(self._envs, self.unit_timeout, self._outlet)
+            self._engine = Engine([Launch(env) for env in self._envs], self.unit_timeout, self._outlet)
             # The engine's thread does not know this object, so forgetting it stops the workers.
             self._end = weakref.finalize(self, self._engine.stop)
         return self._engine
@@ -110,11 +111,6 @@ class LocalBackend(Backend):
             f"LocalBackend(num_workers={self.num_workers}, device={self.device!r}, "
             f"threads_per_worker={self.threads_per_worker}, unit_timeout={self.unit_timeout})"
         )
-
-
-def _check_count(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name}={value!r} was given, but must be an int >= 1.")
 
 
 def _plan(

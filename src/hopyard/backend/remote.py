@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
-import sys
+import os
 import threading
 import uuid
 import weakref
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
 from hopyard.backend.agent import Answer, Site
 from hopyard.backend.base import Backend, check_threads, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
-from hopyard.errors import UnitTimeoutError, WorkerLostError
+from hopyard.errors import UnitTimeoutError, UsageError, WorkerError, WorkerLostError
+
+logger = logging.getLogger(__name__)
 
 
-class Cluster:
+class Cluster(ABC):
     """What carries tasks: implemented per engine, used by one ``RemoteBackend`` from start to stop.
 
     ``call`` is called by many threads, one per worker and never two for the same worker.
@@ -28,7 +32,11 @@ class Cluster:
 
     @abstractmethod
     def start(self) -> None:
-        """Find or start the places of all workers."""
+        """Find or begin to start the places of all workers. Where it raises, it leaves nothing behind.
+
+        Raises:
+            UsageError: the cluster cannot be reached, or has too few places.
+        """
 
     @abstractmethod
     def call(self, site: Site, worker: int, task: Task) -> Answer:
@@ -36,6 +44,7 @@ class Cluster:
 
         Raises:
             WorkerLostError: the place was lost, or none can be had; the next call finds another one.
+            WorkerMismatchError: the place cannot run tasks.
         """
 
     @abstractmethod
@@ -52,7 +61,7 @@ class RemoteBackend(Backend):
         check_timeout(unit_timeout)
         self.threads_per_worker = check_threads(threads_per_worker)
         self.unit_timeout = unit_timeout
-        self._outlet = Outlet()
+        self._outlet = _OneByOne()
         self._lock = threading.Lock()
         self._session: _Session | None = None
         self._end: Callable[[], object] = lambda: None
@@ -71,13 +80,15 @@ class RemoteBackend(Backend):
         Raises:
             UsageError: the cluster cannot be reached, or has too few places.
             WorkerLostError: a worker ended before it answered; none is left running.
+            WorkerMismatchError: a worker cannot run tasks; none is left running.
         """
-        with self._lock:
-            session = self._running()
+        tasks = [Task(_answer, ()) for _ in range(self.num_workers)]
         try:
-            answers = [session.submit(number, Task(_answer, ())) for number in range(self.num_workers)]
-            for answer in answers:
-                answer.result()
+            with self._lock:
+                for number, task in enumerate(tasks):
+                    self._running().submit(number, task)
+            for task in tasks:
+                task.future.result()
         except BaseException:
             self.stop()
             raise
@@ -86,12 +97,14 @@ class RemoteBackend(Backend):
         """Run ``fn(*args)`` on that worker, which is started if it is not running.
 
         Raises:
-            UsageError: there is no such worker, or the task cannot be pickled.
+            UsageError: there is no such worker, or the task cannot be pickled; the cluster cannot be reached, or
+                has too few places.
         """
         check_worker(worker, self.num_workers)
         task = Task(fn, args)
         with self._lock:
-            return self._running().submit(worker, task)
+            self._running().submit(worker, task)
+        return task.future
 
     def stop(self) -> None:
         """End the workers; tasks under way are abandoned. Also happens at exit."""
@@ -118,23 +131,46 @@ def _answer() -> None:
     """The task that shows that a worker is up."""
 
 
+class _OneByOne(Outlet):
+    """Takes the lines of one worker at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def emit(self, worker: int, stream: str, tag: str, line: str) -> None:
+        with self._lock:
+            super().emit(worker, stream, tag, line)
+
+
 class _Session:
     """The workers from start to stop."""
 
     def __init__(
         self, cluster: Cluster, workers: int, outlet: Outlet, threads: int, unit_timeout: float | None
     ) -> None:
-        self._cluster = cluster
-        driver, paths = uuid.uuid4().hex, tuple(path for path in sys.path if path)
+        self._cluster, self._pid, self._stopped = cluster, os.getpid(), False
         level = logging.getLogger().level
-        site = Site(driver, common_env(threads), unit_timeout, paths, level)
+        site = Site(uuid.uuid4().hex, common_env(threads), unit_timeout, tuple(import_path()), level)
         self._lines = [_Line(cluster, site, number, outlet) for number in range(workers)]
+        # Finalizers would run at exit too, but maybe after the engine's own end, which this must come before: what
+        # was registered last runs first, and the engine is imported by now.
+        atexit.register(self.stop)
 
-    def submit(self, worker: int, task: Task) -> Future[Any]:
+    def submit(self, worker: int, task: Task) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "This process was forked from the one that started the backend, and cannot use its connection to "
+                "the cluster; make a backend of its own here, after the fork."
+            )
         self._lines[worker].add(task)
-        return task.future
 
     def stop(self) -> None:
+        """End the workers. In a fork of the driver, whose workers they are not, nothing happens."""
+        atexit.unregister(self.stop)
+        if os.getpid() != self._pid or self._stopped:
+            return
+        self._stopped = True
         for line in self._lines:
             line.close()
         self._cluster.stop()
@@ -156,13 +192,11 @@ class _Line:
 
     def add(self, task: Task) -> None:
         with self._changed:
-            if self._closed:
-                task.future.set_exception(
-                    WorkerLostError(f"Worker {self._worker} had ended; submit the task again.")
-                )
+            if not self._closed:
+                self._tasks.append(task)
+                self._changed.notify()
                 return
-            self._tasks.append(task)
-            self._changed.notify()
+        task.future.set_exception(WorkerLostError(f"Worker {self._worker} had ended; submit the task again."))
 
     def close(self) -> None:
         """Cancel what waits, and give up what is under way."""
@@ -176,8 +210,8 @@ class _Line:
         if abandoned is not None:
             abandoned.future.set_exception(
                 WorkerLostError(
-                    f"Worker {self._worker} was ended in the middle of a task, because the backend was stopped; "
-                    "submit the task again."
+                    f"Worker {self._worker} was ended in the middle of the task {abandoned.name!r}, because the "
+                    "backend was stopped; submit the task again."
                 )
             )
 
@@ -188,15 +222,21 @@ class _Line:
     def _serve(self) -> None:
         while (task := self._next()) is not None:
             try:
-                answer = self._cluster.call(self._site, self._worker, task)
-            except WorkerLostError as error:
-                answer = Answer("lost", where=str(error))
+                answer: Answer | WorkerError = self._cluster.call(self._site, self._worker, task)
+            except WorkerError as error:
+                answer = error
             except Exception as error:  # whatever the engine's client raises: the task was not answered
-                answer = Answer("lost", where=f"Worker {self._worker}: {type(error).__name__}: {error}")
+                answer = WorkerLostError(
+                    f"Worker {self._worker} did not answer for the task {task.name!r}: "
+                    f"{type(error).__name__}: {error}"
+                )
             with self._changed:
                 is_wanted, self._under_way = self._under_way is task, None
             if is_wanted:
-                self._settle(task, answer)
+                try:
+                    self._settle(task, answer)
+                except BaseException:  # of a callback of the future: the tasks that follow are not its own
+                    logger.exception("a callback of the task %r of worker %d failed", task.name, self._worker)
 
     def _next(self) -> Task | None:
         with self._changed:
@@ -210,7 +250,10 @@ class _Line:
                     self._under_way = task
                     return task
 
-    def _settle(self, task: Task, answer: Answer) -> None:
+    def _settle(self, task: Task, answer: Answer | WorkerError) -> None:
+        if isinstance(answer, WorkerError):
+            task.future.set_exception(answer)
+            return
         for stream, tag, line in answer.lines:
             self._outlet.emit(self._worker, stream, tag, line)
         if answer.kind == "done":
