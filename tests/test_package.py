@@ -187,7 +187,6 @@ def test_a_missing_service_skips_at_home_and_fails_in_ci(
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("hopyard.backend", "SparkBackend"),
         ("hopyard.storage", "HDFSStore"),
     ],
 )

@@ -230,7 +230,6 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
 
 
 _LATER = {
-    "hopyard.backend": ("RayBackend", "SparkBackend"),
     "hopyard.storage": ("HDFSStore",),
 }
 

@@ -15,6 +15,9 @@ class Task:
     """``fn(*args)``, pickled when it is made: later changes of the arguments do not reach it.
 
     Attributes:
+        name: the function's, for messages.
+        label: what a cluster's own display calls the task: the ``label`` of the first argument that has one, else
+            the name.
         worker: the number that messages call its worker by; None: that of its place.
 
     Raises:
@@ -23,6 +26,8 @@ class Task:
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
+        labels = (getattr(arg, "label", None) for arg in args)
+        self.label: str = next((label for label in labels if isinstance(label, str)), self.name)
         self.worker: int | None = None
         self.future: Future[Any] = Future()
         try:

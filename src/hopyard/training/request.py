@@ -53,6 +53,13 @@ class UnitRequest:
     carried: tuple[tuple[dict[str, Any], ...], ...] = ()
     log_tail: str = ""
 
+    @property
+    def label(self) -> str:
+        """What displays call the unit: ``trial 3, epoch 2, partition 5 (train)``, epochs counted from 1 as in tables
+        of progress."""
+        trials = ("trial " if len(self.trials) == 1 else "trials ") + ", ".join(map(str, self.trials))
+        return f"{trials}, epoch {self.epoch + 1}, partition {self.partition} ({self.phase})"
+
 
 @dataclass(frozen=True)
 class UnitResult:
