@@ -163,6 +163,19 @@ def test_a_full_disk_pauses_the_run_with_a_message_and_the_outcome_is_the_same(
     ]
 
 
+def test_nothing_begins_between_a_full_disk_and_the_pause(game: Any) -> None:
+    told: list[int] = []
+
+    def no_space(request: Any) -> None:
+        told.append(len(run.messages))
+        if len(told) == 1:
+            raise StorageFullError("the disk is full: 0 bytes free in /data.")
+
+    run = game(MemoryStore(), InlineBackend(), options=Options(retry_seconds=0.01), behaviour=no_space)
+    run.play()
+    assert told[:2] == [0, 1]
+
+
 def test_an_observer_that_raises_is_shown_once_and_costs_nothing(game: Any, result_of: Any) -> None:
     expected = result_of(game(MemoryStore(), InlineBackend()).play())
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.hopper import control
 from hopyard.hopper.history import broken_rules
 from hopyard.hopper.retention import Retention
 from hopyard.hopper.state import Best, Progress, RunState, TrialState
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef
+from hopyard.search import FullLength, ListPoints, Searcher
 from hopyard.storage import LocalStore, MemoryStore, Store
 
 
@@ -237,3 +240,68 @@ def test_a_kept_trial_that_trains_on_is_counted_once_among_the_best() -> None:
     end(1, 0.35)
     files.retention.delete(files.record, lambda trial: False)
     assert {"00000/state-0", "00001/state-1"} <= set(files.there())
+
+
+@pytest.fixture
+def in_turn(game: Any) -> Any:
+    """Runs of three trials, one after the other: the second is the best, the first the worst."""
+
+    def make(store: Store, **arguments: Any) -> Any:
+        def searcher() -> Searcher:
+            points = ListPoints([{"x": x} for x in (200.0, 0.0, 100.0)])
+            return FullLength(points, 3, 3, max_concurrent=1)
+
+        arguments = {"num_models": 3, "num_epochs": 1, "make_searcher": searcher, **arguments}
+        return game(store, InlineBackend(), **arguments)
+
+    return make
+
+
+def test_states_that_an_extension_needs_again_survive_another_way_to_keep_them(
+    in_turn: Any, result_of: Any
+) -> None:
+    expected = in_turn(MemoryStore())
+    expected.play()
+    expected.num_epochs = 2
+    run = in_turn(MemoryStore(), options=Options(keep="all"))
+    run.play()
+    run.num_epochs, run.options = 2, Options(keep="best")
+    assert result_of(run.play()) == result_of(expected.play())
+
+
+def test_a_state_that_may_go_is_kept_if_the_run_is_extended_before_it_does(
+    in_turn: Any, result_of: Any
+) -> None:
+    class Watched(MemoryStore):
+        """Counts how often somebody has looked for commands."""
+
+        looks = 0
+
+        def list(self, prefix: str = "") -> Any:
+            if "control" in prefix:
+                type(self).looks += 1
+            return super().list(prefix)
+
+    asked = False
+
+    def extend(request: Any) -> None:
+        """In the third trial's first unit: the first one's state goes once another segment is written."""
+        nonlocal asked
+        if request.trial == 2 and not asked:
+            asked = True
+            control.request(run.store, {"do": "extend", "num_models": None, "num_epochs": 2})
+            seen = Watched.looks
+            while Watched.looks < seen + 3:  # then the command is in the queue, before this unit's end
+                pause.wait(0.005)
+
+    def flush(state: RunState, record: Any) -> None:
+        if record["r"] == "extend":
+            run.flush()
+
+    pause = threading.Event()
+    expected = in_turn(MemoryStore())
+    expected.play()
+    expected.num_epochs = 2
+    options = Options(keep="best", control_seconds=0.005)
+    run = in_turn(Watched(), options=options, behaviour=extend, on_record=flush)
+    assert result_of(run.play()) == result_of(expected.play())

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hopyard.backend import Backend
 from hopyard.errors import (
@@ -165,14 +165,16 @@ class Hopper:
             {"r": "session", "offset": offset, "workers": workers, "backend": self._backend.name}
             | whereabouts
         )
-        self._journal.flush()  # the fence: nobody else commits from here on, so that sweeping harms nobody
-        self._retention.sweep()
         known = [trial.number for trial in self._state.trials.values() if trial.running]
         self._scheduler.pause()
         for number in known:
             self._add(self._state.trials[number])
         for record in pending:
             self._commit(record)
+        # The fence: nobody else commits from here on, so that sweeping harms nobody. An extension comes before it, or
+        # what only it needs would be swept away.
+        self._journal.flush()
+        self._retention.sweep()
         for number, command in self._watcher.waiting(self._state.controls):
             self._obey(number, command, waited=True)
         for trial in [trial for trial in self._state.trials.values() if trial.running and trial.stop_asked]:
@@ -295,6 +297,8 @@ class Hopper:
                 return () if record["source"] is None else (record["n"],)
             case "unit":
                 return tuple(record["t"])
+            case "extend":
+                return [trial.number for trial in self._state.trials.values() if trial.running]
         return ()
 
     def _tell_scheduler(self, record: Record) -> None:
@@ -336,10 +340,11 @@ class Hopper:
 
     def _pause_for_space(self, unit: Unit, error: StorageFullError) -> None:
         self._roll_back([unit.pack], str(error))
-        self._start(self._scheduler.returned(unit.pack, self._position(unit.pack)))
-        if self._scheduler.paused:
+        was_paused = self._scheduler.paused
+        self._scheduler.pause()  # first, or the worker would begin what ends in the same way
+        self._scheduler.returned(unit.pack, self._position(unit.pack))
+        if was_paused:
             return
-        self._scheduler.pause()
         self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
         self._timer.daemon = True
         self._timer.start()
@@ -422,18 +427,6 @@ class Hopper:
 
     # What users ask for -------------------------------------------------------------------
 
-    def extend(
-        self, num_models: int | None, num_epochs: int, settings: Mapping[str, Any], **more: Any
-    ) -> None:
-        """Give the run a larger budget, between units. ``settings``: what the run's are then.
-
-        Raises:
-            SettingsError: this search cannot be extended that way; nothing has changed.
-        """
-        self._decisions.check_extension(num_models, num_epochs)
-        budget = {"num_models": num_models, "num_epochs": num_epochs}
-        self._commit({"r": "extend", **budget, "settings": dict(settings), **more})
-
     def _obey(self, number: int, command: Command, waited: bool = False) -> None:
         """Carry out a command, once. ``waited``: it was given before this driver began; what it said of the
         driver is void."""
@@ -471,11 +464,13 @@ class Hopper:
                 command, settings.get("num_models"), self._state.num_epochs
             )
             check_states_are_kept(self._store, self._state, num_epochs)
-            if "num_models" in settings:
-                settings = settings | {"num_models": num_models}
-            self.extend(num_models, num_epochs, settings | {"num_epochs": num_epochs}, c=number)
+            self._decisions.check_extension(num_models, num_epochs)
         except SettingsError as error:
             self._refuse(number, command, str(error))
+            return
+        budget = {"num_models": num_models, "num_epochs": num_epochs}
+        settings = settings | {name: total for name, total in budget.items() if name in settings}
+        self._commit({"r": "extend", **budget, "settings": settings, "c": number})
 
     def _refusal(self, command: Command, waited: bool) -> str | None:
         """Why a command other than ``extend`` cannot be obeyed, if so."""
