@@ -1,0 +1,94 @@
+"""A search on Spark's executors gives what it gives inline, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopyard.backend import SparkBackend
+from hopyard.hopper.journal import read_records
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def deadly_estimator(folder: Path, generation: int) -> Any:
+    """Of models as in conftest.py, one of which once kills an ancestor of its worker's process in the middle of a unit.
+
+    Args:
+        generation: 1: the executor's Python, which keeps the process; 3: the executor, parent of Python's daemon.
+    """
+
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        def transform(batch: Any, rng: Any) -> Any:
+            if (folder / "runs").exists():  # not yet while one batch is checked
+                try:
+                    (folder / "killed").touch(exist_ok=False)
+                except FileExistsError:
+                    return batch
+                pid = os.getpid()
+                for _ in range(generation):
+                    pid = parent_of(pid)
+                os.kill(pid, signal.SIGKILL)
+                signal.pause()
+            return batch
+
+        model = torch.nn.Sequential(torch.nn.Linear(4, params["width"]), torch.nn.Linear(params["width"], 2))
+        optimizer, loss, lr = torch.optim.Adam, torch.nn.CrossEntropyLoss(), {"lr": params["lr"]}
+        return TorchEstimator(
+            model, optimizer, loss, ["accuracy"], optimizer_params=lr, batch_size=8, transform=transform
+        )
+
+    return estimator
+
+
+@pytest.fixture(scope="module")
+def points() -> dict[str, np.ndarray[Any, Any]]:
+    features = np.random.default_rng(0).standard_normal((96, 4)).astype(np.float32)
+    return {"features": features, "label": (features.sum(axis=1) > 0).astype(np.int64)}
+
+
+@pytest.fixture
+def undisturbed(search: Any, contents_of: Any, points: Any, tmp_path: Path) -> Any:
+    (tmp_path / "inline").mkdir()
+    (tmp_path / "inline" / "killed").touch()
+    gentle = deadly_estimator(tmp_path / "inline", 0)
+    return contents_of(search(LocalStore(tmp_path / "inline"), estimator_gen_fn=gentle).fit(points).run)
+
+
+@pytest.mark.parametrize("generation", [1, 3], ids=["python", "executor"])
+def test_a_search_is_bitwise_equal_also_when_an_executor_dies_in_a_unit(
+    generation: int, spark: Any, search: Any, contents_of: Any, points: Any, undisturbed: Any, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    deadly = deadly_estimator(tmp_path / "store", generation)
+    model = search(store, SparkBackend(num_workers=2), estimator_gen_fn=deadly).fit(points)
+    assert (tmp_path / "store" / "killed").exists()
+    assert contents_of(model.run) == undisturbed
+    assert model.run.broken_rules() == []
+    (lost,) = [record for record in read_records(store.runs.at(model.run_id)) if record["r"] == "lost"]
+    assert "was lost while it ran the task 'run_tagged'" in lost["why"]
+    assert ("Python worker exited unexpectedly", "ExecutorLostFailure")[generation == 3] in lost["why"]
+    labels = [description for description in descriptions(spark) if description.startswith("trial 2, ")]
+    assert {label.rpartition(" on worker ")[0] for label in labels} >= {
+        f"trial 2, epoch {epoch}, partition {partition} ({phase})"
+        for epoch in (1, 2)
+        for partition in (0, 1)
+        for phase in ("train", "validate")
+    }
+
+
+def descriptions(spark: Any) -> list[str]:
+    """What Spark's UI calls the jobs there were."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    found = [jobs.apply(index).description() for index in range(jobs.size())]
+    return [text.get() for text in found if text.isDefined()]
