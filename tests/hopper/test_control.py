@@ -124,5 +124,7 @@ def test_a_larger_budget_leaves_as_it_is_what_is_not_asked_for(asked: Any, has: 
 
 @pytest.mark.parametrize("asked", [{"num_models": 3}, {"num_epochs": 1}, {"num_models": 9, "num_epochs": 1}])
 def test_a_budget_cannot_shrink(asked: Any) -> None:
-    with pytest.raises(SettingsError, match="has num_models=4 and num_epochs=2; a budget can only grow"):
+    with pytest.raises(
+        SettingsError, match=r"has num_models=4 and num_epochs=2; a budget can only grow\. Give"
+    ):
         larger_budget({"do": "extend", **asked}, 4, 2)

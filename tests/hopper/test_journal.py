@@ -317,7 +317,7 @@ from hopyard.hopper.journal import Journal
 from hopyard.storage import LocalStore
 journal = Journal(LocalStore(sys.argv[1]), merge_at=8)
 try:
-    for number in itertools.count(len(journal.records)):
+    for number in itertools.count(len(list(journal.replay()))):
         journal.append({"n": number})
         journal.flush()
         print(number, flush=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hopyard.errors import RunError
+from hopyard.errors import RunError, UsageError
 from hopyard.hopper.control import pending
 from hopyard.hopper.journal import Journal
 from hopyard.storage import MemoryStore
@@ -45,6 +45,16 @@ def test_a_driver_that_does_not_answer_in_time_is_named_and_the_command_stays() 
 def test_a_driver_that_ends_meanwhile_is_waited_for_no_longer(command: dict[str, Any], text: str) -> None:
     store, journal = held_run()
     assert ask(store, "r", command, wait=lambda seconds: journal.close()).startswith(text)
+
+
+@pytest.mark.parametrize("command", [{"do": "extend", "num_models": "20"}, {"do": "stop", "trial": "first"}])
+def test_what_is_no_command_is_refused_though_nobody_drives_the_run(command: dict[str, Any]) -> None:
+    store, journal = held_run()
+    journal.close()
+    with pytest.raises(
+        UsageError, match=r"is no command for a run: (num_models|trial) is '.*'; give a whole number"
+    ):
+        ask(store, "r", command)
 
 
 def test_an_answer_that_is_the_last_thing_a_driver_writes_is_found() -> None:

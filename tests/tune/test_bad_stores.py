@@ -34,6 +34,10 @@ from hopyard.hopper.journal import Journal, read_records
 from hopyard.storage import LocalStore
 from hopyard.training.unit import residents
 from hopyard.tune import Callback, list_runs
+from hopyard.tune.asking import ask
+from hopyard.tune.listing import summary
+from hopyard.tune.progress import Progress
+from hopyard.tune.watching import watch
 
 
 def refused(kind: type[HopyardError], text: str) -> Any:
@@ -122,6 +126,25 @@ def test_a_run_of_a_newer_format_says_what_to_install(search: Any, make_rows: An
         with refused(FormatError, text):
             search(store, run_id="later", **changes).fit(make_rows())
     assert list_runs(store) == ["later", "mine"]
+
+
+@pytest.mark.filterwarnings("ignore:the last segment of the journal")
+def test_a_run_whose_power_failed_before_it_had_begun_says_so_and_begins(
+    search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path)
+    folder = store.runs.at("mine")
+    folder.put("journal/000000000001", b'{"r":"run","run_id":"mi')
+    text = f"run mine in {tmp_path}/runs/mine has no record: power failed while its first one was written. Run its"
+    for look in (
+        lambda: open_run(store, "mine"),
+        lambda: summary(store, "mine"),
+        lambda: watch(folder, "mine", Progress(enabled=False)),
+        lambda: ask(folder, "mine", {"do": "extend", "num_models": 3}),
+    ):
+        with refused(CorruptError, text):
+            look()
+    assert search(store, run_id="mine").fit(make_rows()).run.status == "completed"
 
 
 def test_a_torn_journal_is_not_believed(search: Any, make_rows: Any, tmp_path: Path) -> None:

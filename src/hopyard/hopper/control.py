@@ -48,18 +48,23 @@ def in_words(command: Command) -> str:
     return " ".join([command["do"], *(f"{name}={value}" for name, value in given.items())])
 
 
+def check_command(command: Mapping[str, Any]) -> None:
+    """Raise UsageError if it is no command; lists those there are."""
+    problem = _problem(command)
+    if problem:
+        raise UsageError(f"{dict(command)} is no command for a run: {problem}")
+
+
 def request(store: Store, command: Mapping[str, Any]) -> int:
     """Ask the driver of the run in ``store`` (the run's folder) for something; it is durable on return.
 
     Returns: the command's number; ``{"r": "control", "c": <number>}`` in the journal is the answer.
 
     Raises:
-        UsageError: not a command; lists those there are.
+        UsageError: it is no command.
         NotFoundError: there is no run.
     """
-    problem = _problem(command)
-    if problem:
-        raise UsageError(f"{dict(command)} is no command for a run: {problem}")
+    check_command(command)
     if not has_records(store):
         raise NotFoundError(f"there is no run at {store.url}, so nobody would obey. List the runs there are.")
     log = NumberedLog(store, _FOLDER)
@@ -96,7 +101,7 @@ def larger_budget(command: Command, num_models: int | None, num_epochs: int) -> 
     if epochs < num_epochs or (models or 0) < (num_models or 0):
         raise SettingsError(
             f"num_models={models} and num_epochs={epochs} are asked for, but the run has num_models={num_models} and "
-            f"num_epochs={num_epochs}; a budget can only grow."
+            f"num_epochs={num_epochs}; a budget can only grow. Give as much or more."
         )
     return models, epochs
 

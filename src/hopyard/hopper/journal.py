@@ -15,7 +15,6 @@ between on the writer's thread.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import queue
@@ -60,11 +59,10 @@ def read_records(store: Store) -> Iterator[Record]:
 
 
 def first_and_last(store: Store) -> tuple[Record, Record]:
-    """The first and the last record of the run in ``store``, which must have some, without parsing the others."""
-    bodies = (body for body in Segments(store).read() if body)
-    first = last = next(bodies)
-    for body in bodies:
-        last = body
+    """The first and the last record of the run in ``store``, without parsing the others; empty ones if it has none."""
+    first = last = b"{}"
+    for body in filter(None, Segments(store).read()):
+        first, last = body if first == b"{}" else first, body
     return json.loads(first.splitlines()[0]), json.loads(last.splitlines()[-1])
 
 
@@ -197,11 +195,6 @@ class Journal:
             CorruptError: a segment is missing, or is not what was written.
         """
         return Records(self._store, self._last)
-
-    @functools.cached_property
-    def records(self) -> list[Record]:
-        """``replay`` as a list."""
-        return list(self.replay())
 
     def whereabouts(self) -> dict[str, Any]:
         """Who writes: for the session record and for messages."""

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopyard.errors import NotFoundError, RunError, SettingsError, UsageError
-from hopyard.hopper.control import pending, request
+from hopyard.hopper.control import check_command, pending, request
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import Tail, holder, read_records
 from hopyard.hopper.state import Record, RunState
 from hopyard.storage import Store
+from hopyard.tune.listing import check_header
 
 PATIENCE = 60.0
 """Seconds to wait for an answer. A driver looks every half second, or every five where its store has a URL; one that
@@ -44,12 +45,15 @@ def ask(
         NotFoundError: there is no such trial.
         RunError: no answer came in time. The command stays, and is obeyed if the driver gets to it.
     """
+    check_command(command)
     held, what = holder(folder), command["do"]
     kept = what == "extend" or command.get("trial") is not None
     if held is None:
         if not kept:
             return f"run {run_id} is not running, so there is nothing to {what}."
-        nothing = _check(read_state(read_records(folder)), run_id, command)
+        records = list(read_records(folder))
+        check_header(records, f"run {run_id} in {folder.url}")
+        nothing = _check(read_state(records), run_id, command)
         if nothing:
             return nothing
     tail = Tail(folder, from_end=True)

@@ -254,7 +254,7 @@ class Launch:
         self, header: Record, known: Iterable[Record], settings: dict[str, Any], surroundings: dict[str, Any]
     ) -> tuple[RunState, Decisions, list[Record]]:
         """The run as its journal leaves it, extended if more is asked for now."""
-        check_header(header, "this run")
+        check_header([header], "this run")
         state, begun = RunState(), header["settings"]
         budget = Budget(begun.get("num_models"), header["num_epochs"], header["layout"]["train"])
         self._check_only_the_budget_differs(header, settings)

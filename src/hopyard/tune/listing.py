@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +38,19 @@ class RunSummary:
     holder: dict[str, Any] | None
 
 
-def check_header(header: Record, where: str) -> None:
-    """Refuse the first record of a journal that this version cannot read.
+def check_header(records: Sequence[Record], where: str) -> None:
+    """Refuse a journal that this version cannot read, by its first record.
 
     Raises:
         FormatError: a newer version of Hopyard wrote it; says which to install.
-        CorruptError: it is no such record.
+        CorruptError: it does not begin as journals do, or power failed before it had begun.
     """
+    header = next(iter(records), {})
+    if not header:
+        raise CorruptError(
+            f"{where} has no record: power failed while its first one was written. Run its script again, which begins "
+            "it anew, or delete the run."
+        )
     found = header.get("format") if isinstance(header, dict) else None
     if not isinstance(found, dict) or header.get("r") != "run":
         raise CorruptError(
@@ -81,7 +87,7 @@ def summary(store: Store, run_id: str) -> RunSummary:
     folder = find_run(store, run_id)
     held = holder(folder)
     header, last = first_and_last(folder)
-    check_header(header, f"run {run_id} in {folder.url}")
+    check_header([header], f"run {run_id} in {folder.url}")
     metric = header["metric"]["key"]
     if last["r"] == "finish" and "trials" in last:  # version 0.1.0 did not say it
         return RunSummary(

@@ -41,7 +41,7 @@ class Run:
         self._take(records, held)
 
     def _take(self, records: list[Record], held: dict[str, Any] | None) -> None:
-        check_header(records[0], f"run {self.run_id} in {self._store.url}")
+        check_header(records, f"run {self.run_id} in {self._store.url}")
         self._known, self.holder = len(records), held
         self.state: RunState = read_state(records)
         self.settings: dict[str, Any] = self.state.header["settings"]

@@ -22,9 +22,9 @@ def watch(folder: Store, run_id: str, progress: Progress, wait: Callable[[float]
     every = 0.5 if folder.path("journal") else 2.0
     tail, state, session = Tail(folder), RunState(), {"workers": 0, "backend": ""}
     held = holder(folder)  # before reading: what a driver writes is there before it lets go
-    for record in tail.new():
-        if not state.header:
-            check_header(record, f"run {run_id} in {folder.url}")
+    records = tail.new()
+    check_header(records, f"run {run_id} in {folder.url}")
+    for record in records:
         state.apply(record)
         session = record if record["r"] == "session" else session
     progress.show(state, session)
