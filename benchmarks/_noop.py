@@ -26,6 +26,8 @@ class Found:
     errors: tuple[None, ...] = (None,)
     rows: int = 0
     bytes_written: int = 0
+    bytes_moved: int = 0
+    bytes_read: int = 0
 
 
 def nothing(unit: Unit) -> Found:

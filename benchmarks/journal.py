@@ -39,6 +39,8 @@ def record(number: int) -> dict[str, Any]:
         "m": [metrics],
         "rows": 64,
         "written": 12345,
+        "moved": 12345,
+        "read": 1234567,
     }
 
 

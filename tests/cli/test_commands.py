@@ -61,7 +61,10 @@ def test_describe_shows_leaderboard_failures_and_the_rules(invoke: Any, run_id: 
     assert len(re.findall(r"trial \d failed: ValueError: three is not enough", shown)) == 2
     assert "in estimator" in shown
     assert re.search(
-        r"\d+ units on 1 workers in \d+\.\d s, busy \d+% of the time; 0 hops between workers", shown
+        r"\d+ units on 1 worker in \d+\.\d s, busy \d+% of the time; 0 hops between workers", shown
+    )
+    assert re.search(
+        r"states: 0\.0 MB moved to workers, \d\.\d MB written; data: \d\.\d MB read by workers", shown
     )
     assert "one unit at a time: yes" in shown
     assert "hopyard run resume" not in shown

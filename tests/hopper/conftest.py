@@ -51,6 +51,8 @@ class Found:
     errors: tuple[Evidence | None, ...] = (None,)
     rows: int = 10
     bytes_written: int = 1
+    bytes_moved: int = 0
+    bytes_read: int = 0
 
 
 def resident_states() -> dict[tuple[str, int], list[Any]]:

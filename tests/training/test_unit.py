@@ -88,6 +88,17 @@ def test_the_last_unit_of_an_epoch_keeps_the_model_in_a_file_of_its_own(chain: A
     assert from_tree(part)["weight"].shape == (3, 12)
 
 
+def test_bytes_of_states_that_are_moved_and_of_data_that_is_read_are_counted(chain: Any) -> None:
+    units = chain(linear)
+    here = [units.train(0, 0), units.train(0, 1)]
+    assert [result.bytes_moved for result in here] == [0, 0]
+    for result, partition in zip(here, units.program.train_partitions, strict=False):
+        rows = partition[:]
+        assert result.bytes_read == rows["features"].nbytes + rows["label"].nbytes
+    residents.clear()  # as on another worker
+    assert units.train(0, 2).bytes_moved == here[1].states[0].nbytes
+
+
 def test_validation_merges_partitions_in_their_order_whatever_order_they_came_in(chain: Any) -> None:
     units = chain(linear)
     units.train(0, 0)

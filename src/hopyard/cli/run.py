@@ -160,10 +160,12 @@ def _schedule_in_numbers(units: list[Record]) -> str:
     workers = len({unit["w"] for unit in units})
     span = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
     busy = sum(unit["z"] - unit["a"] for unit in units) / (workers * span)
-    written = sum(unit["written"] for unit in units)
+    moved, read, written = (sum(unit.get(name, 0) for unit in units) for name in ("moved", "read", "written"))
     return (
         f"{counted(len(units), 'unit')} on {counted(workers, 'worker')} in {span:.1f} s, busy {busy:.0%} of the time; "
-        f"{_hops(units):,} hops between workers, {written / 1e6:.1f} MB of states written"
+        f"{_hops(units):,} hops between workers\n"
+        f"states: {moved / 1e6:.1f} MB moved to workers, {written / 1e6:.1f} MB written; "
+        f"data: {read / 1e6:.1f} MB read by workers from their partitions"
     )
 
 

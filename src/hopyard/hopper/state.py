@@ -11,7 +11,8 @@ Records::
     {"r": "extend", "num_epochs", "settings"}                            the budget was raised
     {"r": "control", "c", "do", "trial", "refused"}                      a user's command (hopper.control), and why not
     {"r": "trial", "n", "params", "g", "source"}                         a trial begins
-    {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "to", "last", "a", "z", "s", "m", "rows", "written"}
+    {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "to", "last", "a", "z", "s", "m", "rows", "written",
+     "moved", "read"}
     {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
     {"r": "back", "t", "why", "forget"}                                  trials go on from what is durable
     {"r": "end", "t", "status", "error", "by"}                           a trial ended
@@ -21,8 +22,9 @@ A trial that failed goes on, too, if it is taken ``back``, and one that was comp
 ``forget`` were begun because others had failed, and had done nothing.
 In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done
 before, train units that they were allowed, whether the last of its phase before or in a validation, start and end in
-seconds since the run began, states (references, or null when resident or unchanged), metrics. Version 0.1.0 wrote
-neither ``n``, ``to`` nor ``last``: its trials were validated at the ends of epochs alone. An ``end`` that a user asked
+seconds since the run began, states (references, or null when resident or unchanged), metrics; bytes of states written,
+of states moved to the worker, and of data that it read. Version 0.1.0 wrote neither ``n``, ``to`` nor ``last``: its
+trials were validated at the ends of epochs alone; ``moved`` and ``read`` are missing in older journals too. An ``end`` that a user asked
 for has ``"by": "user"``, and an ``extend`` the number ``c`` of the command.
 """
 

@@ -26,6 +26,10 @@ class Outcome(Protocol):
     def rows(self) -> int: ...
     @property
     def bytes_written(self) -> int: ...
+    @property
+    def bytes_moved(self) -> int: ...
+    @property
+    def bytes_read(self) -> int: ...
 
 
 class Work(Protocol):
@@ -80,6 +84,8 @@ def unit_record(start: Start, outcome: Outcome, began: float, ended: float, targ
         "m": list(outcome.metrics),
         "rows": outcome.rows,
         "written": outcome.bytes_written,
+        "moved": outcome.bytes_moved,
+        "read": outcome.bytes_read,
     }
 
 

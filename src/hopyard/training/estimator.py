@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,6 +66,19 @@ class Context:
     num_epochs: int
 
 
+@dataclass
+class BytesRead:
+    """Counts bytes of batches."""
+
+    total: int = 0
+
+    def counted(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The batches, as they are; texts count as what points to them."""
+        for batch in batches:
+            self.total += sum(getattr(values, "nbytes", 0) for values in batch.values())
+            yield batch
+
+
 @dataclass(frozen=True)
 class Visit:
     """One visit of one trial to one partition.
@@ -75,6 +88,7 @@ class Visit:
         seed: of the run; the same for all trials, so that all see the same batches.
         epoch, partition: from 0.
         last: the last training visit of the epoch: schedulers of interval ``"epoch"`` step after it.
+        read: counts what is read, by all trials of the visit.
     """
 
     rows: Rows
@@ -82,12 +96,13 @@ class Visit:
     epoch: int
     partition: int
     last: bool = False
+    read: BytesRead = field(default_factory=BytesRead, compare=False)
 
     def training_batches(
         self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
         """Shuffled batches; a last one of fewer than half the rows joins the one before it."""
-        return self.rows.loader(
+        batches = self.rows.loader(
             batch_size,
             shuffle=True,
             seed=derive_seed(self.seed, "order", self.partition),
@@ -96,12 +111,13 @@ class Visit:
             tail="join",
             epoch=self.epoch,
         )
+        return self.read.counted(batches)
 
     def validation_batches(
         self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
         """All rows in their order; the last batch may be short."""
-        return self.rows.loader(batch_size, columns=columns, output=output)
+        return self.read.counted(self.rows.loader(batch_size, columns=columns, output=output))
 
     def transform_rng(self, kind: str, batch: int) -> np.random.Generator:
         """The generator that a transform gets for that batch."""

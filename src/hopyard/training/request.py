@@ -74,6 +74,8 @@ class UnitResult:
         rows: rows of the partition.
         seconds: time taken, without the wait for the worker.
         bytes_written: bytes of new state and metric objects.
+        bytes_moved: bytes of states that were loaded, because this worker did not have them in memory.
+        bytes_read: bytes of the batches that were read.
     """
 
     states: tuple[StateRef | None, ...]
@@ -82,3 +84,5 @@ class UnitResult:
     rows: int
     seconds: float
     bytes_written: int
+    bytes_moved: int
+    bytes_read: int

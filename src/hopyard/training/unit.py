@@ -41,9 +41,8 @@ def run_unit(request: UnitRequest) -> UnitResult:
     ends_epoch = (request.position + 1) % len(program.train_partitions) == 0
     visit = Visit(partitions[request.partition], program.seed, request.epoch, request.partition, ends_epoch)
     with Session(program.threads) as session:
-        done = [
-            _TrialUnit(request, index, program, session).run(visit) for index in range(len(request.trials))
-        ]
+        units = [_TrialUnit(request, index, program, session) for index in range(len(request.trials))]
+        done = [unit.run(visit) for unit in units]
     return UnitResult(
         states=tuple(one.state for one in done),
         metrics=tuple(one.metrics for one in done),
@@ -51,6 +50,8 @@ def run_unit(request: UnitRequest) -> UnitResult:
         rows=len(visit.rows),
         seconds=time.perf_counter() - started,
         bytes_written=sum(one.nbytes for one in done),
+        bytes_moved=sum(unit.moved for unit in units),
+        bytes_read=visit.read.total,
     )
 
 
@@ -80,6 +81,7 @@ class _TrialUnit:
         self._home = self._store if home == self._trial else request.store.at(f"{home:05d}")
         self._key = (request.store.url, request.program, self._trial)
         self._phase = "build"
+        self.moved = 0
 
     def run(self, visit: Visit) -> _Done:
         """Do it; a failure that is the trial's own becomes evidence."""
@@ -118,7 +120,7 @@ class _TrialUnit:
             return self._adopted(self._ref)
         ref, tree, saved = self._ref, None, True  # without ref, the initial state, which the seed gives
         if ref is not None:
-            tree = load_state(self._store, ref, verify=True)
+            tree = self._load(self._store, ref)
         elif position > 0:
             assert kept is not None
             ref, tree, saved = kept.ref, kept.tree, kept.saved
@@ -132,8 +134,13 @@ class _TrialUnit:
     def _adopted(self, ref: StateRef) -> Resident:
         """A new trial that goes on from another one's state. What it saves next is complete: that one may go."""
         replica = build_in_session(self._program, self._params, self._trial, self._session)
-        replica.adopt(load_state(self._home, ref, verify=True))
+        replica.adopt(self._load(self._home, ref))
         return Resident(self._params, self._request.position, None, True, replica)
+
+    def _load(self, store: Store, ref: StateRef) -> Any:
+        """A state that comes from another worker, or from before this one was started."""
+        self.moved += ref.nbytes
+        return load_state(store, ref, verify=True)
 
     def _holds(self, kept: Resident) -> bool:
         """Whether a resident is in the state that the request names."""
