@@ -164,8 +164,8 @@ class SparkDatasetConverter:
         """
         if not self._owned:
             raise UsageError(
-                f"The converter of {self.cache_dir_url} reads Parquet files that it has not written, so delete() leaves "
-                "them alone. If they are not needed, delete them yourself."
+                f"The converter of {self.cache_dir_url} reads Parquet files that it has not written, so delete() "
+                "leaves them alone. If they are not needed, delete them yourself."
             )
         _delete_handler(self.cache_dir_url)
 

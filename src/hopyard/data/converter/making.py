@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import os
 import uuid
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -17,18 +19,18 @@ from hopyard.data.arguments import choice, integer
 from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.converter.kept import KeptFile, Marker, abandon, finish, new_attempt
 from hopyard.data.converter.places import parent_url, plain_path
-from hopyard.data.converter.plans import is_same_plan, plan_digest
+from hopyard.data.converter.plans import inputs, is_same_plan, plan_digest
 from hopyard.data.converter.written import RESULT_SCHEMA, Job, check_types, uneven_lists
 from hopyard.data.opening.opening import open_dataset
-from hopyard.errors import DataError, HopyardError, UsageError, WorkerMismatchError
+from hopyard.errors import DataError, UsageError, WorkerMismatchError
 from hopyard.objects.digests import digest_json
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 
 _FORMAT = 1  # of what is written; part of the directories' names
 _CODECS = ("uncompressed", "snappy", "gzip", "lz4", "zstd", "brotli")
-_made: list[tuple[Any, str]] = []
-"""DataFrames of this process whose plans tell nothing to others, and the directories of their rows."""
+_made: list[tuple[Any, list[Any], str]] = []
+"""DataFrames of this process whose plans tell nothing to others, what they read, and the directories of their rows."""
 
 
 def make_spark_converter(
@@ -79,10 +81,10 @@ def make_spark_converter(
     store = open_store(url)
     marker = Marker.read(store)
     if marker is None:
-        marker = _written(df, store, Job(url, new_attempt(), dtype, size, codec), parameters)
+        with _quiet_about_pandas():
+            marker = _written(df, store, Job(url, new_attempt(), dtype, size, codec), parameters)
     rows = sum(file.rows for file in marker.files)
-    directory = url.removeprefix("file://")
-    converter = SparkDatasetConverter(url, [f"{directory}/{file.name}" for file in marker.files], rows, True)
+    converter = SparkDatasetConverter(url, [f"{store.url}/{file.name}" for file in marker.files], rows, True)
     if delete_at_exit if delete_at_exit is not None else plan is None:
         atexit.register(_delete_of, os.getpid(), converter)
     return converter
@@ -98,8 +100,8 @@ def _checked_codec(codec: Any) -> str | None:
         return None
     if not isinstance(codec, str) or codec.lower() not in _CODECS:
         raise UsageError(
-            f"compression_codec={codec!r}, but it must be None or one of {', '.join(map(repr, _CODECS))}. Parquet has no "
-            "others that every reader knows."
+            f"compression_codec={codec!r}, but it must be None or one of {', '.join(map(repr, _CODECS))}. Parquet "
+            "has no others that every reader knows."
         )
     return None if codec.lower() == "uncompressed" else codec.lower()
 
@@ -112,7 +114,7 @@ def _of_files(path: str) -> SparkDatasetConverter:
     )  # with nulls there are rows too; loaders say what to do with them
     store = dataset.store
     names = [entry.name if store is None else f"{store.url}/{entry.name}" for entry in dataset.manifest.files]
-    url = place if "://" in place else f"file://{os.path.abspath(place)}"  # noqa: PTH100
+    url = place if "://" in place else f"file://{quote(os.path.abspath(place))}"  # noqa: PTH100
     return SparkDatasetConverter(url, names, len(dataset), False)
 
 
@@ -122,11 +124,12 @@ def _directory(df: Any, plan: str | None, parent: str, parameters: dict[str, Any
     if plan is not None:
         return below + digest_json([plan, parameters], "hopyard.converter")[:32]
     suffix = digest_json(parameters, "hopyard.converter")[:8]
-    for other, url in _made:
-        if url.startswith(below) and url.endswith(suffix) and is_same_plan(df, other):
+    read = inputs(df)
+    for other, its, url in _made:
+        if url.startswith(below) and url.endswith(suffix) and its == read and is_same_plan(df, other):
             return url
     url = f"{below}{uuid.uuid4().hex[:24]}{suffix}"
-    _made.append((df, url))
+    _made.append((df, read, url))
     return url
 
 
@@ -149,18 +152,15 @@ def _written(df: Any, store: Store, job: Job, parameters: dict[str, Any]) -> Mar
 
 def _run(frame: Any, job: Job) -> list[tuple[KeptFile, str]]:
     """Have the executors write: the files in the order of their rows, and the columns of each."""
-    with _quiet_about_pandas():
-        try:
-            answers = frame.mapInArrow(_Task(job), RESULT_SCHEMA).collect()
-        except HopyardError:
-            raise
-        except Exception as error:
-            if "No module named 'hopyard'" in str(error):
-                raise WorkerMismatchError(
-                    "Spark's executors do not have the package hopyard, which writes the files there. Install the "
-                    "same version on all of them, or send it with --archives or spark.addArtifacts(...)."
-                ) from error
-            raise
+    try:
+        answers = frame.mapInArrow(_Task(job), RESULT_SCHEMA).collect()
+    except Exception as error:  # of a classic session or of Spark Connect, which share no class
+        if "No module named 'hopyard'" in str(error):
+            raise WorkerMismatchError(
+                "Spark's executors do not have the package hopyard, which writes the files there. Install the same "
+                "version on all of them, or send it with --archives or spark.addArtifacts(...)."
+            ) from error
+        raise
     for answer in answers:
         if answer.error:
             raise DataError(answer.error)
@@ -213,13 +213,15 @@ def _arrow_schema(frame: Any) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import UserDefinedType
 
+    parameters = inspect.signature(to_arrow_type).parameters
+    how: dict[str, Any] = {"timezone": "UTC"} if "timezone" in parameters else {}  # since Spark 4.1
     fields, bad = [], []
     for field in frame.schema:
         kind = field.dataType
         try:
             if isinstance(kind, UserDefinedType):
                 raise UsageError("a type of its own")
-            fields.append(pa.field(field.name, to_arrow_type(kind)))
+            fields.append(pa.field(field.name, to_arrow_type(kind, **how)))
         except (PySparkException, UsageError):
             bad.append(f"{field.name} ({kind.simpleString()})")
     if bad:

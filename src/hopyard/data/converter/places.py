@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from typing import Any
+from urllib.parse import quote
 
 from hopyard.errors import UsageError
 from hopyard.storage import open_store
@@ -51,7 +52,7 @@ def cache_url(url: str, key: str = PARENT_CACHE_DIR_URL_CONF) -> str:
     if text.startswith("/"):
         if not text.startswith(tuple(f"{place}/" for place in _MOUNTED)):
             raise _without_scheme(url, key)
-        return f"file://{text}"
+        return f"file://{quote(text)}"
     if text.startswith("memory:"):
         raise UsageError(
             f"{key} is {url!r}, but memory is not shared with Spark's executors. Set a directory that they and this "
@@ -77,7 +78,7 @@ def plain_path(url: str) -> str:
 
 def store_url(store: Store) -> str:
     """The URL of a store, also of a directory."""
-    return store.url if "://" in store.url else f"file://{store.url}"
+    return store.url if "://" in store.url else f"file://{quote(store.url)}"
 
 
 def _without_scheme(url: str, key: str) -> UsageError:

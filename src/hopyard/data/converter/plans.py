@@ -8,9 +8,12 @@ Scala, whose content a plan does not show.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from hopyard.objects.digests import digest_json
 
@@ -47,6 +50,20 @@ def plan_digest(frame: Any) -> str | None:
     )
 
 
+def inputs(frame: Any) -> list[Any]:
+    """The files that a DataFrame reads, as they are now, as far as can be seen from here."""
+    if hasattr(frame, "_jdf"):
+        return [_file(frame.sparkSession, url) for url in sorted(frame.inputFiles())]
+    found: list[Any] = []
+    for url in sorted(frame.inputFiles()):
+        with contextlib.suppress(OSError):
+            status = os.stat(unquote(urlsplit(url).path))  # noqa: PTH116
+            found.append([url, status.st_size, status.st_mtime_ns])
+            continue
+        found.append([url])
+    return found
+
+
 def is_same_plan(frame: Any, other: Any) -> bool:
     """Whether two DataFrames of this process have the same rows in columns of the same names and types."""
     if type(frame) is not type(other) or frame.schema != other.schema:
@@ -55,8 +72,10 @@ def is_same_plan(frame: Any, other: Any) -> bool:
 
 
 def _has_functions(session: Any, plan: Any) -> bool:
+    """Whether the plan has functions whose content it does not show, or whose values are those of now."""
     patterns = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    return any(plan.containsPattern(pattern) for pattern in (patterns.PYTHON_UDF(), patterns.SCALA_UDF()))
+    kinds = (patterns.PYTHON_UDF(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE())
+    return any(plan.containsPattern(kind) for kind in kinds)
 
 
 def _leaves(plan: Any) -> Iterator[Any]:

@@ -34,7 +34,7 @@ def tf_batches(loader: Loader, num_epochs: int | None, prefetch: int | None) -> 
         UsageError: names of columns cannot be told apart as names of fields.
         UnsupportedTypeError: TensorFlow has no type for a column.
     """
-    batch_of = collections.namedtuple("Batch", field_names(loader.columns))  # type: ignore[misc] # noqa: PYI024
+    batch_of = collections.namedtuple("Batch", field_names(loader.columns))  # type: ignore[misc]
     one = tf_dataset(loader)
     if num_epochs is not None:
         batches = one.repeat(num_epochs)

@@ -8,6 +8,7 @@ driver compares what they found and, if need be, has all written again with list
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,13 +23,14 @@ import pyarrow.parquet as pq
 
 from hopyard.data.preparing.layout import Values, arrow_schema, arrow_table, writer_options
 from hopyard.data.preparing.parquet import FileWriter
-from hopyard.data.recipe.structs import is_struct
+from hopyard.data.recipe.structs import flat_columns, is_struct
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.columns import as_ragged
 from hopyard.data.sources.convert import convert_columns
 from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.errors import DataError, UsageError
 from hopyard.storage import open_store
+from hopyard.storage.temporary import remove_if_empty
 
 RESULT_SCHEMA = "name string, size long, rows long, columns string, error string"
 """Of what tasks answer: files, in Spark's words."""
@@ -62,8 +64,8 @@ class Job:
         names: list[tuple[str, int, int, str, str]] = []
         staging = store.staging()
         directory = Path(tempfile.mkdtemp(prefix="hopyard-", dir=staging))
+        files = _Files(self, directory)
         try:
-            files = _Files(self, directory)
             for table in self._groups(batches):
                 files.write(table)
             files.close()
@@ -75,9 +77,11 @@ class Job:
         except UsageError as error:
             names = [("", 0, 0, "", str(error))]
         finally:
+            with contextlib.suppress(Exception):
+                files.close()  # of which nobody makes use
             shutil.rmtree(directory, ignore_errors=True)
-            if staging is not None and not any(staging.iterdir()):
-                staging.rmdir()
+            if staging is not None:
+                remove_if_empty(str(staging))
         columns = [pa.array(values, kind) for values, kind in zip(_transposed(names), _TYPES, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, ["name", "size", "rows", "columns", "error"])
 
@@ -161,8 +165,8 @@ class _Files:
 
     def close(self) -> None:
         if self._open:
-            self.written[-1].close()
             self._open = False
+            self.written[-1].close()
 
     def _new(self, schema: Schema | pa.Schema) -> _File:
         path = self._directory / f"{len(self.written)}.parquet"
@@ -219,11 +223,15 @@ def uneven_lists(columns: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name, its in found.items() if len(its) > 1)
 
 
+def _outermost(kind: pa.DataType) -> pa.DataType:
+    """Lists of lists as lists: only their rows show whether they are arrays."""
+    nested = pa.types.is_list(kind) and pa.types.is_list(kind.value_type)
+    return _outermost(kind.value_type) if nested else kind
+
+
 def check_types(schema: pa.Schema) -> None:
     """Raise DataError if columns of these types cannot be in a dataset; names them all."""
-    from hopyard.data.recipe.structs import flat_columns
-
-    empty = {name: pa.array([], column.type) for name, column in flat_columns(schema).items()}
+    empty = {name: pa.array([], _outermost(column.type)) for name, column in flat_columns(schema).items()}
     if not empty:
         raise DataError("The DataFrame has no columns. Give at least one.")
     convert_columns(empty, from_arrow)
