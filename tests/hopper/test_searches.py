@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -47,8 +50,30 @@ def test_full_length_fills_the_workers() -> None:
     assert found.idle == pytest.approx(0)
 
 
-def test_a_search_without_workers_is_refused() -> None:
-    with pytest.raises(UsageError, match="workers=0, but a search needs at least 1"):
-        search(0)
+def test_a_search_that_workers_do_not_survive_is_refused() -> None:
     with pytest.raises(UsageError, match="never ended: all 2 workers were lost"):
         search(2, deaths={0: 1.0, 1: 2.0})
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"workers": 0}, "workers is 0, but must be a whole number of at least 1. Write workers=1 or more."),
+        ({"workers": 1.5}, "workers is 1.5, but must be a whole number of at least 1."),
+        ({"order": "exact"}, "order='exact' is unknown. Give one of 'longest', 'greedy'."),
+        ({"hop_seconds": -1.0}, "hop_seconds=-1.0, but must be finite and not negative."),
+        (
+            {"durations": np.ones((4, 3))},
+            "shape (4, 3), but an epoch has 4 partitions. Give a row for each trial",
+        ),
+        ({"durations": [1.0, 2.0]}, "durations has the shape (2,); needed is (trials, partitions)"),
+        (
+            {"durations": -np.ones((2, 4))},
+            "durations[0, 0] is -1.0; seconds must be finite and not negative.",
+        ),
+    ],
+)
+def test_bad_input_is_told(how: dict[str, Any], text: str) -> None:
+    arguments = {"durations": np.ones((4, 4)), "workers": 2, "metric": metric, "layout": LAYOUT, **how}
+    with pytest.raises(UsageError, match=re.escape(text)):
+        simulate_search(asha(), **arguments)

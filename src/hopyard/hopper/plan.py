@@ -11,12 +11,14 @@ The formulas are those of Kumar et al., "Cerebro: A Data System for Optimized De
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hopyard.errors import UsageError
+from hopyard.search.base import positive
 from hopyard.search.preview import length_unit, preview
 
 
@@ -71,19 +73,18 @@ def plan(
         network_bytes_per_second: of one worker. Units wait for their state's hop, steps for their exchange.
 
     Raises:
-        UsageError: a number is missing, given twice, or not positive.
+        UsageError: a number is missing, given twice, or impossible.
     """
-    numbers = {
-        "workers": workers,
+    for name, count in (("workers", workers), ("partitions", partitions), ("batch_size", batch_size)):
+        positive(name, count)
+    amounts = {
         "rows": rows,
         "state_bytes": state_bytes,
         "dataset_bytes": dataset_bytes,
-        "partitions": partitions,
-        "batch_size": batch_size,
         "network_bytes_per_second": network_bytes_per_second,
     }
-    for name, value in numbers.items():
-        _check_positive(name, value)
+    for name, value in amounts.items():
+        _check_amount(name, value)
     unit = _unit_seconds(rows, partitions, rows_per_second, seconds_per_unit)
     epochs = _epochs(num_models, num_epochs, searcher)
     hop = state_bytes / network_bytes_per_second
@@ -116,7 +117,7 @@ def _packed(visits: list[float], workers: int) -> float:
     """Visits of the worker that is done last, if each takes the longest model that is left."""
     loads = [0.0] * workers
     for length in sorted(visits, reverse=True):
-        loads[loads.index(min(loads))] += length
+        heapq.heapreplace(loads, loads[0] + length)
     return max(loads)
 
 
@@ -129,10 +130,10 @@ def _unit_seconds(
             "exactly one is needed. A short run's schedule() has the seconds of its units."
         )
     if rows_per_second is not None:
-        _check_positive("rows_per_second", rows_per_second)
+        _check_amount("rows_per_second", rows_per_second)
         return rows / partitions / rows_per_second
     assert seconds_per_unit is not None
-    _check_positive("seconds_per_unit", seconds_per_unit)
+    _check_amount("seconds_per_unit", seconds_per_unit)
     return seconds_per_unit
 
 
@@ -157,11 +158,11 @@ def _epochs(
             f"num_models={num_models} and num_epochs={num_epochs} were given; "
             "give both, or searcher= with a searcher's config."
         )
-    _check_positive("num_models", num_models)
-    _check_positive("num_epochs", num_epochs)
-    return [float(num_epochs)] * num_models
+    return [float(positive("num_epochs", num_epochs))] * positive("num_models", num_models)
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise UsageError(f"{name}={value!r}, but must be greater than 0.")
+def _check_amount(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UsageError(
+            f"{name} is {value!r}, but must be a number greater than 0. Give an estimate if it was not measured."
+        )

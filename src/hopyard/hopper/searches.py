@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from hopyard.errors import UsageError
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start, Unit
-from hopyard.hopper.simulator import Clock
-from hopyard.search.base import Create, Operation, Searcher, Train
+from hopyard.hopper.simulator import Clock, check_hop, check_order, checked_durations
+from hopyard.search.base import Create, Operation, Searcher, Train, positive
 from hopyard.search.virtual import InVirtualTime
 
 Seconds: TypeAlias = Callable[[int, int], float]
@@ -72,12 +71,13 @@ def simulate_search(
         seed: of the visit orders.
 
     Raises:
-        UsageError: there is no worker, or all of them die before the search is over.
+        UsageError: an argument is impossible, or all workers die before the search is over.
     """
-    if workers < 1:
-        raise UsageError(f"workers={workers}, but a search needs at least 1.")
+    positive("workers", workers)
+    check_order(order, ("longest", "greedy"))
+    check_hop(hop_seconds)
     simulation = _Search(
-        InVirtualTime(searcher) if reproducible else searcher, _seconds(durations), metric, layout
+        InVirtualTime(searcher) if reproducible else searcher, _seconds(durations, layout), metric, layout
     )
     simulation.scheduler = Scheduler(
         layout,
@@ -90,10 +90,15 @@ def simulate_search(
     return simulation.run(workers, deaths or {})
 
 
-def _seconds(durations: ArrayLike | Seconds) -> Seconds:
+def _seconds(durations: ArrayLike | Seconds, layout: Layout) -> Seconds:
     if callable(durations):
         return durations
-    table = np.asarray(durations, dtype=np.float64)
+    table = checked_durations(durations)
+    if table.shape[1] != layout.train:
+        raise UsageError(
+            f"durations has the shape {table.shape}, but an epoch has {layout.train} partitions. Give a row for each "
+            f"trial, with {layout.train} seconds."
+        )
     return lambda trial, partition: float(table[trial % len(table), partition])
 
 

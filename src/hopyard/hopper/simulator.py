@@ -14,6 +14,7 @@ from hopyard.errors import UsageError, nearest
 from hopyard.hopper.exact import SimulatedUnit, best_schedule
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start
+from hopyard.search.base import positive
 
 ORDERS = ("greedy", "longest", "fixed", "exact")
 
@@ -68,7 +69,11 @@ def simulate(
     Raises:
         UsageError: an argument is impossible, or the instance is too large for ``"exact"``.
     """
-    seconds = _checked(durations, workers, epochs, order, hop_seconds)
+    seconds = checked_durations(durations)
+    positive("workers", workers)
+    positive("epochs", epochs)
+    check_order(order, ORDERS)
+    check_hop(hop_seconds)
     bound = lower_bound(seconds, workers, epochs, hop_seconds)
     if order == "exact":
         units = best_schedule(seconds, workers, epochs, hop_seconds, bound)
@@ -181,14 +186,13 @@ def _run(
     return units
 
 
-def _checked(
-    durations: ArrayLike, workers: int, epochs: int, order: str, hop_seconds: float
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def checked_durations(durations: ArrayLike) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Raises UsageError unless these are seconds of shape (trials, partitions)."""
     try:
         seconds = np.asarray(durations, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"durations must be numbers of shape (trials, partitions), in seconds: {error}."
+            f"durations must be numbers of shape (trials, partitions), in seconds: {error}. Give a row for each trial."
         ) from None
     if seconds.ndim != 2 or not seconds.size:
         raise UsageError(
@@ -202,15 +206,20 @@ def _checked(
             f"durations[{trial}, {partition}] is {seconds[trial, partition]}; seconds must be finite and not negative. "
             "Give an estimate for visits that were not measured."
         )
-    if order not in ORDERS:
+    return seconds
+
+
+def check_order(order: str, known: Sequence[str]) -> None:
+    """Raises UsageError for another order than the ``known`` ones."""
+    if order not in known:
         raise UsageError(
-            f"order={order!r} is unknown{nearest(order, ORDERS, '.')} Known are {', '.join(ORDERS)}."
+            f"order={order!r} is unknown{nearest(str(order), known, '.')} Give one of {', '.join(map(repr, known))}."
         )
-    for name, value in (("workers", workers), ("epochs", epochs)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise UsageError(f"{name}={value!r}, but must be a whole number of at least 1.")
+
+
+def check_hop(hop_seconds: float) -> None:
+    """Raises UsageError unless these are seconds."""
     if not (np.isfinite(hop_seconds) and hop_seconds >= 0):
         raise UsageError(
             f"hop_seconds={hop_seconds!r}, but must be finite and not negative. Give 0 if a hop is free."
         )
-    return seconds

@@ -63,7 +63,7 @@ def preview_table(config: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 def length_unit(config: Mapping[str, Any]) -> str | None:
     """The unit that a searcher's config gives its lengths in, such as ``"batches"``; None: numbers without a unit."""
-    for name in ("max_length", "length_per_round"):
+    for name in ("max_length", "max_time", "length_per_round"):
         if isinstance(config.get(name), Mapping):
             return str(next(iter(config[name])))
     unit = config.get("time_metric")
@@ -281,7 +281,12 @@ def _axis(name: str, value: Any) -> int:
     if kind == "const":
         return 1
     if kind == "categorical":
-        return positive(f"the number of vals of {name}", len(value.get("vals", ())))
+        vals = value.get("vals")
+        if not isinstance(vals, list | tuple) or not vals:
+            raise UsageError(
+                f"vals of {name} is {vals!r}, but must be a list of values. Write vals: [32, 64]."
+            )
+        return len(vals)
     if kind not in ("int", "double", "log"):
         kinds = ("const", "categorical", "int", "double", "log")
         raise UsageError(
