@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,11 @@ def test_commands_and_links_exist_and_every_command_is_documented() -> None:
 
 
 @pytest.mark.parametrize("path", pages.pages(), ids=lambda path: str(path.relative_to(pages.ROOT)))
-def test_code_runs(path: Path, tmp_path: Path) -> None:
-    done = pages.run_page(pages.read_page(path), tmp_path)
+def test_code_runs(path: Path, tmp_path: Path, needs: Callable[[object, str], None]) -> None:
+    page = pages.read_page(path)
+    if "pyspark" in pages.script(page):
+        needs(shutil.which("java"), "Java 17 or newer, for Spark")
+    done = pages.run_page(page, tmp_path)
     assert done.returncode == 0, done.stdout
 
 
