@@ -44,7 +44,7 @@ def permutation(n: int, seed: int) -> Rows:
     multiples = keys[:_HASHED_AT_ONCE] * np.uint64(_GOLDEN)
     for start in range(0, n, _HASHED_AT_ONCE):
         index = keys[start : start + _HASHED_AT_ONCE]
-        hashed = _mix(multiples[: len(index)] + np.uint64((start * _GOLDEN + key) & _WORD))
+        hashed = mix(multiples[: len(index)] + np.uint64((start * _GOLDEN + key) & _WORD))
         hashed &= ~_LOW
         index |= hashed
     keys.sort()  # hash and index are one number, and no two are equal: any sorting algorithm gives this order
@@ -52,7 +52,7 @@ def permutation(n: int, seed: int) -> Rows:
     return keys.view(np.int64)
 
 
-def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64's finaliser, in place."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -63,7 +63,7 @@ def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _mix_int(z: int) -> int:
-    return int(_mix(np.array([z], dtype=np.uint64))[0])
+    return int(mix(np.array([z], dtype=np.uint64))[0])
 
 
 @dataclass(frozen=True)

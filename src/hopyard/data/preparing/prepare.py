@@ -8,83 +8,33 @@ a preparation that was killed left nothing that is believed, and is done again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import numbers
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.dataset import Dataset
-from hopyard.data.manifest import FORMAT_VERSION, Manifest
+from hopyard.data.frames.base import FrameSource
+from hopyard.data.frames.preparing import FramePreparation
+from hopyard.data.manifest import Manifest
 from hopyard.data.order import permutation
-from hopyard.data.preparing.policies import Policies, check_choice, plan_policies
+from hopyard.data.preparing.policies import Policies, plan_policies
 from hopyard.data.preparing.prepared import Prepared, find_prepared, publish, split_stores
-from hopyard.data.preparing.split import Split, check_share, split_rows
+from hopyard.data.preparing.request import Request, Watch, request_of
+from hopyard.data.preparing.split import Split, split_rows
 from hopyard.data.preparing.write import Repeat, SplitWriter
 from hopyard.data.ragged import Ragged
-from hopyard.data.schema import unknown_columns
 from hopyard.data.sources.collect import Collected
 from hopyard.data.sources.columns import ColumnData
-from hopyard.data.sources.sources import Source, as_source
-from hopyard.errors import DataError
-from hopyard.objects.digests import digest_json
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.full import wait_for_space
 
 _log = logging.getLogger("hopyard")
-
-Watch: TypeAlias = Callable[[str, int, int | None], None]
-"""Told the phase, rows done, and rows in all."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The arguments of ``prepare``, checked as far as they can be without reading the data."""
-
-    source: Source
-    val: Source | None
-    validation: float | str | None
-    columns: tuple[list[str] | None, list[str] | None]
-    seed: int
-    nulls: str
-    ragged: str
-
-    def settings(self) -> dict[str, Any]:
-        """What shapes the files, beside the data's content."""
-        return {
-            "validation": "explicit" if self.val is not None else self.validation,
-            "seed": self.seed,
-            "nulls": self.nulls,
-            "ragged": self.ragged,
-        }
-
-    @contextlib.contextmanager
-    def watched(self, watch: Watch | None) -> Iterator[None]:
-        """Inside, the sources tell ``watch`` how far they are read."""
-        sources = [source for source in (self.source, self.val) if source is not None]
-        for source in sources if watch is not None else []:
-            source.watch = _reading(watch, source)
-        try:
-            yield
-        finally:
-            for source in sources:
-                source.watch = None
-
-    def fingerprint(self) -> str | None:
-        """Of the dataset; None while a source is one-shot and not yet collected."""
-        train = self.source.fingerprint()
-        val = None if self.val is None else self.val.fingerprint()
-        if train is None or (self.val is not None and val is None):
-            return None
-        content = {"source": train, "val": val, "format": FORMAT_VERSION, **self.settings()}
-        return digest_json(content, "hopyard.dataset")
 
 
 def prepare(
@@ -131,8 +81,11 @@ def prepare(
         CorruptError: a file of the source is damaged.
         StorageFullError: no space is left; what is written is found again by the next attempt.
     """
-    request = _request(data, validation, feature_columns, label_columns, seed, nulls, ragged, val)
+    request = request_of(data, validation, feature_columns, label_columns, seed, nulls, ragged, val)
     store = open_store(store)
+    repeat = _repeat(wait, announce)
+    if isinstance(request.source, FrameSource):
+        return FramePreparation(request, store, repeat, progress, accept, watch).run()
     with request.watched(watch):
         fingerprint = request.fingerprint()
         if fingerprint is not None and (found := find_prepared(store, fingerprint, request.settings())):
@@ -144,7 +97,7 @@ def prepare(
     assert fingerprint is not None
     if found := find_prepared(store, fingerprint, request.settings()):
         return found
-    return _Preparation(request, store, fingerprint, _repeat(wait, announce), progress, accept, watch).run(
+    return _Preparation(request, store, fingerprint, repeat, progress, accept, watch).run(
         collected, collected_val
     )
 
@@ -160,7 +113,9 @@ def dataset_fingerprint(
     val: Any = None,
 ) -> str | None:
     """The fingerprint of the dataset that ``prepare`` would make, without making it; None for one-shot sources."""
-    return _request(data, validation, feature_columns, label_columns, seed, nulls, ragged, val).fingerprint()
+    return request_of(
+        data, validation, feature_columns, label_columns, seed, nulls, ragged, val
+    ).fingerprint()
 
 
 def peek(
@@ -176,7 +131,7 @@ def peek(
 
     One-shot sources must be given as a ``Source``; these rows then go on into preparation.
     """
-    request = _request(data, validation, feature_columns, label_columns, 0, nulls, ragged, None)
+    request = request_of(data, validation, feature_columns, label_columns, 0, nulls, ragged, None)
     columns = dict(request.source.head_columns(rows))
     whole = dict(request.source.known_columns() or columns)  # later rows may be longer, or null
     if isinstance(request.validation, str):
@@ -189,70 +144,10 @@ def peek(
     }
 
 
-def _request(
-    data: Any,
-    validation: Any,
-    feature_columns: str | Sequence[str] | None,
-    label_columns: str | Sequence[str] | None,
-    seed: int,
-    nulls: str,
-    ragged: str,
-    val: Any,
-) -> _Request:
-    check_choice("nulls", nulls, ("error", "fill", "mask"))
-    check_choice("ragged", ragged, ("error", "keep", "pad"))
-    features, labels = _names(feature_columns), _names(label_columns)
-    named = list(dict.fromkeys([*(features or ()), *(labels or ())]))
-    if isinstance(validation, numbers.Real) and val is None:
-        check_share(validation)
-        validation = float(validation)
-    elif val is None and validation is not None and not isinstance(validation, str):
-        val = validation
-    source = as_source(data, named)
-    share = None if val is not None else validation
-    source = _select(source, named, share if isinstance(share, str) else None)
-    val_source = None
-    if val is not None:
-        val_source = as_source(val, named)
-        if unknown := [name for name in source.columns if name not in val_source.columns]:
-            raise unknown_columns(unknown, val_source.columns, "validation column")
-        val_source = _only(val_source, source.columns)
-    return _Request(source, val_source, share, (features, labels), seed, nulls, ragged)
-
-
-def _names(columns: str | Sequence[str] | None) -> list[str] | None:
-    return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
-
-
-def _select(source: Source, named: list[str], split: str | None) -> Source:
-    if split is not None and split not in source.columns:
-        raise unknown_columns([split], source.columns, "validation column")
-    if not named:
-        if source.columns == [split]:
-            raise DataError(
-                f"The data has no column but {split!r}, which splits it. Give data to learn from."
-            )
-        return source
-    if split in named:
-        raise DataError(
-            f"Column {split!r} splits the data and cannot be a feature or label as well. Remove it there."
-        )
-    return _only(source, named if split is None else [*named, split])
-
-
-def _only(source: Source, names: Sequence[str]) -> Source:
-    """``source`` with these columns; itself, and with what it knows of its rows, if it has no others."""
-    return source if set(names) == set(source.columns) else source.select(names)
-
-
 def _repeat(wait: Callable[[float], bool] | None, announce: Callable[[str], None]) -> Repeat:
     if wait is None:
         return lambda action: action()
     return lambda action: wait_for_space(action, announce, wait)
-
-
-def _reading(watch: Watch | None, source: Source) -> Callable[[int], None] | None:
-    return None if watch is None else lambda rows: watch("reading", rows, source.rows)
 
 
 class _Preparation:
@@ -260,7 +155,7 @@ class _Preparation:
 
     def __init__(
         self,
-        request: _Request,
+        request: Request,
         store: Store,
         fingerprint: str,
         repeat: Repeat,

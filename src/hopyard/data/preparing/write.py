@@ -73,6 +73,7 @@ class SplitWriter:
         rows: numbers of the source's rows, in the order to be stored.
         progress: called with the number of rows just written, after each file.
         watch: called with the number of rows written so far, after each row group.
+        groups: write one file of so many row groups, or as many as there are rows; None: by the bytes.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class SplitWriter:
         store: Store,
         progress: Callable[[int], None] | None = None,
         watch: Callable[[int], None] | None = None,
+        groups: int | None = None,
     ) -> None:
         self._columns = columns
         self._rows = rows
@@ -92,9 +94,9 @@ class SplitWriter:
         self._watch = watch
         self._buffers: dict[tuple[str, int], npt.NDArray[Any]] = {}
         row_bytes = max(sum(_row_bytes(column, columns) for column in policies.schema), 1)
-        self._size = group_size(len(rows), row_bytes)
+        self._size = group_size(len(rows), row_bytes) if groups is None else max(1, -(-len(rows) // groups))
         self._groups = -(-len(rows) // self._size)
-        files = max(1, round(len(rows) * row_bytes / FILE_BYTES))
+        files = max(1, round(len(rows) * row_bytes / FILE_BYTES)) if groups is None else 1
         self._groups_per_file = -(-self._groups // files)
 
     @property
@@ -103,6 +105,11 @@ class SplitWriter:
 
     def write(self, repeat: Repeat) -> tuple[tuple[FileEntry, ...], dict[str, ColumnStatistics]]:
         """All files, and the statistics of all rows."""
+        entries, total = self.write_part(repeat)
+        return entries, total.result()
+
+    def write_part(self, repeat: Repeat) -> tuple[tuple[FileEntry, ...], Statistics]:
+        """The same for rows that are a part of a split: the statistics can be merged with those of others."""
         entries = []
         total = Statistics(self._policies.schema)
         # A folder of its own: other preparations of this process may stage their files at the same time.
@@ -116,7 +123,7 @@ class SplitWriter:
                     total.merge(part)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-        return tuple(entries), total.result()
+        return tuple(entries), total
 
     def _write_file(
         self, groups: range, directory: Path, repeat: Repeat

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from hopyard.data.base import BaseDataset
+from hopyard.data.frames.recognise import frame_source
 from hopyard.data.sources.base import Source
 from hopyard.data.sources.columns import empty_data
 from hopyard.data.sources.convert import from_values, module_of
@@ -36,9 +37,9 @@ def as_source(data: Any, names: Sequence[str] | None = None) -> Source:
     """``data`` as a source of rows.
 
     Args:
-        data: a dict of arrays (NumPy, torch, lists, Arrow), a frame of pandas or polars, an Arrow table, record
-            batches or a reader of them, paths of Parquet or CSV files (also directories, patterns and lists), a
-            Hopyard dataset, a torch Dataset, or an iterable of dicts, one a row.
+        data: a dict of arrays (NumPy, torch, lists, Arrow), a frame of pandas or polars, one of Spark, Ray Data or
+            Dask, an Arrow table, record batches or a reader of them, paths of Parquet or CSV files (also
+            directories, patterns and lists), a Hopyard dataset, a torch Dataset, or an iterable of dicts, one a row.
         names: of the columns of a torch Dataset whose items are tuples; see ``from_torch``.
 
     Raises:
@@ -54,6 +55,8 @@ def as_source(data: Any, names: Sequence[str] | None = None) -> Source:
         return from_mapping(data)
     if (frame := _from_frame(data)) is not None:
         return frame
+    if (cluster := frame_source(data)) is not None:
+        return cluster
     if is_torch_dataset(data):
         return from_torch(data, names)
     if isinstance(data, BaseDataset):

@@ -1,0 +1,1 @@
+"""Frames of Spark, Ray Data and Dask: their own workers write the dataset, the driver only its manifest."""

@@ -1,0 +1,129 @@
+"""The contract of an engine's frame, and the frame as a source of rows.
+
+Rules that every engine keeps:
+
+* **Workers** read, pack and write; the driver gets surveys and entries of files.
+* **One pass.** The frame's rows are computed once and kept packed, on the workers, until the exchange is
+  closed; a worker that is lost takes its rows with it, and they are computed again.
+* **Grouping.** ``Exchange.write`` gives all rows of a file, and no others, to one call of ``Writing.write``.
+* **Errors** of the data come in surveys, those of workers as the engine raises them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from hopyard.data.frames.packing import Packing
+from hopyard.data.frames.reading import Reading, columns_of_types, flat_names
+from hopyard.data.frames.survey import Survey
+from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.recipe.structs import flat_columns
+from hopyard.data.schema import Column
+from hopyard.data.sources.base import Batch, Source
+from hopyard.data.sources.collect import pick
+from hopyard.data.sources.columns import empty_data
+
+Report = Callable[[float], None]
+"""Told the share of a phase that is done, 0 to 1."""
+
+
+class Exchange(ABC):
+    """The rows of one or two frames on their way into a dataset."""
+
+    @abstractmethod
+    def survey(self, report: Report) -> list[list[Survey]]:
+        """Read and pack all rows; what was found by each frame's tasks."""
+
+    @abstractmethod
+    def write(self, writing: Writing, report: Report) -> list[Written]:
+        """Bring the rows of each file together and write it. May be called again after it failed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the rows that are kept."""
+
+
+class Frame(ABC):
+    """A frame of an engine."""
+
+    engine: str
+    """As messages call it."""
+
+    vectors: frozenset[str] = frozenset()
+    """Columns that are vectors of Spark ML; their type is then that of lists."""
+
+    @abstractmethod
+    def types(self) -> Mapping[str, pa.DataType | str]:
+        """Of its own columns, in order; a text says what a type is that Arrow does not have."""
+
+    @abstractmethod
+    def head(self, names: Sequence[str], rows: int) -> pa.Table:
+        """The first rows of these of its columns."""
+
+    @abstractmethod
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch | pa.Table]:
+        """All rows of these of its columns, on the driver."""
+
+    @abstractmethod
+    def exchange(self, packings: Sequence[tuple[Frame, Sequence[str], Packing]]) -> Exchange:
+        """The exchange of frames of this engine, of which each has the columns of these names, and is packed."""
+
+    def plan_key(self) -> str | None:
+        """Equal for frames that have the same rows; None if that cannot be known without reading them."""
+        return None
+
+
+class FrameSource(Source):
+    """A frame of a cluster as a source. ``prepare`` has it read and written by the engine's own workers.
+
+    Args:
+        names: the columns, fields of structs dotted; None: all.
+    """
+
+    one_shot = True  # its fingerprint is known once it was read
+
+    def __init__(self, frame: Frame, names: Sequence[str] | None = None) -> None:
+        self.frame = frame
+        self._types = frame.types()
+        self.columns = flat_names(self._types) if names is None else list(names)
+
+    def select(self, names: Sequence[str]) -> FrameSource:
+        return FrameSource(self.frame, list(pick(dict.fromkeys(self.columns), names)))
+
+    @property
+    def roots(self) -> list[str]:
+        """The frame's own columns in which the source's are."""
+        return list(dict.fromkeys(self._paths()[name][0] for name in self.columns))
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(tuple(self.columns), self.frame.vectors & set(self.columns))
+
+    def layout(self) -> tuple[Column, ...]:
+        """Names, kinds and dtypes of the columns; lists are ``"ragged"``.
+
+        Raises:
+            DataError: names all columns that a dataset cannot hold.
+        """
+        types = {name: self._types[name] for name in self.roots}
+        return tuple(columns_of_types(types, self.columns).values())
+
+    def batches(self) -> Iterator[Batch]:
+        self.layout()
+        for batch in self.frame.batches(self.roots):
+            if batch.num_rows:
+                yield self.reading.columns(batch)
+
+    def head_columns(self, n: int) -> Batch:
+        self.layout()
+        rows = self.frame.head(self.roots, n)
+        if not rows.num_rows:
+            raise empty_data()
+        return self.reading.columns(rows)
+
+    def _paths(self) -> dict[str, tuple[str, ...]]:
+        fields = [(name, pa.null() if isinstance(kind, str) else kind) for name, kind in self._types.items()]
+        return {name: column.path for name, column in flat_columns(pa.schema(fields)).items()}

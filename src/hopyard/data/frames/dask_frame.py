@@ -1,0 +1,113 @@
+"""DataFrames of Dask: partitions are packed, brought together by Dask's shuffle, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from hopyard.data.frames.base import Exchange, Frame, Report
+from hopyard.data.frames.gathering import (
+    FILE,
+    RESULT,
+    loaded,
+    numbered,
+    pack_block,
+    results_of,
+    surveys_of,
+    write_block,
+)
+from hopyard.data.frames.packing import FIXED, Packing
+from hopyard.data.frames.survey import Survey
+from hopyard.data.frames.writing import Writing, Written
+
+_ROWS_FOR_TYPES = 64
+
+
+class DaskFrame(Frame):
+    """A ``dask.dataframe.DataFrame``. As in pandas, NaN in a column of floats is null."""
+
+    engine = "Dask"
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def types(self) -> Mapping[str, pa.DataType | str]:
+        """Columns of objects are what their first rows are."""
+        schema = _table(self.data.head(_ROWS_FOR_TYPES, npartitions=-1)).schema
+        return {field.name: field.type for field in schema}
+
+    def head(self, names: Sequence[str], rows: int) -> pa.Table:
+        return _table(self.data[list(names)].head(rows, npartitions=-1))
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch | pa.Table]:
+        for partition in self.data[list(names)].to_delayed():
+            yield _table(partition.compute())
+
+    def exchange(self, packings: Sequence[tuple[Frame, Sequence[str], Packing]]) -> Exchange:
+        packed = []
+        for frame, names, packing in packings:
+            assert isinstance(frame, DaskFrame)
+            types = {name: kind for name, kind in frame.types().items() if name in set(names)}
+            meta = _pandas(packing.layout.arrow.empty_table())
+            packed.append(frame.data[list(names)].map_partitions(_pack, packing, types, meta=meta))
+        return _DaskExchange(packed)
+
+
+class _DaskExchange(Exchange):
+    """Packed rows in the memory of Dask's workers."""
+
+    def __init__(self, packed: list[Any]) -> None:
+        self._packed = packed
+
+    def survey(self, report: Report) -> list[list[Survey]]:
+        self._packed = [frame.persist() for frame in self._packed]
+        meta = _pandas(pa.schema([(FIXED, pa.binary())]).empty_table())
+        found = [
+            loaded(frame.map_partitions(_on_tables(surveys_of), meta=meta).compute()[FIXED])
+            for frame in self._packed
+        ]
+        report(1.0)
+        return found
+
+    def write(self, writing: Writing, report: Report) -> list[Written]:
+        from dask import dataframe
+
+        concat: Any = dataframe.concat
+        rows = concat(self._packed) if len(self._packed) > 1 else self._packed[0]
+        schema = writing.layout.arrow.append(pa.field(FILE, pa.int64()))
+        placed = rows.map_partitions(_on_tables(numbered), writing, meta=_pandas(schema.empty_table()))
+        grouped = placed.shuffle(on=FILE, npartitions=writing.count, ignore_index=True)
+        meta = _pandas(pa.schema([(RESULT, pa.binary())]).empty_table())
+        done = grouped.map_partitions(_on_tables(write_block), writing, meta=meta).compute()
+        report(1.0)
+        return results_of(done[RESULT])
+
+    def close(self) -> None:
+        self._packed = []
+
+
+class _on_tables:  # noqa: N801, it is used as a function
+    """A function of Arrow tables as one of pandas frames."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, frame: Any, *arguments: Any) -> Any:
+        return _pandas(self._function(pa.Table.from_pandas(frame, preserve_index=False), *arguments))
+
+
+def _pack(frame: Any, packing: Packing, types: Mapping[str, pa.DataType]) -> Any:
+    return _pandas(pack_block(_table(frame), packing, types))
+
+
+def _table(frame: Any) -> pa.Table:
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def _pandas(table: pa.Table) -> Any:
+    """The table as a pandas frame of Arrow columns, so that bytes stay where they are."""
+    import pandas as pd
+
+    return table.to_pandas(types_mapper=pd.ArrowDtype)

@@ -1,0 +1,70 @@
+"""A worker's part with engines that hand over whole blocks: Ray Data and Dask."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopyard.data.frames.packing import FIXED, ORDER, PART, SURVEY, Packing
+from hopyard.data.frames.survey import Survey
+from hopyard.data.frames.writing import Writing, Written
+from hopyard.errors import DataError
+
+FILE, RESULT = "hopyard_file", "hopyard_result"
+
+
+def pack_block(block: pa.Table, packing: Packing, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The packed rows of a block, and its survey."""
+    packed = list(packing.pack(_typed(block, types)))
+    return pa.Table.from_batches(packed, packing.layout.arrow)
+
+
+def _typed(block: pa.Table, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
+    """The block, if it has rows; columns in which it has nothing but nulls get the type that they have elsewhere."""
+    if not block.num_rows:
+        return
+    missing = [name for name in types if name not in block.column_names]
+    if missing:
+        raise DataError(
+            f"Some rows have the columns {', '.join(block.column_names)}, but others {', '.join(types)} "
+            f"({', '.join(missing)} missing). Give every row the same columns."
+        )
+    for name, kind in types.items():
+        column = block[name]
+        if pa.types.is_null(column.type) and not pa.types.is_null(kind):
+            number = block.column_names.index(name)
+            block = block.set_column(number, name, pa.nulls(block.num_rows, kind))
+    yield block.select(list(types))
+
+
+def surveys_of(block: pa.Table) -> pa.Table:
+    """The surveys among packed rows."""
+    return block.filter(pc.equal(block[ORDER], SURVEY)).select([FIXED])
+
+
+def loaded(values: Iterable[bytes]) -> list[Survey]:
+    return [pickle.loads(value) for value in values]
+
+
+def numbered(block: pa.Table, writing: Writing) -> pa.Table:
+    """Packed rows with the number of the file of each, without surveys."""
+    rows = block.filter(pc.greater_equal(block[ORDER], 0))
+    numbers = writing.numbers(rows[ORDER].to_numpy(), rows[PART].to_numpy())
+    return rows.append_column(FILE, pa.array(numbers, pa.int64()))
+
+
+def write_block(block: pa.Table, writing: Writing) -> pa.Table:
+    """Write the files whose rows, all of them, are in this block."""
+    results = [
+        pickle.dumps(writing.write(number, block.filter(pc.equal(block[FILE], number))))
+        for number in sorted(pc.unique(block[FILE]).to_pylist())
+    ]
+    return pa.table({RESULT: pa.array(results, pa.binary())})
+
+
+def results_of(values: Iterable[Any]) -> list[Written]:
+    return [pickle.loads(value) for value in values]

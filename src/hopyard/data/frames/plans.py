@@ -1,0 +1,43 @@
+"""Finds a dataset by the plan of the frame that it was made of, without a pass over the rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopyard.data.frames.base import Frame
+from hopyard.data.preparing.prepared import Prepared, find_prepared
+from hopyard.errors import NotFoundError
+from hopyard.objects.digests import digest_json
+from hopyard.storage.base import Store
+
+PLANS = "plans"
+
+
+class PlanIndex:
+    """Which fingerprint the frames of some plans have, with these arguments; kept in the store, beside the data.
+
+    It is a hint: a plan is known if all that its rows come from are files that have not changed since.
+    """
+
+    def __init__(self, store: Store, frames: Sequence[Frame], arguments: Mapping[str, Any]) -> None:
+        self._store = store
+        keys = [frame.plan_key() for frame in frames]
+        known = None not in keys
+        self._name = f"{digest_json({'plans': keys, **arguments}, 'hopyard.plan')}.json" if known else None
+
+    def find(self, settings: Mapping[str, Any]) -> Prepared | None:
+        """The dataset that these plans gave before, if it is still there."""
+        if self._name is None:
+            return None
+        try:
+            fingerprint = json.loads(self._store.at(PLANS).get(self._name))["fingerprint"]
+        except NotFoundError:
+            return None
+        return find_prepared(self._store, fingerprint, settings)
+
+    def note(self, fingerprint: str) -> None:
+        """These plans gave the dataset of this fingerprint."""
+        if self._name is not None:
+            self._store.at(PLANS).put(self._name, json.dumps({"fingerprint": fingerprint}).encode())

@@ -1,0 +1,133 @@
+"""Batches of a frame, as engines hand them to their workers, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopyard.data.ragged import Ragged
+from hopyard.data.recipe.structs import flat_columns, flatten_structs
+from hopyard.data.schema import Column
+from hopyard.data.sources.collect import pick
+from hopyard.data.sources.columns import ColumnData
+from hopyard.data.sources.convert import convert_columns
+from hopyard.data.sources.convert_arrow import from_arrow, is_list
+from hopyard.errors import UnsupportedTypeError
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which columns of a frame are read, and how. Pickles.
+
+    Attributes:
+        names: the columns; fields of structs dotted.
+        vectors: those that are vectors of Spark ML.
+    """
+
+    names: tuple[str, ...]
+    vectors: frozenset[str] = frozenset()
+
+    def columns(self, batch: pa.RecordBatch | pa.Table) -> dict[str, ColumnData]:
+        """The rows of a batch.
+
+        Raises:
+            DataError: a column holds what a dataset cannot.
+        """
+        raw = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for name in self.vectors & set(raw):
+            raw[name] = dense_vectors(raw[name])
+        return convert_columns(pick(flatten_structs(raw), self.names), _column)
+
+
+def columns_of_types(types: Mapping[str, pa.DataType | str], names: Sequence[str]) -> dict[str, Column]:
+    """The columns of these names of a frame; of lists, what their elements are.
+
+    Args:
+        types: of the frame's own columns; a text for a type that Arrow does not have.
+
+    Raises:
+        DataError: names all columns that a dataset cannot hold, and why.
+    """
+    known = {name: kind for name, kind in types.items() if not isinstance(kind, str)}
+    flat = {column.name: column.type for column in flat_columns(pa.schema(list(known.items()))).values()}
+    unknown = {name: kind for name, kind in types.items() if isinstance(kind, str)}
+    chosen = pick(flat | unknown, names)
+    return {name: data.column for name, data in convert_columns(chosen, _no_rows).items()}
+
+
+def flat_names(types: Mapping[str, pa.DataType | str]) -> list[str]:
+    """Names of all columns, with the fields of structs for the structs."""
+    fields = [(name, pa.null() if isinstance(kind, str) else kind) for name, kind in types.items()]
+    return list(flat_columns(pa.schema(fields)))
+
+
+def _no_rows(name: str, kind: pa.DataType | str) -> ColumnData:
+    if isinstance(kind, str):
+        raise UnsupportedTypeError(f"{name} ({kind})")
+    element = kind
+    while is_list(element) or pa.types.is_fixed_size_list(element):
+        element = element.value_type
+    if hasattr(element, "shape") and isinstance(element, pa.BaseExtensionType):
+        element = element.value_type
+    data = from_arrow(name, pa.array([], element))
+    if element is kind or element == kind:
+        return data
+    if data.kind != "tensor":
+        what = f"lists of {data.kind}s: join them to one text, or give every value a number"
+        raise UnsupportedTypeError(f"{name} ({what})")
+    return _empty_lists(name, data.column.dtype, 0)
+
+
+def _column(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
+    kind = array.type
+    if is_list(kind) and not len(array.flatten() if isinstance(array, pa.Array) else pc.list_flatten(array)):
+        empty = _no_rows(name, kind)  # what is in the lists cannot be seen in this batch
+        missing = np.array(array.is_null().to_pylist(), bool)
+        return ColumnData(name, "ragged", _empty_lists(name, empty.column.dtype, len(array)).values, missing)
+    return from_arrow(name, array)
+
+
+def _empty_lists(name: str, dtype: str, rows: int) -> ColumnData:
+    return ColumnData(name, "ragged", Ragged(np.empty(0, dtype), np.zeros(rows + 1, np.int64)))
+
+
+def dense_vectors(array: pa.StructArray | pa.ChunkedArray) -> pa.Array:
+    """Vectors of Spark ML as lists of float64, sparse ones filled up with zeros.
+
+    They come as structs of ``type`` (0: sparse, 1: dense), ``size``, ``indices`` and ``values``.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    present = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+    kinds, sizes, indices, values = (array.field(name) for name in ("type", "size", "indices", "values"))
+    valid = array.is_valid()
+    sparse = pc.and_(valid, pc.equal(kinds, 0)).fill_null(False)
+    if not pc.any(sparse).as_py():
+        return pc.if_else(valid, values, None) if array.null_count else values
+    lengths = np.zeros(len(array), np.int64)
+    dense = ~sparse.to_numpy(zero_copy_only=False)
+    stored = pc.list_value_length(values).fill_null(0).to_numpy().astype(np.int64)
+    lengths[dense] = stored[dense]
+    lengths[~dense] = sizes.fill_null(0).to_numpy()[~dense]
+    lengths[np.setdiff1d(np.arange(len(array)), present)] = 0
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    filled = np.zeros(offsets[-1])
+    filled[_places(offsets, dense & (lengths > 0), lengths)] = _values_of(values, dense & (lengths > 0))
+    starts = np.repeat(offsets[:-1][~dense], stored[~dense])
+    filled[starts + _values_of(indices, ~dense)] = _values_of(values, ~dense)
+    mask = None if not array.null_count else pc.invert(valid)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(filled), mask=mask)
+
+
+def _places(offsets: np.ndarray, chosen: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    counts = lengths[chosen]
+    firsts = np.concatenate([[0], np.cumsum(counts)])[:-1]
+    return np.asarray(np.repeat(offsets[:-1][chosen] - firsts, counts) + np.arange(counts.sum()))
+
+
+def _values_of(lists: pa.Array, chosen: np.ndarray) -> np.ndarray:
+    return np.asarray(lists.filter(pa.array(chosen)).flatten().to_numpy(zero_copy_only=False))

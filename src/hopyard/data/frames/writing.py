@@ -1,0 +1,120 @@
+"""From packed rows to the files of a dataset: which rows share a file, and a worker's part of the writing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopyard.data.frames.packing import ORDER, ORDER_BITS, Layout, unpack
+from hopyard.data.manifest import FileEntry
+from hopyard.data.preparing.policies import Policies
+from hopyard.data.preparing.statistics import Statistics
+from hopyard.data.preparing.write import GROUP_BYTES, GROUPS, SplitWriter, group_size
+from hopyard.data.schema import Column
+from hopyard.storage.base import Store
+
+FILE_BYTES = 96 << 20
+"""Of a file, at most and on average; less than elsewhere, since a worker holds all rows of one in memory."""
+
+HALF = ORDER_BITS // 2
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one split: rows are dealt to them by their place in the order.
+
+    Attributes:
+        count: of files; rows differ a little from one to the next.
+        groups: row groups of each.
+    """
+
+    count: int
+    groups: int
+
+    @classmethod
+    def of(cls, rows: int, row_bytes: float) -> Files:
+        """For about so many rows; row groups are a multiple of 24 if that is possible."""
+        if not rows:
+            return cls(0, 0)
+        wanted = math.ceil(rows * row_bytes / FILE_BYTES)
+        count = next((d for d in (1, 2, 3, 4, 6, 8, 12) if d >= wanted), -(-wanted // GROUPS) * GROUPS)
+        if count == 1:
+            return cls(1, -(-rows // group_size(rows, row_bytes)))
+        each = math.ceil(rows / count * row_bytes / GROUP_BYTES)
+        return cls(count, max(each, -(-GROUPS // count)))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What every worker is told of the writing of a dataset. Pickles.
+
+    Attributes:
+        shapes: of the columns over all rows; see :func:`unpack`.
+        stores: of the training and the validation set.
+        files: of both; numbers of files go through both.
+        cut: rows of parts below are for validation.
+    """
+
+    layout: Layout
+    shapes: Mapping[str, Column]
+    policies: Policies
+    stores: tuple[Store, Store]
+    files: tuple[Files, Files]
+    cut: int
+
+    @property
+    def count(self) -> int:
+        """Of all files."""
+        return self.files[0].count + self.files[1].count
+
+    def numbers(self, order: np.ndarray, part: np.ndarray) -> np.ndarray:
+        """(n,) int64: the number of the file of each row; Spark computes the same in SQL."""
+        place = order >> HALF
+        train = (place * self.files[0].count) >> HALF
+        val = self.files[0].count + ((place * self.files[1].count) >> HALF)
+        return np.where(part < self.cut, val, train)
+
+    def write(self, number: int, rows: pa.Table) -> Written:
+        """One file, of all its rows, which come in any order."""
+        split = int(number >= self.files[0].count)
+        keys = [(name, "ascending") for name in rows.column_names if name in self.layout.names]
+        if len(pc.unique(rows[ORDER])) == rows.num_rows:
+            keys = keys[:1]  # the others only tell rows of one hash apart
+        order = pc.sort_indices(rows, keys).to_numpy().astype(np.int64)
+        order_sum = int(rows[ORDER].to_numpy().view(np.uint64).sum(dtype=np.uint64))
+        columns = unpack(self.layout, self.shapes, rows)
+        writer = SplitWriter(
+            columns, order, self.policies, self.stores[split], groups=self.files[split].groups
+        )
+        entries, statistics = writer.write_part(lambda action: action())
+        return Written(number, split, entries, statistics, order_sum)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a worker says of the file that it wrote."""
+
+    number: int
+    split: int
+    entries: tuple[FileEntry, ...]
+    statistics: Statistics
+    order_sum: int
+
+
+def rows_and_sum(written: Iterable[Written]) -> tuple[int, int]:
+    """Of all files: rows, and the sum of their places."""
+    rows = order_sum = 0
+    for each in written:
+        rows += sum(entry.rows for entry in each.entries)
+        order_sum = (order_sum + each.order_sum) % (1 << 64)
+    return rows, order_sum
+
+
+def of_split(written: Sequence[Written], split: int) -> list[Written]:
+    """The files of the training (0) or the validation set (1), in the order of their rows."""
+    return sorted((each for each in written if each.split == split), key=lambda each: each.number)

@@ -1,0 +1,128 @@
+"""What ``prepare`` was asked for: its arguments, checked as far as they can be without reading the data."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hopyard.data.manifest import FORMAT_VERSION
+from hopyard.data.preparing.policies import check_choice
+from hopyard.data.preparing.split import check_share
+from hopyard.data.schema import unknown_columns
+from hopyard.data.sources.sources import Source, as_source
+from hopyard.errors import DataError
+from hopyard.objects.digests import digest_json
+
+Watch: TypeAlias = Callable[[str, int, int | None], None]
+"""Told the phase, rows done, and rows in all."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of ``prepare``, checked."""
+
+    source: Source
+    val: Source | None
+    validation: float | str | None
+    columns: tuple[list[str] | None, list[str] | None]
+    seed: int
+    nulls: str
+    ragged: str
+
+    def settings(self) -> dict[str, Any]:
+        """What shapes the files, beside the data's content."""
+        return {
+            "validation": "explicit" if self.val is not None else self.validation,
+            "seed": self.seed,
+            "nulls": self.nulls,
+            "ragged": self.ragged,
+        }
+
+    @contextlib.contextmanager
+    def watched(self, watch: Watch | None) -> Iterator[None]:
+        """Inside, the sources tell ``watch`` how far they are read."""
+        sources = [source for source in (self.source, self.val) if source is not None]
+        for source in sources if watch is not None else []:
+            source.watch = _reading(watch, source)
+        try:
+            yield
+        finally:
+            for source in sources:
+                source.watch = None
+
+    def fingerprint(self) -> str | None:
+        """Of the dataset; None while a source is one-shot and not yet collected."""
+        train = self.source.fingerprint()
+        val = None if self.val is None else self.val.fingerprint()
+        if train is None or (self.val is not None and val is None):
+            return None
+        return self.fingerprint_of(train, val)
+
+    def fingerprint_of(self, train: str, val: str | None) -> str:
+        """Of the dataset of sources that have these fingerprints."""
+        content = {"source": train, "val": val, "format": FORMAT_VERSION, **self.settings()}
+        return digest_json(content, "hopyard.dataset")
+
+
+def request_of(
+    data: Any,
+    validation: Any,
+    feature_columns: str | Sequence[str] | None,
+    label_columns: str | Sequence[str] | None,
+    seed: int,
+    nulls: str,
+    ragged: str,
+    val: Any,
+) -> Request:
+    """The request of a call of ``prepare``; raises what is wrong with its arguments."""
+    check_choice("nulls", nulls, ("error", "fill", "mask"))
+    check_choice("ragged", ragged, ("error", "keep", "pad"))
+    features, labels = _names(feature_columns), _names(label_columns)
+    named = list(dict.fromkeys([*(features or ()), *(labels or ())]))
+    if isinstance(validation, numbers.Real) and val is None:
+        check_share(validation)
+        validation = float(validation)
+    elif val is None and validation is not None and not isinstance(validation, str):
+        val = validation
+    source = as_source(data, named)
+    share = None if val is not None else validation
+    source = _select(source, named, share if isinstance(share, str) else None)
+    val_source = None
+    if val is not None:
+        val_source = as_source(val, named)
+        if unknown := [name for name in source.columns if name not in val_source.columns]:
+            raise unknown_columns(unknown, val_source.columns, "validation column")
+        val_source = _only(val_source, source.columns)
+    return Request(source, val_source, share, (features, labels), seed, nulls, ragged)
+
+
+def _names(columns: str | Sequence[str] | None) -> list[str] | None:
+    return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
+
+
+def _select(source: Source, named: list[str], split: str | None) -> Source:
+    if split is not None and split not in source.columns:
+        raise unknown_columns([split], source.columns, "validation column")
+    if not named:
+        if source.columns == [split]:
+            raise DataError(
+                f"The data has no column but {split!r}, which splits it. Give data to learn from."
+            )
+        return source
+    if split in named:
+        raise DataError(
+            f"Column {split!r} splits the data and cannot be a feature or label as well. Remove it there."
+        )
+    return _only(source, named if split is None else [*named, split])
+
+
+def _only(source: Source, names: Sequence[str]) -> Source:
+    """``source`` with these columns; itself, and with what it knows of its rows, if it has no others."""
+    return source if set(names) == set(source.columns) else source.select(names)
+
+
+def _reading(watch: Watch | None, source: Source) -> Callable[[int], None] | None:
+    return None if watch is None else lambda rows: watch("reading", rows, source.rows)
