@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.errors import ColumnError, DataError, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
+Outputs = tuple[npt.NDArray[Any], ...]
+PREDICTION_BATCH = 1024
 
 
 def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Iterator[Arrays]:
@@ -29,12 +31,7 @@ def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Itera
             )
         data = {name: _array(array) for name, array in zip(columns, given, strict=True)}
     source = as_source(data)
-    missing = [name for name in columns if name not in source.columns]
-    if missing:
-        raise ColumnError(
-            f"the data lacks the columns {missing}{nearest(missing[0], source.columns, '.')} "
-            f"It has {list(source.columns)}; the model needs {list(columns)}."
-        )
+    check_features(columns, source.columns)
     rows = 0
     for batch in source.select(columns).batches():
         arrays = {name: batch[name].as_batch() for name in columns}
@@ -46,10 +43,46 @@ def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Itera
         raise DataError("the data has no rows; a model needs at least one.")
 
 
+def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
+    """Raise ColumnError if the data, whose columns ``there`` names, lacks one that the model needs."""
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise ColumnError(
+            f"the data lacks the columns {missing}{nearest(missing[0], there, '.')} "
+            f"It has {list(there)}; the model needs {list(columns)}."
+        )
+
+
+def outputs_of(
+    predict: Callable[[Arrays], npt.NDArray[Any] | Outputs], columns: Sequence[str], data: Any
+) -> Outputs:
+    """What ``predict`` gives for all rows of ``data``: one array of shape (n, ...) per output.
+
+    Raises:
+        ColumnError: ``data`` lacks one of ``columns``. DataError: it has no rows, or they are not what it takes.
+    """
+    parts = []
+    for batch in feature_batches(data, columns, PREDICTION_BATCH):
+        outputs = predict(batch)
+        parts.append(outputs if isinstance(outputs, tuple) else (outputs,))
+        _check_rows(parts[-1], len(batch[columns[0]]))
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _check_rows(outputs: Outputs, rows: int) -> None:
+    """Raise DataError if a model took the rows for something else."""
+    for output in outputs:
+        if len(output) != rows:
+            raise DataError(
+                f"the model gave an array of shape {output.shape} for {rows} rows, but one output a row is needed. "
+                "Give arrays of shape (rows, ...); a single row x as x[None]."
+            )
+
+
 def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
     """``data`` with further columns, as the same kind of frame. Outputs of shape (n, 1) become scalars."""
     columns = {name: _squeezed(values) for name, values in outputs.items()}
-    kind = type(data).__module__.partition(".")[0]
+    kind = kind_of(data)
     if kind == "pandas":
         return data.assign(**{name: _cells(values) for name, values in columns.items()})
     if kind == "polars":
@@ -57,14 +90,25 @@ def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
         return data.with_columns([series(name, values) for name, values in columns.items()])
     if kind == "pyarrow":
         for name, values in columns.items():
-            data = data.append_column(name, _arrow(values))
+            data = data.append_column(name, arrow_column(values))
         return data
     if isinstance(data, Mapping):
         return {**data, **columns}
     raise DataError(
         f"transform was given {type(data).__name__}; it takes a dict of arrays, a pandas or polars DataFrame or a "
-        "pyarrow Table, because it returns the same kind. For arrays use predict(x)."
+        "pyarrow Table, or a frame of Spark, Ray Data or Dask, because it returns the same kind. For arrays use "
+        "predict(x)."
     )
+
+
+def arrow_column(values: npt.NDArray[Any]) -> pa.Array:
+    """An output as a column: numbers, or lists of one length, nested as its dimensions are. Shape (n, 1) counts as
+    (n,)."""
+    values = _squeezed(values)
+    column = pa.array(values.ravel())
+    for size in reversed(values.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
 
 
 def example_rows(schema: Schema) -> Arrays:
@@ -84,13 +128,20 @@ def column_names(data: Any) -> list[str]:
     """The columns of a frame or a dict of arrays; none for what is neither."""
     if isinstance(data, Mapping):
         return list(data)
-    return list(getattr(data, "column_names", getattr(data, "columns", ())))
+    kind = kind_of(data)
+    if kind == "pyarrow":
+        return list(data.column_names)
+    return list(data.columns() if kind == "ray" else getattr(data, "columns", ()))
+
+
+def kind_of(data: Any) -> str:
+    """The package that an object's class comes from."""
+    return type(data).__module__.partition(".")[0]
 
 
 def _is_frame(data: Any) -> bool:
-    kind = type(data).__module__.partition(".")[0]
     return (
-        kind in ("pandas", "polars", "pyarrow", "hopyard")
+        kind_of(data) in ("pandas", "polars", "pyarrow", "hopyard")
         or isinstance(data, Mapping | str)
         or hasattr(data, "__fspath__")
     )
@@ -108,10 +159,3 @@ def _squeezed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _cells(values: npt.NDArray[Any]) -> Any:
     return values if values.ndim == 1 else list(values)
-
-
-def _arrow(values: npt.NDArray[Any]) -> pa.Array:
-    if values.ndim == 1:
-        return pa.array(values)
-    inner = values.reshape(len(values), -1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(inner.ravel()), inner.shape[1])

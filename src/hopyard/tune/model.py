@@ -2,73 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pyarrow as pa
 
-from hopyard.data import Schema
-from hopyard.errors import CorruptError, DataError, NotFoundError, StorageError, UsageError
-from hopyard.objects import StateRef, load_state, save_state
+from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
+from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store
-from hopyard.storage.format import check_format, format_header
-from hopyard.training import Program, build_replica, load_program, save_program
-from hopyard.tune.frames import Arrays, column_names, example_rows, feature_batches, with_columns
+from hopyard.tune.engines.predictor import Packed, load_replica
+from hopyard.tune.engines.transforms import transform_of
+from hopyard.tune.frames import (
+    PREDICTION_BATCH,
+    Arrays,
+    arrow_column,
+    check_features,
+    column_names,
+    example_rows,
+    feature_batches,
+    outputs_of,
+    with_columns,
+)
+from hopyard.tune.saved import INFO, ModelInfo, Weights, read_model, schema_of, write_model
+from hopyard.tune.stages import become_stage
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
     from hopyard.tune.run import Run
-
-_INFO = "model.json"
-_KIND = "model"
-PREDICTION_BATCH = 1024
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What is known of a model without loading it. All fields are JSON values.
-
-    Attributes:
-        run_id, trial: where it comes from.
-        params: its point of the search space.
-        epoch: after how many of its epochs the weights are, the best ones; a fraction within one.
-        value: the evaluation metric at that epoch.
-        metric: the history key of that metric.
-        history: one value an epoch for each metric; the last may be of a part of one.
-        feature_columns, label_columns: as the search was given them.
-    """
-
-    run_id: str
-    trial: int
-    params: dict[str, Any]
-    epoch: float
-    value: float
-    metric: str
-    history: dict[str, list[float]]
-    feature_columns: tuple[str, ...]
-    label_columns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Where a model's bytes are: its program, and its weights below ``folder``."""
-
-    store: Store
-    program: str
-    folder: str
-    state: StateRef
-
-    def load_program(self) -> Program:
-        return load_program(self.store, self.program)
-
-    def load(self) -> Any:
-        return load_state(self.store.at(self.folder), self.state, verify=True)
 
 
 class Model:
@@ -83,6 +47,7 @@ class Model:
         self._weights, self._run = weights, run
         self._output_columns = [f"{name}__output" for name in info.label_columns]
         self._replica: Any = None
+        become_stage(self, "model")
 
     def __repr__(self) -> str:
         info = self.info
@@ -163,32 +128,42 @@ class Model:
 
         Returns: array of shape (n, ...), or a tuple of them for a model of several outputs.
         """
-        replica = self._loaded()
-        parts = []
-        for batch in feature_batches(x, self.info.feature_columns, PREDICTION_BATCH):
-            parts.append(replica.predict(batch))
-            _check_rows(parts[-1], len(batch[self.info.feature_columns[0]]))
-        if isinstance(parts[0], tuple):
-            return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-        return np.concatenate(parts)
+        outputs = outputs_of(self._loaded().predict, self.info.feature_columns, x)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def transform(self, data: Any) -> Any:
-        """``data`` with the predictions as further columns, as the same kind of frame: dict of arrays,
-        pandas, polars or pyarrow."""
-        outputs = self.predict(data)
-        columns = outputs if isinstance(outputs, tuple) else (outputs,)
-        if len(columns) != len(self._output_columns):
+        """``data`` with the predictions as further columns, as the same kind of frame: dict of arrays, pandas,
+        polars, pyarrow, or a DataFrame of Spark or Dask or a dataset of Ray, whose workers then predict, on GPUs
+        where they have some, once its rows are asked for.
+
+        Outputs of shape (n,) or (n, 1) become columns of numbers, others columns of lists of one length.
+
+        Raises:
+            ColumnError: ``data`` lacks a feature, or has a column of an output's name.
+        """
+        features, names = self.info.feature_columns, self._output_columns
+        elsewhere = transform_of(data)
+        if elsewhere is not None:
+            check_features(features, column_names(data))
+        # What two rows give says of which types the columns will be.
+        outputs = outputs_of(self._loaded().predict, features, data if elsewhere is None else self._example())
+        if len(outputs) != len(names):
             raise UsageError(
-                f"the model gives {len(columns)} outputs for the output columns {self._output_columns}; "
+                f"the model gives {len(outputs)} outputs for the output columns {names}; "
                 "name one per output with set_output_columns([...])."
             )
-        taken = [name for name in self._output_columns if name in column_names(data)]
+        taken = [name for name in names if name in column_names(data)]
         if taken:
             raise UsageError(
                 f"the data has a column {taken[0]!r} already, where the model's output would go. Name another one with "
                 "set_output_columns([...]), or drop it."
             )
-        return with_columns(data, dict(zip(self._output_columns, columns, strict=True)))
+        if elsewhere is None:
+            return with_columns(data, dict(zip(names, outputs, strict=True)))
+        fields = [
+            pa.field(name, arrow_column(values).type) for name, values in zip(names, outputs, strict=True)
+        ]
+        return elsewhere(data, self.packed(), features, fields)
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """Loss and metrics on ``data``, which has the feature and label columns."""
@@ -201,19 +176,9 @@ class Model:
     def save(self, path: str | Path) -> Path:
         """Write the model to a directory of its own, readable by ``hopyard.load_model`` without its run."""
         store = LocalStore(path)
-        if store.exists(_INFO):
+        if store.exists(INFO):
             raise UsageError(f"{path} already holds a model; delete the directory or give another one.")
-        program = self._weights.load_program()
-        program = replace(program, train=None, val=None, init_from=None, schema=_schema(program))
-        name = save_program(store, program)
-        state = save_state(store.at("weights"), self._load_weights())
-        content = {
-            "format": format_header(_KIND),
-            "info": asdict(self.info),
-            "program": name,
-            "state": state.to_json(),
-        }
-        store.put(_INFO, json.dumps(content, indent=1).encode())
+        write_model(store, self.info, self._weights)
         return Path(path)
 
     def export(self, path: str | Path, example: Any = None) -> Path:
@@ -250,43 +215,25 @@ class Model:
             with suppress(StorageError):  # the data may be gone
                 rows = program.train[0:2]
                 return {name: rows[name] for name in columns}
-        return example_rows(_schema(program).select(columns))
+        return example_rows(schema_of(program).select(columns))
+
+    @property
+    def output_columns(self) -> list[str]:
+        """Names of the columns that ``transform`` adds."""
+        return list(self._output_columns)
+
+    def packed(self) -> Packed:
+        """The model as bytes, without its run."""
+        return Packed(self.info, self._weights)
 
     def weights(self) -> tuple[Store, StateRef]:
         """Where the weights are: what ``init_from=`` starts other trials from."""
         return self._weights.store.at(self._weights.folder), self._weights.state
 
-    def _load_weights(self) -> Any:
-        try:
-            return self._weights.load()
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"the weights of trial {self.trial} were not kept: a run keeps those of completed trials and of the "
-                "best one. Search with keep='all' to keep every trial's."
-            ) from error
-
     def _loaded(self) -> Any:
         if self._replica is None:
-            replica = build_replica(self._weights.load_program(), self.info.params, self.trial, device="cpu")
-            replica.load({"model": self._load_weights()})
-            self._replica = replica
+            self._replica = load_replica(self.info, self._weights, "cpu")
         return self._replica
-
-
-def _schema(program: Program) -> Schema:
-    found = program.schema if program.train is None else program.train.schema
-    assert found is not None, "only programs of saved models have no training data"
-    return found
-
-
-def _check_rows(outputs: Any, rows: int) -> None:
-    """Raise DataError if a model took the rows for something else."""
-    for output in outputs if isinstance(outputs, tuple) else (outputs,):
-        if len(output) != rows:
-            raise DataError(
-                f"the model gave an array of shape {output.shape} for {rows} rows, but one output a row is needed. "
-                "Give arrays of shape (rows, ...); a single row x as x[None]."
-            )
 
 
 def load_model(path: str | Path) -> Model:
@@ -298,19 +245,8 @@ def load_model(path: str | Path) -> Model:
         FormatError: a newer version of Hopyard wrote it.
     """
     store = LocalStore(path)
-    if not store.exists(_INFO):
+    if not store.exists(INFO):
         raise NotFoundError(
-            f"{path} holds no model (no {_INFO}); give the directory that model.save(...) wrote."
+            f"{path} holds no model (no {INFO}); give the directory that model.save(...) wrote."
         )
-    try:
-        content = json.loads(store.get(_INFO))
-        header, info = content["format"], content["info"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError(
-            f"{path}/{_INFO} is not what model.save(...) wrote ({error!r}). Restore it from a copy, or save the model "
-            "again."
-        ) from error
-    check_format(header, _KIND, where=f"the model in {path}")
-    columns = {name: tuple(info[name]) for name in ("feature_columns", "label_columns")}
-    weights = Weights(store, content["program"], "weights", StateRef.from_json(content["state"]))
-    return Model(ModelInfo(**(info | columns)), weights)
+    return Model(*read_model(store, str(path)))

@@ -41,7 +41,7 @@ def pickle_search(search: type, arguments: Arguments, own: Mapping[str, Any]) ->
     fields = {name: getattr(arguments, name) for name in _ARGUMENTS}
     is_ours = search.__module__.startswith("hopyard.")
     try:
-        with _user_code_by_value():
+        with user_code_by_value():
             return _HEADER + dumps(
                 {"search": search.__name__ if is_ours else search, "arguments": {**fields, **own}}
             )
@@ -74,7 +74,7 @@ def load_search(data: bytes, where: str) -> tuple[str | type, dict[str, Any]]:
 
 
 @contextmanager
-def _user_code_by_value() -> Iterator[None]:
+def user_code_by_value() -> Iterator[None]:
     """The modules that are the user's own are pickled as they are, not by name."""
     registered = set(cloudpickle.list_registry_pickle_by_value())
     own = [

@@ -15,7 +15,8 @@ from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.storage import Store, open_store
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of
-from hopyard.tune.model import Model, ModelInfo, Weights
+from hopyard.tune.model import Model
+from hopyard.tune.saved import ModelInfo, Weights
 
 if TYPE_CHECKING:
     import pandas as pd

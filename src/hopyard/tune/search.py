@@ -19,6 +19,7 @@ from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
 from hopyard.tune.model import Model
 from hopyard.tune.recipe import pickle_search
+from hopyard.tune.stages import become_stage
 
 
 class Common(TypedDict, total=False):
@@ -180,8 +181,10 @@ class Search(ABC):
             "search_space": search_space,
             "num_epochs": num_epochs,
         }
+        self._given = dict(fields)
         self.arguments: Arguments = check_arguments(fields)
         self._searcher(self._budget())  # impossible spaces and budgets are said now
+        become_stage(self, "search")
 
     @abstractmethod
     def _make_searcher(self, budget: Budget) -> Searcher:
@@ -191,6 +194,11 @@ class Search(ABC):
         """What is asked for, as far as it is known before the data."""
         partitions = self.arguments.num_partitions or DEFAULT_PARTITIONS
         return Budget(self._own_arguments().get("num_models"), self.arguments.num_epochs, partitions)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """All arguments that it was made with."""
+        return {**self._given, **self._own_arguments()}
 
     def _own_arguments(self) -> dict[str, Any]:
         """The arguments that this kind of search has beside those of all; each is an attribute of that name."""

@@ -1,0 +1,1 @@
+"""Models and searches on the frames of Spark, Ray Data and Dask."""

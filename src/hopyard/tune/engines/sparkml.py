@@ -1,0 +1,195 @@
+"""Searches as Estimators of Spark ML, and models as its Transformers: stages of pipelines, saved and loaded with them.
+
+This file is imported where PySpark is loaded already (see ``stages.py``). The classes here are not ``Params``: nothing
+of a search or a model is set through Spark's parameter maps, and ``model.params`` is its point of the search space.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import pickle
+import secrets
+import time
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Self
+
+from hopyard.errors import CorruptError, NotFoundError, UsageError
+from hopyard.objects.pickles import dumps
+from hopyard.storage.format import check_format, format_header
+from hopyard.tune.model import Model
+from hopyard.tune.recipe import user_code_by_value
+from hopyard.tune.saved import unpack_model
+from hopyard.tune.search import Search
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of packages that PySpark imports
+    from pyspark.ml.base import Estimator, Transformer
+    from pyspark.ml.util import DefaultParamsReader, MLWritable, MLWriter
+
+_KIND = "pipeline-stage"
+_PART_BYTES = 16 << 20
+
+
+class Stage(MLWritable):
+    """What pipelines ask of each of their stages."""
+
+    _uid: str | None = None
+
+    @property
+    def uid(self) -> str:
+        """Names the stage in its pipeline."""
+        if self._uid is None:
+            self._uid = f"{type(self).__name__}_{secrets.token_hex(6)}"
+        return self._uid
+
+    def copy(self, extra: Any = None) -> Self:
+        """Another one alike; parameters of other stages are no concern of it."""
+        return copy.copy(self)
+
+    def write(self) -> MLWriter:
+        """``write().save(path)`` writes it to any file system that Spark knows; ``PipelineModel.save`` does so."""
+        return _Writer(self)
+
+    def _packed(self) -> tuple[bytes, dict[str, Any]]:
+        """The stage as bytes, and as what of it is readable."""
+        raise NotImplementedError
+
+    @classmethod
+    def _unpacked(cls, data: bytes, fields: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, path: str) -> Any:
+        """The stage that was saved to ``path``. This runs code that is in it: load only what you trust."""
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.active()
+        metadata = DefaultParamsReader.loadMetadata(path, session)
+        if "hopyard" not in metadata:
+            raise NotFoundError(
+                f"{path} holds a {metadata.get('class')}, no stage of Hopyard; load it with that class."
+            )
+        fields = metadata["hopyard"]
+        check_format(fields["format"], _KIND, where=f"the stage in {path}")
+        rows = session.read.parquet(f"{path}/data").orderBy("number").toLocalIterator()
+        data = b"".join(bytes(row["data"]) for row in rows)
+        if len(data) != fields["nbytes"]:
+            raise CorruptError(
+                f"{path}/data has {len(data)} bytes, but {fields['nbytes']} were written. Restore it from a copy, or "
+                "save the pipeline again."
+            )
+        stage = cls._unpacked(data, fields)
+        stage._uid = metadata["uid"]
+        return stage
+
+
+class ModelStage(Stage):
+    """A model of Hopyard as a Transformer."""
+
+    def _packed(self: Any) -> tuple[bytes, dict[str, Any]]:
+        return self.packed().data, {"output_columns": self.output_columns}
+
+    @classmethod
+    def _unpacked(cls, data: bytes, fields: dict[str, Any]) -> Model:
+        return Model(*unpack_model(data)).set_output_columns(fields["output_columns"])
+
+
+class SearchStage(Stage):
+    """A search of Hopyard as an Estimator."""
+
+    def _packed(self: Any) -> tuple[bytes, dict[str, Any]]:
+        given = dict(self.given)
+        backend = given.pop("backend")
+        if given["init_from"] is not None:
+            raise UsageError(
+                "a search with init_from= cannot be saved: it would hold another model. Leave init_from out, and give "
+                "it when the search is made again."
+            )
+        content = {
+            "search": _plain_class(type(self)),
+            "backend": type(backend),
+            "backend_arguments": {name: getattr(backend, name) for name in _arguments_of(backend)},
+            "arguments": given,
+        }
+        try:
+            with user_code_by_value():
+                return dumps(content), {"kind": self.kind}
+        except (
+            TypeError,
+            pickle.PicklingError,
+            NotImplementedError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            raise UsageError(
+                f"the search cannot be saved ({error}). Its functions, callbacks and the rest are pickled: make locks, "
+                "threads, open files and connections inside functions."
+            ) from error
+
+    @classmethod
+    def _unpacked(cls, data: bytes, fields: dict[str, Any]) -> Search:
+        content = pickle.loads(data)
+        backend = content["backend"](**content["backend_arguments"])
+        search: Search = content["search"](backend=backend, **content["arguments"])
+        return search
+
+
+# Not by inheritance: Transformer and Estimator are Params, whose `params` and `copy` mean something else.
+Transformer.register(ModelStage)
+Estimator.register(SearchStage)
+_STAGES: dict[str, type[Stage]] = {"model": ModelStage, "search": SearchStage}
+
+
+@cache
+def stage_class(cls: type, kind: str) -> type:
+    """The class of that name that is ``cls`` and a stage as well."""
+    stage = _STAGES[kind]
+    if issubclass(cls, stage):
+        return cls
+    names = ("__module__", "__qualname__", "__doc__")
+    metaclass: Any = type(cls)
+    made: type = metaclass(cls.__name__, (cls, stage), {name: getattr(cls, name) for name in names})
+    return made
+
+
+def _plain_class(cls: type) -> type:
+    """The class that ``stage_class`` was given: the one that can be imported."""
+    return next(base for base in cls.__mro__ if not issubclass(base, Stage))
+
+
+def _arguments_of(backend: Any) -> Iterator[str]:
+    """Arguments of a backend that it shows as attributes, as numbers, texts and the like."""
+    for name in inspect.signature(type(backend)).parameters:
+        if isinstance(getattr(backend, name, ...), bool | int | float | str | dict | None):
+            yield name
+
+
+class _Writer(MLWriter):
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark's name
+        stage, session = self._stage, self.sparkSession
+        data, fields = stage._packed()
+        kind = next(kind for kind in _STAGES.values() if isinstance(stage, kind))
+        metadata = {
+            "class": f"hopyard.spark.{kind.__name__}",
+            "timestamp": int(time.time() * 1000),
+            "sparkVersion": session.version,
+            "uid": stage.uid,
+            "paramMap": {},
+            "defaultParamMap": {},
+            "hopyard": {"format": format_header(_KIND), "nbytes": len(data), **fields},
+        }
+        parts = [
+            (number, bytearray(data[start : start + _PART_BYTES]))
+            for number, start in enumerate(range(0, len(data), _PART_BYTES))
+        ]
+        session.createDataFrame(parts, "number int, data binary").write.parquet(f"{path}/data")
+        text = session.createDataFrame([(json.dumps(metadata),)], "value string")
+        text.coalesce(1).write.text(f"{path}/metadata")
