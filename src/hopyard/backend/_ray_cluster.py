@@ -65,7 +65,7 @@ def fitting(nodes: list[Node], asked: Mapping[str, float], num_workers: int | No
     fewer = f"num_workers={room}, or None for as many as there is room for" if room else "less to each worker"
     raise UsageError(
         f"{given} {listed(asked)} on one node, but the Ray cluster has room for {counted(room, 'worker')}: "
-        f"{_listedliving_nodes(nodes, asked)}. Give {fewer}, or add nodes to the cluster."
+        f"{listed_nodes(nodes, asked)}. Give {fewer}, or add nodes to the cluster."
     )
 
 
@@ -73,7 +73,7 @@ def listed(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items())
 
 
-def _listedliving_nodes(nodes: list[Node], asked: Mapping[str, float]) -> str:
+def listed_nodes(nodes: list[Node], asked: Mapping[str, float]) -> str:
     """Of each node what it has of the resources asked for."""
     return "; ".join(
         f"node {node.address} has {listed({name: node.has.get(name, 0) for name in asked})}" for node in nodes
@@ -88,14 +88,14 @@ class _Place:
         actor: its handle.
         greeting: the reference of what it says of itself, which is there once the actor is.
         replaces: whether the worker had another one before.
-        where: host, address and process, once it has greeted.
+        host: its machine's name, once it has greeted.
         is_late: the worker has waited for it in vain.
     """
 
     actor: Any
     greeting: Any
     replaces: bool
-    where: str = ""
+    host: str = ""
     is_late: bool = False
 
 
@@ -136,12 +136,13 @@ class Actors(Cluster):
         try:
             run = place.actor.run.options(name=task.label)
             answer: Answer = ray.get(run.remote(site, worker, task.name, task.parts))
+            is_failure = answer.kind == "failed"
+            return replace(answer, where=f"{answer.where} on {place.host}") if is_failure else answer
         except ray.exceptions.RayActorError as error:
             self._forget(place)
             raise WorkerLostError(
-                f"Worker {worker} ({place.where}) was lost while it ran the task {task.name!r}: {_reason(error)}"
+                f"Worker {worker} (on {place.host}) was lost while it ran the task {task.name!r}: {_reason(error)}"
             ) from error
-        return answer
 
     def stop(self) -> None:
         import ray
@@ -181,7 +182,7 @@ class Actors(Cluster):
         import ray
 
         place = self._places.get(worker) or self._new_place(worker)
-        if place.where:
+        if place.host:
             return place
         greeted, _ = ray.wait([place.greeting], timeout=0 if place.is_late else self._start_timeout)
         if not greeted:
@@ -193,19 +194,19 @@ class Actors(Cluster):
             raise WorkerLostError(f"Worker {worker} was lost before it was up: {_reason(error)}") from error
         if wrong := _wrong(facts):
             self._forget(place)
-            raise WorkerMismatchError(f"Worker {worker} on {facts['where']} cannot run tasks: {wrong}")
-        place.where = facts["where"]
+            raise WorkerMismatchError(f"Worker {worker} on {facts['host']} cannot run tasks: {wrong}")
+        place.host = facts["host"]
         self._had.add(worker)
         return place
 
     def _instead(self, worker: int, place: _Place) -> _Place:
         """Where a worker's task runs that waited in vain for a place of its own."""
         with self._lock:
-            others = [other for other in self._places.values() if other.where]
+            others = [other for other in self._places.values() if other.host]
         missing = (
             f"Worker {worker} found no place within {self._start_timeout} seconds: it needs {listed(self._asked)} "
             f"on one node, and of that {listed(_free(self._asked))} are free in the "
-            f"whole cluster: {_listedliving_nodes(living_nodes(), self._asked)}"
+            f"whole cluster: {listed_nodes(living_nodes(), self._asked)}"
         )
         if not place.replaces or not others:
             self._forget(place)
@@ -265,14 +266,13 @@ def _actor_class() -> type:
         def greet(self, paths: tuple[str, ...], packages: tuple[str, ...]) -> dict[str, Any]:
             """Where this is, and which packages are missing; the driver's import path comes after the own one."""
             import importlib.util
-            import os
             import socket
             import sys
 
             sys.path += [path for path in paths if path not in sys.path]
             missing = [package for package in packages if importlib.util.find_spec(package) is None]
             facts = {
-                "where": f"host {socket.gethostname()}, pid {os.getpid()}",
+                "host": socket.gethostname(),
                 "executable": sys.executable,
                 "python": ".".join(map(str, sys.version_info[:2])),
                 "missing": missing,
