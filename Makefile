@@ -9,7 +9,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench constraints clean
+.PHONY: help demo java test check bench constraints clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -27,7 +27,11 @@ help:
 demo: .venv/.demo
 	$(BIN)/hopyard demo $(if $(filter-out 0,$(strip $(KILL))),--kill)
 
-test: .venv/.dev
+# What Spark's tests need: Java 17 or newer.
+java:
+	@tools/java.sh
+
+test: java .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: .venv/.dev

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hopyard.backend import SparkBackend
-from hopyard.backend.testing import BackendSuite
+from hopyard.backend._spark_executors import Executor, assign, wait_for
+from hopyard.backend.testing import BackendSuite, result_of
+from hopyard.errors import UsageError, WorkerLostError, WorkerMismatchError
 
-SETUP = """
-import os, sys, warnings
-warnings.simplefilter("ignore")
+SESSION = """
+import os, sys
 os.environ["PYSPARK_PYTHON"], os.environ["SPARK_LOCAL_IP"] = sys.executable, "127.0.0.1"
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+from pyspark import SparkConf, SparkContext
+conf = SparkConf().setAppName("hopyard-tests").setAll([
+    ("spark.ui.enabled", "false"), ("spark.ui.showConsoleProgress", "false"),
+    ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
+])
 from hopyard.backend import SparkBackend
+"""
+SETUP = (
+    SESSION
+    + """
+context = SparkContext(master="local[2]", conf=conf)
 backend = SparkBackend(num_workers=1)
 """
+)
 
 
 class TestSparkBackend(BackendSuite):
@@ -30,3 +45,218 @@ class TestSparkBackend(BackendSuite):
 
     def make_backend(self, unit_timeout: float | None = None) -> SparkBackend:
         return SparkBackend(num_workers=2, unit_timeout=unit_timeout)
+
+
+@pytest.fixture
+def context(spark: Any) -> Any:
+    return spark.sparkContext
+
+
+@pytest.fixture
+def configure(context: Any) -> Iterator[Callable[[str, str], None]]:
+    """Change a setting of the running context, until the end of the test."""
+    java = context._jsc.sc().conf()
+    changed: dict[str, str | None] = {}
+
+    def change(key: str, value: str) -> None:
+        changed[key] = java.get(key, None)
+        java.set(key, value)
+
+    yield change
+    for key, value in changed.items():
+        java.remove(key) if value is None else java.set(key, value)
+
+
+def run_script(text: str, *args: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION + text, *map(str, args)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Who is where
+
+
+def test_workers_spread_over_executors_and_stay_when_others_come_and_go() -> None:
+    a, b, c = Executor("0", "here", 2), Executor("1", "there", 1), Executor("2", "here", 2)
+    first = assign([a, b], range(4), {})
+    assert first == {0: a, 1: a, 2: b, 3: None}
+    assert assign([a, b, c], range(4), first) == {**first, 3: c}
+    assert assign([a, c], range(4), first) == {0: a, 1: a, 2: c, 3: c}
+    assert assign([b], range(4), first) == {0: None, 1: None, 2: b, 3: None}
+    assert assign([], range(1), first) == {0: None}
+
+
+def test_a_worker_whose_executor_is_killed_moves_to_the_one_that_replaces_it(context: Any) -> None:
+    def executor() -> int:
+        """Its parent has Python's daemon, which has the Python that has this worker's process."""
+        pid = os.getppid()
+        for _ in range(2):
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return pid
+
+    with SparkBackend(num_workers=2) as backend:
+        before, other = backend.place(0), backend.place(1)
+        assert before.startswith("worker 0, executor ")
+        os.kill(result_of(backend.submit(0, executor)), signal.SIGKILL)
+        lost = backend.submit(0, os.getpid).exception(timeout=60)  # unless Spark noticed before
+        assert lost is None or isinstance(lost, WorkerLostError)
+        ids = {there.id for there in wait_for(context, 2, 2)}
+        result_of(backend.submit(0, abs, -1))
+        assert backend.place(0) != before
+        assert backend.place(1) == other
+        assert {backend.place(n).split()[3] for n in range(2)} == ids
+        pids = {result_of(backend.submit(worker, executor)) for worker in range(2)}
+        assert len(pids) == 2
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_workers": 0}, "num_workers=0 was given, but must be an int >= 1"),
+        ({"threads_per_worker": 0}, "threads_per_worker=0 was given, but must be an int >= 1"),
+        ({"unit_timeout": 0}, "unit_timeout=0 was given, but must be seconds > 0"),
+        (
+            {"spark_context": "local[2]"},
+            "spark_context='local\\[2\\]' was given, but must be a SparkContext, .*give spark.sparkContext",
+        ),
+    ],
+)
+def test_impossible_arguments_are_refused(context: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SparkBackend(**arguments)
+
+
+def test_without_a_context_the_next_step_is_said(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(context), "_active_spark_context", None)
+    with pytest.raises(
+        UsageError,
+        match=r"No active Spark context\. Make a session first, .*spark_context=spark.sparkContext",
+    ):
+        SparkBackend()
+
+
+def test_spark_connect_is_refused_and_what_works_there_is_said(
+    context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with pytest.raises(
+        UsageError, match=r"needs a classic SparkContext, .*prepare, .* and model.transform work there too"
+    ):
+        SparkBackend()
+
+
+def test_too_few_slots_are_refused_with_what_there_is(configure: Callable[[str, str], None]) -> None:
+    configure("spark.scheduler.maxRegisteredResourcesWaitingTime", "1s")
+    with pytest.raises(UsageError) as caught:
+        SparkBackend(num_workers=5)
+    for part in (
+        "num_workers=5 was given, but Spark has 2 executors with 2 slots in all (executor ",
+        " on 127.0.0.1: 1; spark.task.cpus=1). Ask for fewer workers, or start the session with more",
+        "spark.executor.instances, spark.executor.cores, or spark.dynamicAllocation.minExecutors",
+    ):
+        assert part in str(caught.value)
+
+
+def test_dynamic_allocation_needs_a_floor(configure: Callable[[str, str], None]) -> None:
+    configure("spark.dynamicAllocation.enabled", "true")
+    with pytest.raises(
+        UsageError, match=r"minExecutors=0, .* of one worker per executor in the middle of a run"
+    ):
+        SparkBackend()
+    configure("spark.dynamicAllocation.minExecutors", "2")
+    with pytest.raises(
+        UsageError,
+        match=r"minExecutors=2, .* of num_workers=3 in .*spark.dynamicAllocation.minExecutors=3 or more",
+    ):
+        SparkBackend(num_workers=3)
+    assert SparkBackend().num_workers == 2
+
+
+def test_an_executor_without_our_package_is_named(
+    context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without its site-packages
+    python.chmod(0o755)
+    monkeypatch.setattr(context, "pythonExec", str(python))
+    with pytest.raises(WorkerMismatchError) as caught:
+        SparkBackend(num_workers=1).start()
+    for part in (
+        "Worker 0, executor ", "cannot run units: the package 'hopyard' cannot be imported by ",
+        "No module named 'hopyard'", "spark.pyspark.python",
+    ):  # fmt: skip
+        assert part in str(caught.value)
+
+
+def test_an_executor_without_python_is_named(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "pythonExec", "/nowhere/python")
+    with pytest.raises(WorkerMismatchError) as caught:
+        SparkBackend(num_workers=1).start()
+    for part in (
+        "Worker 0, executor ",
+        " on 127.0.0.1, cannot run units",
+        "/nowhere/python",
+        "spark.archives",
+    ):
+        assert part in str(caught.value)
+
+
+# Sessions of other kinds
+
+LOCAL = """
+from hopyard.errors import HopyardError
+context = SparkContext(master="local[2]", conf=conf)
+backend = SparkBackend()
+print(backend.num_workers, len({backend.submit(worker, os.getpid).result() for worker in (0, 1)}))
+print(backend)
+for call in (
+    lambda: SparkBackend(num_workers=3),
+    lambda: backend.submit(0, lambda: os.kill(os.getppid(), 9) or __import__("signal").pause()).result(),
+    lambda: context.stop() or backend.submit(0, abs, 1).result(),
+    lambda: SparkBackend(context),
+):
+    try:
+        call()
+    except (HopyardError, OSError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_in_local_mode_workers_are_slots_of_the_driver(context: Any) -> None:
+    lines = run_script(LOCAL)
+    numbers, name, few, lost, gone, stopped = lines.splitlines()
+    assert numbers == "2 2"
+    assert name == "SparkBackend(master='local[2]', num_workers=2, threads_per_worker=1, unit_timeout=None)"
+    assert "num_workers=3 was given, but master 'local[2]' has 2 slots" in few
+    assert "give at most 2, or start the session with local[3]" in few
+    assert lost.startswith(
+        "WorkerLostError Worker 0, the driver's own executor, was lost while it ran the task"
+    )
+    assert "Python worker exited unexpectedly" in lost
+    assert gone.startswith("WorkerLostError Worker 0 is gone, because the SparkContext was stopped")
+    assert stopped.startswith("UsageError The SparkContext given is stopped; make a new session")
+
+
+GPUS = """
+for owner in ("worker", "executor"):
+    conf.set(f"spark.{owner}.resource.gpu.amount", "2")
+conf.set("spark.worker.resource.gpu.discoveryScript", sys.argv[1])
+conf.set("spark.task.resource.gpu.amount", "1").set("spark.local.dir", sys.argv[2])
+context = SparkContext(master="local-cluster[1,2,1024]", conf=conf)
+with SparkBackend(num_workers=2) as backend:
+    print(sorted(backend.submit(worker, os.getenv, "CUDA_VISIBLE_DEVICES").result() for worker in (0, 1)))
+"""
+
+
+def test_workers_that_share_an_executor_see_the_gpus_that_spark_gave_their_task(
+    context: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "gpus"
+    script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["5", "7"]}'\n""")
+    script.chmod(0o755)
+    assert run_script(GPUS, script, tmp_path) in {"['5', '5']\n", "['5', '7']\n", "['7', '7']\n"}

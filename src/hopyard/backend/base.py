@@ -70,6 +70,10 @@ class Backend(ABC):
     def stop(self) -> None:
         """End the workers; tasks under way are abandoned."""
 
+    def place(self, worker: int) -> str:
+        """What messages call that worker and the place where it is."""
+        return f"worker {worker}"
+
     def on_output(self, listener: Callable[[int, str, str], None] | None) -> None:  # noqa: B027
         """Send workers' lines to ``listener(worker, stream, line)`` instead of the driver's own
         streams; None restores. ``stream`` is ``"stdout"`` or ``"stderr"``, ``line`` the text with its

@@ -32,6 +32,8 @@ ALIKE = {  # what must not differ between workers: field -> how messages call it
     "instructions": "CPU instruction set",
     "threads": "OMP_NUM_THREADS",
 }
+LIKE_THE_DRIVER = ("python", "hopyard", "numpy", "torch")
+"""What workers must have in the driver's version, if it has any: it pickles for them, and reads what they write."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
 
     Raises:
         UsageError: the store lives in the driver's memory and the workers are other processes.
-        WorkerMismatchError: a worker cannot read the store, or differs from worker 0.
+        WorkerMismatchError: a worker cannot read the store, or differs from the driver or from worker 0.
         WorkerError: a worker was lost.
         StorageError: the driver cannot write to the store.
     """
@@ -76,24 +78,48 @@ def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
     try:
         workers = range(backend.num_workers)
         futures = [backend.submit(worker, _look, worker, store, name, data) for worker in workers]
-        facts = [_answer(future, worker, store) for worker, future in enumerate(futures)]
+        facts = [_answer(future, backend, worker, store) for worker, future in enumerate(futures)]
     finally:
         store.delete(name)
+    _compare_with_driver(facts, backend)
     _compare(facts)
     return facts
 
 
-def _answer(future: Future[WorkerFacts], worker: int, store: Store) -> WorkerFacts:
+def _answer(future: Future[WorkerFacts], backend: Backend, worker: int, store: Store) -> WorkerFacts:
     try:
         return future.result()
     except WorkerError:
         raise
     except Exception as error:
         raise WorkerMismatchError(
-            f"Worker {worker} cannot read what the driver wrote to {store.url}: {type(error).__name__}: "
-            f"{error}. Every worker must see the store under the same address, with credentials and packages "
+            f"{_begin(backend.place(worker))} cannot read what the driver wrote to {store.url}: "
+            f"{type(error).__name__}: {error}. Every worker must see the store under the same address, with credentials and packages "
             "to read it: mount it there, or use a store that all machines reach."
         ) from error
+
+
+def _begin(text: str) -> str:
+    """``text`` as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def _compare_with_driver(facts: Sequence[WorkerFacts], backend: Backend) -> None:
+    """All differences of all workers at once, so that they can be mended at once."""
+    driver = _facts(-1)
+    differing = [
+        f"{backend.place(fact.worker)} (host {fact.host}) has "
+        f"{f'{ALIKE[field]} {there}' if there else f'no {ALIKE[field]}'}"
+        for field in LIKE_THE_DRIVER
+        for fact in facts
+        if (here := getattr(driver, field)) is not None and (there := getattr(fact, field)) != here
+    ]
+    if differing:
+        had = ", ".join(f"{ALIKE[f]} {getattr(driver, f)}" for f in LIKE_THE_DRIVER if getattr(driver, f))
+        raise WorkerMismatchError(
+            f"Workers lack what the driver has ({had}): {'; '.join(differing)}. The driver pickles for its workers "
+            "and reads what they write; install the same versions everywhere."
+        )
 
 
 def _compare(facts: Sequence[WorkerFacts]) -> None:
@@ -117,6 +143,11 @@ def _look(worker: int, store: Store, name: str, data: bytes) -> WorkerFacts:
     path = store.path(name)
     if store.get(name) != data or (path is not None and _mapped(path) != data):
         raise ValueError(f"the object {name!r} has other content there")
+    return _facts(worker)
+
+
+def _facts(worker: int) -> WorkerFacts:
+    """Of this process."""
     return WorkerFacts(
         worker=worker,
         host=socket.gethostname(),

@@ -52,14 +52,20 @@ class SparkBackend(RemoteBackend):
         self._context = _classic_context(spark_context)
         floor = _floor_of_dynamic_allocation(self._context, num_workers)
         self._num_workers = _count_slots(self._context, num_workers or floor)
+        self._carries: SparkCluster | None = None
         super().__init__(threads_per_worker, unit_timeout)
 
     @property
     def num_workers(self) -> int:
         return self._num_workers
 
+    def place(self, worker: int) -> str:
+        place = None if self._carries is None else self._carries.place(worker)
+        return f"worker {worker}" if place is None else f"worker {worker}, {place}"
+
     def _cluster(self) -> SparkCluster:
-        return SparkCluster(self._context, self._num_workers)
+        self._carries = SparkCluster(self._context, self._num_workers)
+        return self._carries
 
     def __repr__(self) -> str:
         return (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from hopyard.backend import Backend
-from hopyard.errors import EstimatorError, Evidence, TrialError
+from hopyard.errors import EstimatorError, Evidence, TrialError, WorkerMismatchError
 from hopyard.search import Create
 from hopyard.training import Program, check_trial, pickled
 
@@ -38,6 +40,7 @@ def check_first_trials(
 
     Raises:
         TrialError: all fail alike; carries the evidence.
+        WorkerMismatchError: a worker lacks a package that the driver has.
     """
     failures: list[Evidence] = []
     for trial in trials:
@@ -46,7 +49,7 @@ def check_first_trials(
             backend.submit(worker, check_trial, program, dict(trial.params), trial.trial, head)
             for worker in range(backend.num_workers)
         ]
-        checks = [future.result() for future in futures]
+        checks = [_answer(future, backend, worker) for worker, future in enumerate(futures)]
         evidence = next((check.evidence for check in checks if check.evidence is not None), None)
         if evidence is None:
             measured: tuple[str, ...] = checks[0].measured
@@ -60,6 +63,28 @@ def check_first_trials(
         f"{'what they share' if len(failures) > 1 else 'it'}.\n{failures[0].describe()}",
         failures[0],
     )
+
+
+def _answer(future: Future[Any], backend: Backend, worker: int) -> Any:
+    """What the check on that worker found."""
+    try:
+        check = future.result()
+    except ModuleNotFoundError as error:
+        _refuse_missing_package(str(error), backend, worker)
+        raise
+    if check.evidence is not None and check.evidence.kind == "ModuleNotFoundError":
+        _refuse_missing_package(check.evidence.message, backend, worker)
+    return check
+
+
+def _refuse_missing_package(message: str, backend: Backend, worker: int) -> None:
+    """Say that the worker lacks it, if it is the worker's and not the user's code that is to be mended."""
+    missing = re.search(r"No module named '([^'.]+)'", message)
+    if backend.isolated and missing is not None and importlib.util.find_spec(missing[1]) is not None:
+        raise WorkerMismatchError(
+            f"The package {missing[1]!r} is missing on {backend.place(worker)}, and the driver has it. Install the "
+            "driver's packages, and have its modules, where the workers run."
+        )
 
 
 def _likeness(evidence: Evidence) -> tuple[str, str]:
