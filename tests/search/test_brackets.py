@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,6 +168,7 @@ def test_rungs_in_visits_ascend_to_the_full_length(num_rungs: int, divisor: Any,
         (lambda: checked_divisor("4"), r"divisor is '4', but must be"),  # type: ignore[arg-type]
         (lambda: checked_divisor(True), r"divisor is True, but must be"),
         (lambda: checked_divisor(None), r"divisor is None, but must be"),  # type: ignore[arg-type]
+        (lambda: checked_divisor(np.int64(3)), r"divisor is np\.int64\(3\), but must be"),  # type: ignore[arg-type]  # no JSON
         (lambda: rungs(0, 4, 9), r"num_rungs is 0, but must be a whole number of at least 1"),
         (lambda: rungs(1, 4, 0), r"max_length is 0, but must be a whole number of at least 1"),
         (lambda: rungs_in_visits(1, 4, 0), r"visits is 0, but must be"),

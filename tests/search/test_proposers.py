@@ -171,7 +171,7 @@ def test_the_dimensions_of_every_option_are_filled_evenly() -> None:
         ),
         (
             lambda: ListPoints([{}]).check(2),
-            r"num_models=2, but the search space has only 1 different points",
+            r"num_models=2, but the search space has only 1 different point\.",
         ),
         (
             lambda: RandomPoints(SPACE).check(0),

@@ -58,7 +58,7 @@ ARGUMENTS: list[tuple[str, Any, type[HopyardError], str]] = [
     ("estimator_gen_fn", None, UsageError, "estimator_gen_fn is None; it must be a function that takes a dict"),
     ("search_space", None, SpaceError, "the search space is None, but must be a dictionary"),
     ("search_space", {}, SpaceError, "the search space is empty, but needs at least one parameter."),
-    ("search_space", {"a": 3}, SpaceError, "has only 1 different points. Write num_models=1 or less"),
+    ("search_space", {"a": 3}, SpaceError, "has only 1 different point. Write num_models=1 or less"),
     ("search_space", {1: hp_choice([1])}, SpaceError, "has the key 1 (int), but keys are texts. Write '1'."),
     ("num_models", 0, UsageError, "num_models is 0, but must be a whole number of at least 1."),
     ("num_models", 2.0, UsageError, "num_models is 2.0, but must be a whole number of at least 1."),

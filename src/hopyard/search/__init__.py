@@ -28,10 +28,6 @@ from hopyard.search.spaces import (
 from hopyard.search.stopping import EpochByEpoch, MedianStopping, Patience
 from hopyard.search.virtual import InVirtualTime
 
-if TYPE_CHECKING:
-    from hopyard.search.optuna import OptunaPoints as OptunaPoints
-    from hopyard.search.optuna import OptunaPruning as OptunaPruning
-
 __all__ = [
     "AdaptiveAsha",
     "Asha",

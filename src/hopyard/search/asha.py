@@ -34,14 +34,8 @@ Place: TypeAlias = tuple[float, float, int]
 class Asynchronous(Bracket):
     """Places in rungs, which both forms have."""
 
-    def __init__(
-        self,
-        num_models: int,
-        rungs: Sequence[int],
-        divisor: float | Fraction,
-        max_concurrent: int | None = None,
-    ) -> None:
-        super().__init__(num_models, rungs, divisor, max_concurrent)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._places: list[list[Place]] = [[] for _ in self.rungs]  # best first
         self._over: list[int] = []  # to be stopped
 
@@ -67,14 +61,8 @@ class Asynchronous(Bracket):
 class Stopping(Asynchronous):
     """Trials train on at once, or are stopped."""
 
-    def __init__(
-        self,
-        num_models: int,
-        rungs: Sequence[int],
-        divisor: float | Fraction,
-        max_concurrent: int | None = None,
-    ) -> None:
-        super().__init__(num_models, rungs, divisor, max_concurrent)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._going_on: dict[int, int] = {}  # trial -> its next rung, for those that wait for a slot
 
     def _arrived(self, place: Place, rung: int) -> None:
@@ -103,14 +91,8 @@ class Stopping(Asynchronous):
 class Promotion(Asynchronous):
     """Trials wait at a rung until they are among its best."""
 
-    def __init__(
-        self,
-        num_models: int,
-        rungs: Sequence[int],
-        divisor: float | Fraction,
-        max_concurrent: int | None = None,
-    ) -> None:
-        super().__init__(num_models, rungs, divisor, max_concurrent)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._waiting: list[list[Place]] = [[] for _ in self.rungs]  # best first
 
     def _arrived(self, place: Place, rung: int) -> None:
@@ -212,9 +194,10 @@ class Asha(_Asha):
     ) -> None:
         rungs = checked_rungs(rungs)
         concurrency_given(max_concurrent)
-        most = max_concurrent or int(checked_divisor(divisor) ** (len(rungs) - 1))
+        exact = checked_divisor(divisor)
+        most = max_concurrent or int(exact ** (len(rungs) - 1))
         form = Stopping if stop_once else Promotion
-        super().__init__(proposer, [form(num_models, rungs, divisor, most)])
+        super().__init__(proposer, [form(num_models, rungs, exact, most)])
 
 
 class AdaptiveAsha(_Asha):
@@ -236,9 +219,9 @@ class AdaptiveAsha(_Asha):
         max_concurrent: int = 16,
         stop_once: bool = False,
     ) -> None:
-        form = Stopping if stop_once else Promotion
+        form, exact = Stopping if stop_once else Promotion, checked_divisor(divisor)
         super().__init__(
             proposer,
-            [form(share.num_models, rungs, divisor, share.max_concurrent) for share, rungs in shares],
+            [form(share.num_models, rungs, exact, share.max_concurrent) for share, rungs in shares],
             concurrency_given(max_concurrent) or None,
         )

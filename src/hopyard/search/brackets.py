@@ -32,9 +32,10 @@ class Share:
 
 def checked_divisor(divisor: float | Fraction) -> Divisor:
     """The divisor as an exact number: 2.5 is 5/2. Raises UsageError unless it is at least 2 and finite."""
+    is_number = isinstance(divisor, int | float | Fraction) and not isinstance(divisor, bool)
     try:
-        exact = Fraction(str(divisor)) if not isinstance(divisor, bool | str) else Fraction(0)
-    except ValueError:  # not finite, or no number at all
+        exact = Fraction(str(divisor)) if is_number else Fraction(0)
+    except ValueError:  # not finite
         exact = Fraction(0)
     if exact < 2:
         raise UsageError(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from fractions import Fraction
+from dataclasses import dataclass
 
 from hopyard.errors import UsageError
 from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train, positive
-from hopyard.search.brackets import Divisor, checked_divisor
+from hopyard.search.brackets import Divisor
 
 
+@dataclass(eq=False)
 class Bracket(ABC):
     """``num_models`` trials that are compared at ``rungs``: ascending lengths, of which the last is the full one.
 
@@ -23,17 +24,14 @@ class Bracket(ABC):
     the value that it has. ``max_concurrent`` is how many trials of the bracket train at once, None: all.
     """
 
-    def __init__(
-        self,
-        num_models: int,
-        rungs: Sequence[int],
-        divisor: float | Fraction,
-        max_concurrent: int | None = None,
-    ) -> None:
-        self.left = positive("num_models", num_models)
-        self.rungs = checked_rungs(rungs)
-        self.divisor: Divisor = checked_divisor(divisor)
-        self.max_concurrent = max_concurrent
+    num_models: int
+    rungs: Sequence[int]
+    divisor: Divisor
+    max_concurrent: int | None = None
+
+    def __post_init__(self) -> None:
+        self.left = positive("num_models", self.num_models)
+        self.rungs = checked_rungs(self.rungs)
         self.training: dict[int, int] = {}  # trial -> the rung that it trains for
         self.expected = [0] * len(self.rungs)  # how many train for each rung
 

@@ -9,7 +9,6 @@ other; here a later one begins as soon as the earlier ones leave workers idle: b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from fractions import Fraction
 
 from hopyard.search.base import Proposer, Train, positive
@@ -24,14 +23,8 @@ class Synchronous(Bracket):
     with the lower number is the better one.
     """
 
-    def __init__(
-        self,
-        num_models: int,
-        rungs: Sequence[int],
-        divisor: float | Fraction,
-        max_concurrent: int | None = None,
-    ) -> None:
-        super().__init__(num_models, rungs, divisor, max_concurrent)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._rung = 0
         self._began = 0  # trials that began the present rung
         self._results: dict[int, float] = {}
@@ -105,10 +98,7 @@ class Hyperband(Halving):
         exact = checked_divisor(divisor)
         super().__init__(
             proposer,
-            [
-                Synchronous(trials, rungs, divisor)
-                for trials, rungs in hyperband_brackets(visits, exact, num_models)
-            ],
+            [Synchronous(*each, exact) for each in hyperband_brackets(visits, exact, num_models)],
             max_concurrent,
         )
 

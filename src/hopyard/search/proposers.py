@@ -23,6 +23,7 @@ from hopyard.search.points import (
     points,
 )
 from hopyard.search.spaces import checked_space
+from hopyard.wording import counted
 
 PATIENCE_WITH_REPEATS = 200
 """Draws in a row that may repeat earlier points before the remaining points are taken in order instead."""
@@ -192,6 +193,6 @@ def _num_points_or_none(space: dict[str, Any]) -> int | None:
 
 def _too_few(num_models: int, different: int) -> SpaceError:
     return SpaceError(
-        f"num_models={num_models}, but the search space has only {different} different points. "
+        f"num_models={num_models}, but the search space has only {counted(different, 'different point')}. "
         f"Write num_models={different} or less, or give the dimensions more options."
     )

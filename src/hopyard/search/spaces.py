@@ -73,9 +73,6 @@ class Quantized:
         return (self.value(multiple) for multiple in range(self.first, self.last + 1))
 
 
-Dimension: TypeAlias = Choice | Continuous | Quantized
-
-
 def hp_choice(options: Sequence[Any]) -> Choice:
     """One of ``options``: JSON values, or spaces that exist only where they are chosen.
 
