@@ -28,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully suppo
 
 def estimator(params: dict[str, Any]) -> TorchEstimator:
     return TorchEstimator(
-        torch.nn.Linear(2, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params=params,
-        metrics=["accuracy"], predict=lambda outputs: outputs.argmax(dim=1),
+        torch.nn.Linear(2, 1), torch.optim.SGD, torch.nn.BCEWithLogitsLoss(), optimizer_params=params,
+        metrics=["accuracy"], predict=lambda outputs: (outputs[:, 0] > 0).int(),
     )  # fmt: skip
 
 

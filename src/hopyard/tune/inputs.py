@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hopyard.data import Dataset, Ragged, Source, as_source, prepare
 from hopyard.data.base import Partitioned
+from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
@@ -82,7 +83,7 @@ class Raw(Inputs):
         return self.val is not None or self.arguments.validation is not None
 
     def fingerprint(self) -> str | None:
-        return dataset_fingerprint(self.source, **self._how())
+        return dataset_fingerprint(self.source, **self._how(), store=self.arguments.store)
 
     def head(self, rows: int) -> Arrays:
         how = self._how()
@@ -151,6 +152,7 @@ class Ready(Inputs):
 
 def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
     """What a search was given to train on: as it is where models can visit it so, else to be prepared."""
+    data, val = _opened(data), _opened(val)
     if val is None and not isinstance(arguments.validation, str | float | int | None):
         val = arguments.validation
     if isinstance(data, Dataset) and isinstance(val, Dataset):
@@ -160,6 +162,11 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
         return Ready(splits, arguments, (data, val))
     names = [*arguments.feature_columns, *arguments.label_columns]
     return Raw(as_source(data, names), None if val is None else as_source(val, names), arguments)
+
+
+def _opened(data: Any) -> Any:
+    """The dataset of a converter; all else as it is."""
+    return data.dataset() if isinstance(data, SparkDatasetConverter) else data
 
 
 def origin(data: Partitioned | None) -> str | None:

@@ -211,8 +211,8 @@ class Search(ABC):
         return {"initial_params": points, **self._own_arguments()}
 
     def fit(self, data: Any, val: Any = None) -> Model:
-        """Search on ``data``: a dict of arrays, a pandas, polars or pyarrow frame, paths of Parquet or CSV
-        files, a torch Dataset, an iterable of rows, or a prepared dataset.
+        """Search on ``data``: a dict of arrays, a frame of pandas, polars, pyarrow, Spark, Ray Data or Dask, paths
+        of Parquet or CSV files, a torch Dataset, an iterable of rows, a prepared dataset, or a Spark converter.
 
         The same call again continues an unfinished run, and returns a finished run's result at once.
 

@@ -29,13 +29,18 @@ class PlanIndex:
 
     def find(self, settings: Mapping[str, Any]) -> Prepared | None:
         """The dataset that these plans gave before, if it is still there."""
+        fingerprint = self.fingerprint()
+        return None if fingerprint is None else find_prepared(self._store, fingerprint, settings)
+
+    def fingerprint(self) -> str | None:
+        """Of the dataset that these plans gave before, also if it is no longer there."""
         if self._name is None:
             return None
         try:
-            fingerprint = json.loads(self._store.at(PLANS).get(self._name))["fingerprint"]
+            fingerprint: str = json.loads(self._store.at(PLANS).get(self._name))["fingerprint"]
         except NotFoundError:
             return None
-        return find_prepared(self._store, fingerprint, settings)
+        return fingerprint
 
     def note(self, fingerprint: str) -> None:
         """These plans gave the dataset of this fingerprint."""

@@ -34,6 +34,20 @@ _log = logging.getLogger("hopyard")
 _SHARE_OFF = 0.02
 
 
+def known_fingerprint(request: Request, store: Store) -> str | None:
+    """Of the dataset that the same plans with the same arguments gave before; None if that is not known."""
+    return _plans(request, _sources(request), store).fingerprint()
+
+
+def _plans(request: Request, sources: list[FrameSource], store: Store) -> PlanIndex:
+    return PlanIndex(store, [source.frame for source in sources], _arguments(request))
+
+
+def _arguments(request: Request) -> dict[str, object]:
+    features, labels = request.columns
+    return {"feature_columns": features, "label_columns": labels, **request.settings()}
+
+
 class FramePreparation:
     """One preparation of a frame, or of two.
 
@@ -77,7 +91,7 @@ class FramePreparation:
         layouts = [_layout(source, split) for source in self._sources]
         if len(layouts) > 1:
             _check_alike(*layouts)
-        plans = PlanIndex(self._store, [source.frame for source in self._sources], self._arguments())
+        plans = _plans(self._request, self._sources, self._store)
         if found := plans.find(self._request.settings()):
             return found
         frame = self._sources[0].frame
@@ -95,10 +109,6 @@ class FramePreparation:
                 prepared = self._write(exchange, Layout(layouts[0]), surveys, fingerprint)
         plans.note(fingerprint)
         return prepared
-
-    def _arguments(self) -> dict[str, object]:
-        features, labels = self._request.columns
-        return {"feature_columns": features, "label_columns": labels, **self._request.settings()}
 
     def _parts(self) -> list[int | str | None]:
         """The part of the rows of each source: those of an explicit validation set have 0, the others 1."""
@@ -174,7 +184,7 @@ class FramePreparation:
             policies.schema,
             tuple(entry for part in parts for entry in part.entries),
             total.result(),
-            {**self._arguments(), "source": self._engine},
+            {**_arguments(self._request), "source": self._engine},
             datetime.now(UTC).isoformat(),
         )
         return Dataset(store, self._repeat(lambda: publish(store, manifest)))

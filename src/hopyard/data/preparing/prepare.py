@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.frames.base import FrameSource
-from hopyard.data.frames.preparing import FramePreparation
+from hopyard.data.frames.preparing import FramePreparation, known_fingerprint
 from hopyard.data.manifest import Manifest
 from hopyard.data.order import permutation
 from hopyard.data.preparing.policies import Policies, plan_policies
@@ -111,11 +111,14 @@ def dataset_fingerprint(
     nulls: str = "error",
     ragged: str = "error",
     val: Any = None,
+    store: Store | None = None,
 ) -> str | None:
-    """The fingerprint of the dataset that ``prepare`` would make, without making it; None for one-shot sources."""
-    return request_of(
-        data, validation, feature_columns, label_columns, seed, nulls, ragged, val
-    ).fingerprint()
+    """The fingerprint of the dataset that ``prepare`` would make, without making it; None for one-shot sources, and
+    for frames of a cluster unless ``store`` knows what became of the same plan."""
+    request = request_of(data, validation, feature_columns, label_columns, seed, nulls, ragged, val)
+    if isinstance(request.source, FrameSource) and store is not None:
+        return known_fingerprint(request, store)
+    return request.fingerprint()
 
 
 def peek(
