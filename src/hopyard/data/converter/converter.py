@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -154,7 +155,11 @@ class SparkDatasetConverter:
         loading = dict(its.loading)
         if loading.pop("drop_last", False):
             loading["tail"] = "drop"
-        yield tf_batches(Loader(dataset, **loading), num_epochs, prefetch)
+        batches = tf_batches(Loader(dataset, **loading), num_epochs, prefetch)
+        with warnings.catch_warnings():
+            if num_epochs is None:  # Keras learns the length from the first epoch's end, and takes it for an accident
+                warnings.filterwarnings("ignore", message="Your input ran out of data")
+            yield batches
 
     def delete(self) -> None:
         """Remove the files; the same DataFrame is then converted anew. Deleting twice is fine.
