@@ -90,12 +90,16 @@ def test_options_of_datasets_and_loaders_are_passed_on(converter: SparkDatasetCo
 def test_arguments_that_only_petastorm_has_say_what_to_write(
     converter: SparkDatasetConverter, name: str, text: str
 ) -> None:
-    with pytest.raises(UsageError, match=rf"{name}=\.\.\.\) was called, which Petastorm's.*Instead: .*{text}"):
+    with pytest.raises(
+        UsageError, match=rf"{name}=\.\.\.\) was called, which Petastorm's.*Instead: .*{text}"
+    ):
         ids(converter, **{name: 1})
 
 
 def test_an_unknown_argument_names_the_nearest(converter: SparkDatasetConverter) -> None:
-    with pytest.raises(UsageError, match=r"no such argument; did you mean 'shard_count'\? It takes .*'?columns"):
+    with pytest.raises(
+        UsageError, match=r"no such argument; did you mean 'shard_count'\? It takes .*'?columns"
+    ):
         ids(converter, shard_cuont=1)
     with pytest.raises(UsageError, match="num_workerz"), converter.make_tf_dataset(num_workerz=1):
         pass

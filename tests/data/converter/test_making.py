@@ -19,9 +19,22 @@ from hopyard.spark import SparkDatasetConverter, make_spark_converter, register_
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
-PRIMITIVE = "flag boolean, tiny byte, small short, whole int, big long, single float, double double, text string, blob binary"
+PRIMITIVE = (
+    "flag boolean, tiny byte, small short, whole int, big long, single float, double double, "
+    "text string, blob binary"
+)
 ROWS = [
-    (row % 2 == 0, row, row * 100, row * 10_000, row * 10**12, row / 4, row / 8, f"row {row}", bytes([row]) * row)
+    (
+        row % 2 == 0,
+        row,
+        row * 100,
+        row * 10_000,
+        row * 10**12,
+        row / 4,
+        row / 8,
+        f"row {row}",
+        bytes([row]) * row,
+    )
     for row in range(7)
 ]
 
@@ -52,7 +65,14 @@ def test_floats_are_cast_also_in_arrays_and_vectors(spark: Any, cache: Path, dty
     from pyspark.mllib.linalg import Vectors as OldVectors
 
     rows = [
-        (0.5 + i, 1.5, [0.1 * i] * 3, [[1.0, 2.0]] * 2, Vectors.sparse(4, {i: 1.5}), OldVectors.dense([i, 2.0]))
+        (
+            0.5 + i,
+            1.5,
+            [0.1 * i] * 3,
+            [[1.0, 2.0]] * 2,
+            Vectors.sparse(4, {i: 1.5}),
+            OldVectors.dense([i, 2.0]),
+        )
         for i in range(4)
     ]
     frame = spark.createDataFrame(rows, ["double", "single", "array", "nested", "ml", "mllib"])
@@ -65,7 +85,9 @@ def test_floats_are_cast_also_in_arrays_and_vectors(spark: Any, cache: Path, dty
         "double": (), "single": (), "array": (3,), "nested": (2, 2), "ml": (4,), "mllib": (2,),
     }  # fmt: skip
     assert np.array_equal(batch["ml"], 1.5 * np.eye(4))
-    assert np.array_equal(batch["array"], np.arange(4)[:, None].repeat(3, 1) * np.array(0.1, dtype or "float64"))
+    assert np.array_equal(
+        batch["array"], np.arange(4)[:, None].repeat(3, 1) * np.array(0.1, dtype or "float64")
+    )
 
 
 def test_numbers_and_arrays_of_one_length_are_mapped(spark: Any, cache: Path) -> None:
@@ -85,7 +107,10 @@ def test_row_groups_have_the_size_that_is_asked_for(spark: Any, cache: Path) -> 
 
 
 def test_lists_that_differ_between_executors_stay_lists(spark: Any, cache: Path) -> None:
-    lengths = "array_repeat(x, if(id < 20, 2, 3)) as between", "array_repeat(x, cast(id % 3 as int)) as within"
+    lengths = (
+        "array_repeat(x, if(id < 20, 2, 3)) as between",
+        "array_repeat(x, cast(id % 3 as int)) as within",
+    )
     dataset = make_spark_converter(rows_of(spark).selectExpr("id", *lengths)).dataset()
     assert {column.name: column.kind for column in dataset.schema} == {
         "id": "tensor", "between": "ragged", "within": "ragged",
@@ -121,7 +146,13 @@ def test_times_and_decimals_become_numbers(spark: Any, cache: Path) -> None:
 
 @pytest.mark.parametrize(
     ("codec", "stored"),
-    [(None, "UNCOMPRESSED"), ("uncompressed", "UNCOMPRESSED"), ("Snappy", "SNAPPY"), ("zstd", "ZSTD"), ("gzip", "GZIP")],
+    [
+        (None, "UNCOMPRESSED"),
+        ("uncompressed", "UNCOMPRESSED"),
+        ("Snappy", "SNAPPY"),
+        ("zstd", "ZSTD"),
+        ("gzip", "GZIP"),
+    ],
 )
 def test_codecs_are_honoured_and_read(spark: Any, cache: Path, codec: str | None, stored: str) -> None:
     converter = make_spark_converter(
@@ -135,19 +166,25 @@ def test_codecs_are_honoured_and_read(spark: Any, cache: Path, codec: str | None
 def test_impossible_arguments_are_named(spark: Any, cache: Path) -> None:
     frame = rows_of(spark)
     for codec in ("bzip2", "deflate", 3):
-        text = rf"compression_codec={codec!r}, but it must be None or one of 'uncompressed', 'snappy', .*'zstd'"
+        text = (
+            rf"compression_codec={codec!r}, but it must be None or one of 'uncompressed', 'snappy', .*'zstd'"
+        )
         with pytest.raises(UsageError, match=text):
             make_spark_converter(frame, compression_codec=codec)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"dtype='float16', but it must be one of 'float32', 'float64'"):
         make_spark_converter(frame, dtype="float16")
-    with pytest.raises(UsageError, match=r"parquet_row_group_size_bytes=0, but it must be an integer of at least 1"):
+    with pytest.raises(
+        UsageError, match=r"parquet_row_group_size_bytes=0, but it must be an integer of at least 1"
+    ):
         make_spark_converter(frame, parquet_row_group_size_bytes=0)
     with pytest.raises(UsageError, match=r"was given builtins\.dict, but it converts a Spark DataFrame"):
         make_spark_converter({"x": [1]})
     assert not cache.exists()
 
 
-def test_columns_that_no_dataset_holds_are_all_named_before_anything_is_written(spark: Any, cache: Path) -> None:
+def test_columns_that_no_dataset_holds_are_all_named_before_anything_is_written(
+    spark: Any, cache: Path
+) -> None:
     frame = rows_of(spark).selectExpr("id", "map(id, x) as pairs", "array('a') as words", "null as nothing")
     text = r"pairs \(map.*words \(lists of strings.*nothing \(nothing but nulls"
     with pytest.raises(DataError, match=text):
@@ -178,15 +215,17 @@ def test_executors_without_the_package_say_so() -> None:
         def mapInArrow(self, *_: object) -> Any:  # noqa: N802
             raise RuntimeError("... ModuleNotFoundError: No module named 'hopyard'")
 
-    with pytest.raises(WorkerMismatchError, match=r"executors do not have the package hopyard.*Install the same"):
+    with pytest.raises(
+        WorkerMismatchError, match=r"executors do not have the package hopyard.*Install the same"
+    ):
         making._run(Frame(), None)  # type: ignore[arg-type]
 
 
 def test_the_same_plan_and_parameters_have_the_same_files(spark: Any, cache: Path) -> None:
     first = make_spark_converter(rows_of(spark))
-    written = {file: os.stat(file).st_ino for file in files(first)}
+    written = {file: Path(file).stat().st_ino for file in files(first)}
     assert make_spark_converter(rows_of(spark)).file_urls == first.file_urls
-    assert {file: os.stat(file).st_ino for file in files(first)} == written
+    assert {file: Path(file).stat().st_ino for file in files(first)} == written
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{cache}//")
     assert make_spark_converter(rows_of(spark)).cache_dir_url == first.cache_dir_url
     others = [
@@ -254,7 +293,9 @@ def test_parquet_files_are_converted_as_they_are_and_never_deleted(spark: Any, t
         assert len(converter) == 40
         assert converter.cache_dir_url == f"file://{tmp_path}/there"
         assert sorted(converter.dataset()[:]["id"].tolist()) == list(range(40))
-    with pytest.raises(UsageError, match=r"reads Parquet files that it has not written, so delete\(\) leaves"):
+    with pytest.raises(
+        UsageError, match=r"reads Parquet files that it has not written, so delete\(\) leaves"
+    ):
         converter.delete()
     assert len(pickle.loads(pickle.dumps(converter)).dataset()) == 40
     with pytest.raises(NotFoundError, match="no file or directory"):

@@ -23,23 +23,34 @@ from hopyard.spark import SparkDatasetConverter, make_spark_converter
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
 builder = builder.config(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, "file://" + os.path.abspath("cache"))
 """
-CLASSIC = SESSION + """
+CLASSIC = (
+    SESSION
+    + """
 spark = builder.master("local[1]").getOrCreate()
 rows = spark.read.parquet(os.path.abspath("rows")).where("id >= 10").selectExpr("id", "id / 4 as x")
 """
-AGAIN = CLASSIC + """
+)
+AGAIN = (
+    CLASSIC
+    + """
 print(make_spark_converter(rows).cache_dir_url)
 print(make_spark_converter(rows, dtype=None, delete_at_exit=True).cache_dir_url)
 memory = spark.createDataFrame([(1, 2.0)], "a int, b double")
 print(make_spark_converter(memory).cache_dir_url)
 print(make_spark_converter(memory, dtype=None, delete_at_exit=False).cache_dir_url)
 """
-KILLED = CLASSIC + """
+)
+KILLED = (
+    CLASSIC
+    + """
 from hopyard.storage import LocalStore
 LocalStore.put_new = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 make_spark_converter(rows, dtype="float64")
 """
-CONNECT = SESSION + """
+)
+CONNECT = (
+    SESSION
+    + """
 spark = builder.remote("local[1]").getOrCreate()
 from pyspark.ml.functions import array_to_vector
 frame = spark.range(0, 10, 1, 2).selectExpr("id", "array(cast(id as double), 1D) as a")
@@ -53,6 +64,7 @@ assert batch["v"][:, 0].tolist() == batch["id"].tolist() == list(range(10)), bat
 converter.delete()
 assert len(os.listdir("cache")) == 1
 """
+)
 
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -82,9 +94,7 @@ def test_another_process_finds_the_files_and_deletes_those_that_are_to_go(
     assert len(mine.dataset()) == 40
 
 
-def test_what_a_killed_process_has_written_is_written_again(
-    spark: Any, cache: Path, tmp_path: Path
-) -> None:
+def test_what_a_killed_process_has_written_is_written_again(spark: Any, cache: Path, tmp_path: Path) -> None:
     spark.range(0, 50, 1, 2).write.parquet(f"{tmp_path}/rows")
     assert run(KILLED, tmp_path).returncode == -signal.SIGKILL
     (left,) = (tmp_path / "cache").iterdir()

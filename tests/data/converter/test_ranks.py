@@ -36,7 +36,9 @@ def test_a_share_that_contradicts_is_an_error(launched: tuple[str, str], share: 
 
 
 def test_no_share_among_several_processes_is_an_error(launched: tuple[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"each would read all rows\. Give cur_shard=1, shard_count=3; or cur_sh"):
+    with pytest.raises(
+        UsageError, match=r"each would read all rows\. Give cur_shard=1, shard_count=3; or cur_sh"
+    ):
         checked_share(None, None)
 
 

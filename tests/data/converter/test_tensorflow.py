@@ -98,7 +98,9 @@ def test_epochs_of_keras_are_those_of_the_data(
     steps = Steps()
     with converter.make_tf_dataset(batch_size=8) as train, converter.make_tf_dataset(batch_size=5) as val:
         pairs, held = (each.map(lambda batch: (batch.x[:, None], batch.x)) for each in (train, val))
-        history = model().fit(pairs, validation_data=held, epochs=3, verbose=0, shuffle=False, callbacks=[steps])
+        history = model().fit(
+            pairs, validation_data=held, epochs=3, verbose=0, shuffle=False, callbacks=[steps]
+        )
     assert steps.counts == [3, 3, 3]
     assert len(history.history["val_loss"]) == 3
     assert not caplog.text
@@ -116,7 +118,13 @@ def test_keras_that_counts_steps_crosses_epochs_and_is_told_once(
     ):
         pairs, held = (each.map(lambda batch: (batch.x[:, None], batch.x)) for each in (train, val))
         model().fit(
-            pairs, steps_per_epoch=4, epochs=5, validation_data=held, verbose=0, shuffle=False, callbacks=[steps]
+            pairs,
+            steps_per_epoch=4,
+            epochs=5,
+            validation_data=held,
+            verbose=0,
+            shuffle=False,
+            callbacks=[steps],
         )
         assert steps.counts == [4] * 5
         assert len(list(train)) == 3  # a loop over it is finite as before

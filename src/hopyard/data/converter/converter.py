@@ -157,7 +157,9 @@ class SparkDatasetConverter:
             loading["tail"] = "drop"
         batches = tf_batches(Loader(dataset, **loading), num_epochs, prefetch)
         with warnings.catch_warnings():
-            if num_epochs is None:  # Keras learns the length from the first epoch's end, and takes it for an accident
+            if (
+                num_epochs is None
+            ):  # Keras learns the length from the first epoch's end, and takes it for an accident
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             yield batches
 
