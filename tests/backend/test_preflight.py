@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator
@@ -54,6 +55,30 @@ def test_a_worker_that_differs_is_refused(backend: LocalBackend, tmp_path: Path)
     assert "OMP_NUM_THREADS 7 (worker 0: 1)" in str(caught.value)
     assert "install the same versions everywhere" in str(caught.value)
     assert list(LocalStore(tmp_path).list()) == []
+
+
+def test_workers_that_differ_from_the_driver_are_named_with_their_packages(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    def replace_packages() -> None:
+        installed = importlib.metadata.version
+
+        def version(name: str) -> str:
+            if name == "torch":
+                raise importlib.metadata.PackageNotFoundError(name)
+            return "1.0" if name == "numpy" else installed(name)
+
+        importlib.metadata.version = version
+
+    result_of(backend.submit(0, replace_packages))
+    with pytest.raises(WorkerMismatchError) as caught:
+        preflight(backend, LocalStore(tmp_path))
+    host, numpy = platform.node(), importlib.metadata.version("numpy")
+    assert f"numpy {numpy}, torch " in str(caught.value)
+    assert f": worker 0 (host {host}) has numpy 1.0; worker 0 (host {host}) has no torch. " in str(
+        caught.value
+    )
+    assert "install the same versions everywhere" in str(caught.value)
 
 
 def test_a_worker_that_sees_another_directory_is_refused(backend: LocalBackend, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hopyard.errors import (
     StorageError,
     StorageFullError,
     TrialError,
+    WorkerMismatchError,
 )
 from hopyard.hopper.control import request
 from hopyard.hopper.history import broken_rules
@@ -87,15 +88,25 @@ def test_trials_that_failed_alike_are_tried_again_when_the_cause_is_mended(game:
     assert result_of(run.play()) == expected
 
 
-def test_a_store_that_fails_ends_the_run_and_not_its_trials(game: Any, result_of: Any) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("reading /data failed: input/output error"),
+        WorkerMismatchError("Worker 1, executor 7 on there, cannot run units: no package 'hopyard'."),
+    ],
+    ids=["store", "worker"],
+)
+def test_what_no_trial_can_help_ends_the_run_and_not_its_trials(
+    error: Exception, game: Any, result_of: Any
+) -> None:
     expected = result_of(game(MemoryStore(), InlineBackend()).play())
 
     def broken(request: Any) -> None:
         if request.unit.visit == 3:
-            raise StorageError("reading /data failed: input/output error")
+            raise error
 
     run = game(MemoryStore(), InlineBackend(), behaviour=broken)
-    with pytest.raises(StorageError, match="input/output error"):
+    with pytest.raises(type(error), match=str(error)):
         run.play()
     run.behaviour = None
     assert result_of(run.play()) == expected

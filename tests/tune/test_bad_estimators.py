@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hopyard.backend import InlineBackend
-from hopyard.errors import EstimatorError, MetricError, TrialError, UsageError
+from hopyard.errors import EstimatorError, MetricError, TrialError, UsageError, WorkerMismatchError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import Callback, RandomSearch, hp_choice
@@ -238,3 +238,20 @@ def test_several_inputs_by_keyword_train_and_predict() -> None:
         match=r"inputs\['dense'\] stacks columns with rows of shape .* only scalar columns can be stacked",
     ):
         RandomSearch(InlineBackend(), MemoryStore(), swapped, {"x": hp_choice([1])}, **arguments).fit(data)
+
+
+def test_a_package_that_only_the_driver_has_is_named_with_the_worker_that_lacks_it(
+    search: Any, make_rows: Any, local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)  # the workers have started, and do not see it
+
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        import only_here  # noqa: F401
+
+        return made(params)
+
+    with pytest.raises(
+        WorkerMismatchError, match=r"The package 'only_here' is missing on worker 0, and the driver has"
+    ):
+        search(LocalStore(tmp_path / "store"), local, estimator_gen_fn=estimator).fit(make_rows())

@@ -32,8 +32,6 @@ ALIKE = {  # what must not differ between workers: field -> how messages call it
     "instructions": "CPU instruction set",
     "threads": "OMP_NUM_THREADS",
 }
-LIKE_THE_DRIVER = ("python", "hopyard", "numpy", "torch")
-"""What workers must have in the driver's version, if it has any: it pickles for them, and reads what they write."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,8 @@ def _answer(future: Future[WorkerFacts], backend: Backend, worker: int, store: S
     except Exception as error:
         raise WorkerMismatchError(
             f"{_begin(backend.place(worker))} cannot read what the driver wrote to {store.url}: "
-            f"{type(error).__name__}: {error}. Every worker must see the store under the same address, with credentials and packages "
-            "to read it: mount it there, or use a store that all machines reach."
+            f"{type(error).__name__}: {error}. Every worker must see the store under the same address, with "
+            "credentials and packages to read it: mount it there, or use a store that all machines reach."
         ) from error
 
 
@@ -104,18 +102,24 @@ def _begin(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _for_the_driver(facts: WorkerFacts) -> dict[str, str | None]:
+    """What workers must have in the driver's version, if it has any: it pickles for them, and reads what they write.
+    Pickles of functions are of a minor version of Python."""
+    minor = facts.python.rpartition(".")[0]
+    return {"Python": minor, "hopyard": facts.hopyard, "numpy": facts.numpy, "torch": facts.torch}
+
+
 def _compare_with_driver(facts: Sequence[WorkerFacts], backend: Backend) -> None:
     """All differences of all workers at once, so that they can be mended at once."""
-    driver = _facts(-1)
+    driver = _for_the_driver(_facts(-1))
     differing = [
-        f"{backend.place(fact.worker)} (host {fact.host}) has "
-        f"{f'{ALIKE[field]} {there}' if there else f'no {ALIKE[field]}'}"
-        for field in LIKE_THE_DRIVER
+        f"{backend.place(fact.worker)} (host {fact.host}) has {f'{name} {there}' if there else f'no {name}'}"
+        for name, here in driver.items()
         for fact in facts
-        if (here := getattr(driver, field)) is not None and (there := getattr(fact, field)) != here
+        if here is not None and (there := _for_the_driver(fact)[name]) != here
     ]
     if differing:
-        had = ", ".join(f"{ALIKE[f]} {getattr(driver, f)}" for f in LIKE_THE_DRIVER if getattr(driver, f))
+        had = ", ".join(f"{name} {here}" for name, here in driver.items() if here)
         raise WorkerMismatchError(
             f"Workers lack what the driver has ({had}): {'; '.join(differing)}. The driver pickles for its workers "
             "and reads what they write; install the same versions everywhere."

@@ -29,6 +29,7 @@ from hopyard.errors import (
     TrialError,
     UnitTimeoutError,
     WorkerLostError,
+    WorkerMismatchError,
 )
 from hopyard.hopper.control import Command, in_words, larger_budget
 from hopyard.hopper.decisions import Decisions
@@ -239,7 +240,7 @@ class Hopper:
             self._pause_for_space(ended.start.unit, error)
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
             self._worker_lost(ended.start, error)
-        elif isinstance(error, StorageError):
+        elif isinstance(error, StorageError | WorkerMismatchError):
             # No trial can help it: once it is mended, the run goes on. The record is for the history,
             # and a driver that was taken over learns that by it.
             self._commit({"r": "back", "t": [ended.start.unit.pack], "why": str(error)})
