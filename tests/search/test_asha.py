@@ -221,7 +221,7 @@ def test_more_trials_are_compared_with_those_before() -> None:
 @pytest.mark.parametrize(
     ("num_models", "visits", "text"),
     [
-        (30, 18, r"extended to 30 trials of at most 18 visits .*, but ASHA began with 27 of at most 9, and can only be"),
+        (30, 18, r"extended to 30 trials of at most 18 visits .*, but ASHA began with 27 of at most 9, and can"),
         (26, 9, r"extended to 26 trials of at most 9 visits .*, but ASHA began with 27"),
         (100, 9, r"num_models=100, but .*only 27 different points"),
     ],

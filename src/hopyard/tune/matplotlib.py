@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.errors import NotFoundError, missing_extra
 from hopyard.hopper.state import Record
 from hopyard.tune.export import epoch_numbers, epochs_of
-from hopyard.tune.progress import describe_number, describe_params
+from hopyard.tune.progress import IN_RUNGS, describe_number, describe_params
 from hopyard.tune.run import Run
 from hopyard.wording import counted
 
@@ -24,8 +24,6 @@ CLOSER_UNITS = 16
 """Units per worker that the closer look of a schedule shows, numbered."""
 NAMED_TRIALS = 10
 """Trials that learning curves name; the others are grey."""
-IN_RUNGS = ("asha", "hyperband")
-"""Kinds of search that compare trials at rungs."""
 _HEIGHTS = {"train": 0.8, "validate": 0.4}
 _WIDTH_OF_DIGIT = 0.009
 """As a share of the picture's width."""

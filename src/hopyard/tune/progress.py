@@ -22,8 +22,9 @@ from hopyard.wording import counted
 
 MOST_ROWS = 24
 _COLOURS = {"running": "cyan", "waiting": "blue", "completed": "green", "stopped": "yellow", "failed": "red"}
-_MAY_STOP_ANYWHERE = ("asha", "hyperband")
-"""Kinds of search that let most trials train for a small part of their epochs: how much is left, nobody knows."""
+IN_RUNGS = ("asha", "hyperband")
+"""Kinds of search that compare trials at rungs: most train for a small part of their epochs, and how much is left,
+nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class Progress:
         settings = state.header.get("settings", {})
         self._epochs, self._partitions = state.num_epochs, state.layout.train
         self._num_models = settings.get("num_models")
-        self._endless = settings.get("kind") in _MAY_STOP_ANYWHERE
+        self._endless = settings.get("kind") in IN_RUNGS
 
     def _update(self, state: RunState, trial: TrialState, worker: int | None) -> None:
         known = self._rows.get(trial.number)

@@ -136,14 +136,14 @@ class HyperOpt(_Sampled):
         **common: Unpack[Common],
     ) -> None:
         self.sampler, self.parallelism = sampler, None
-        both = (
-            parallelism is not None and common.setdefault("max_concurrent_trials", parallelism) != parallelism
-        )
-        if both:
-            raise UsageError(
-                f"parallelism is {parallelism!r} and max_concurrent_trials is {common['max_concurrent_trials']!r}, but "
-                "these are two names of one argument. Give max_concurrent_trials alone."
-            )
+        if parallelism is not None:
+            given = common.get("max_concurrent_trials")
+            if given not in (None, parallelism):
+                raise UsageError(
+                    f"parallelism is {parallelism!r} and max_concurrent_trials is {given!r}, but these are two names "
+                    "of one argument. Give max_concurrent_trials alone."
+                )
+            common["max_concurrent_trials"] = parallelism
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _points(self) -> Proposer:
