@@ -127,6 +127,7 @@ def spark_if_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object 
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .appName("hopyard-tests")
             .config("spark.ui.enabled", "false")
+            .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s")  # busy machines start slowly
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))

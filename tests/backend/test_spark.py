@@ -22,7 +22,8 @@ import os, sys
 os.environ["PYSPARK_PYTHON"], os.environ["SPARK_LOCAL_IP"] = sys.executable, "127.0.0.1"
 from pyspark import SparkConf, SparkContext
 conf = SparkConf().setAppName("hopyard-tests").setAll([
-    ("spark.ui.enabled", "false"), ("spark.ui.showConsoleProgress", "false"),
+    ("spark.ui.enabled", "false"), ("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s"),
+    ("spark.ui.showConsoleProgress", "false"),
     ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
 ])
 from hopyard.backend import SparkBackend
