@@ -157,8 +157,8 @@ def actors() -> dict[str, str]:
     from ray._private.state import state
     from ray.core.generated.gcs_pb2 import ActorTableData
 
-    state._connect_and_get_accessor()
-    tables = map(ActorTableData.FromString, state.global_state_accessor.get_all_actor_info(None, None, None))
+    infos = state._connect_and_get_accessor().get_actor_table(None, None)
+    tables = map(ActorTableData.FromString, infos)
     living = set(ray.util.list_named_actors())
     return {table.name: table.repr_name for table in tables if table.name in living}
 
@@ -479,9 +479,9 @@ def test_a_worker_whose_node_is_not_replaced_takes_turns_with_another_until_it_i
         run = search(store, backend, Strike(tmp_path, "node"))
         assert contents(run) == undisturbed
         assert len(lost(run, store)) == 1
+        assert len(places()) == 1
         (message,) = (r.getMessage() for r in caplog.records if r.name == "hopyard.backend._ray_cluster")
         assert "found no place within 1 seconds: it needs 1 CPU, 1 brief on one node" in message
         assert "Until there is one, its tasks take turns with another worker's." in message
-        assert len(places()) == 1
         spare(resources={"brief": 1})
         until(lambda: len(places()) == 2)
