@@ -21,6 +21,8 @@ from hopyard.data.frames.gathering import (
 from hopyard.data.frames.packing import FIXED, Packing
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.sources.columns import check_names, empty_data
+from hopyard.errors import UnsupportedTypeError
 
 _ROWS_FOR_TYPES = 64
 
@@ -35,8 +37,10 @@ class DaskFrame(Frame):
 
     def types(self) -> Mapping[str, pa.DataType | str]:
         """Columns of objects are what their first rows are."""
-        schema = _table(self.data.head(_ROWS_FOR_TYPES, npartitions=-1)).schema
-        return {field.name: field.type for field in schema}
+        head = self.data.head(_ROWS_FOR_TYPES, npartitions=-1)
+        if not len(head):
+            raise empty_data()
+        return {name: _type(name, head[name]) for name in check_names(head.columns)}
 
     def head(self, names: Sequence[str], rows: int) -> pa.Table:
         return _table(self.data[list(names)].head(rows, npartitions=-1))
@@ -99,11 +103,27 @@ class _on_tables:  # noqa: N801, it is used as a function
 
 
 def _pack(frame: Any, packing: Packing, types: Mapping[str, pa.DataType]) -> Any:
-    return _pandas(pack_block(_table(frame), packing, types))
+    return _pandas(pack_block(lambda: _table(frame), packing, types))
 
 
 def _table(frame: Any) -> pa.Table:
-    return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.table({name: _array(name, frame[name]) for name in frame.columns})
+
+
+def _array(name: str, series: Any) -> pa.Array | pa.ChunkedArray:
+    try:
+        return pa.array(series, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedTypeError(
+            f"Column {name!r} holds what Arrow cannot: {error}. Convert it."
+        ) from error
+
+
+def _type(name: str, series: Any) -> pa.DataType | str:
+    try:
+        return _array(name, series).type
+    except UnsupportedTypeError as error:
+        return str(error.__cause__)
 
 
 def _pandas(table: pa.Table) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +17,15 @@ from hopyard.errors import DataError
 FILE, RESULT = "hopyard_file", "hopyard_result"
 
 
-def pack_block(block: pa.Table, packing: Packing, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """The packed rows of a block, and its survey."""
-    packed = list(packing.pack(_typed(block, types)))
+def pack_block(read: Callable[[], pa.Table], packing: Packing, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The packed rows of the block that ``read`` gives, and its survey."""
+    packed = list(packing.pack(_typed(read, types)))
     return pa.Table.from_batches(packed, packing.layout.arrow)
 
 
-def _typed(block: pa.Table, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
+def _typed(read: Callable[[], pa.Table], types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """The block, if it has rows; columns in which it has nothing but nulls get the type that they have elsewhere."""
+    block = read()
     if not block.num_rows:
         return
     missing = [name for name in types if name not in block.column_names]

@@ -96,7 +96,7 @@ class _RayExchange(Exchange):
 
 
 def _pack(block: pa.Table, packing: Packing, types: Mapping[str, pa.DataType]) -> pa.Table:
-    return pack_block(plain_tensors(block), packing, types)
+    return pack_block(lambda: plain_tensors(block), packing, types)
 
 
 def plain_tensors(block: pa.Table) -> pa.Table:

@@ -1,0 +1,213 @@
+"""DataFrames of Spark on executors of their own: what Spark has beside the rules that ``test_dask`` tests."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from hopyard.backend import InlineBackend
+from hopyard.data import as_source, prepare
+from hopyard.data.frames.spark_frame import SparkFrame
+from hopyard.data.frames.spark_plan import plan_key
+from hopyard.errors import DataError
+from hopyard.storage import LocalStore
+
+
+def ids(prepared):
+    return prepared.train[:]["id"].tolist(), prepared.val[:]["id"].tolist()
+
+
+@pytest.fixture
+def frame(spark):
+    """Vectors dense and sparse, nested arrays, texts, bools and a struct."""
+    from pyspark.ml.linalg import Vectors
+    from pyspark.sql import Row
+
+    def vector(i):
+        return Vectors.dense([i, 0.0, 1.0]) if i % 3 else Vectors.sparse(3, [0, 2], [i, 1.0])
+
+    rows = [
+        Row(
+            id=i,
+            vector=vector(i),
+            image=[[float(i), 1.0], [2.0, 3.0]],
+            text=f"row {i}",
+            flag=i % 2 == 0,
+            **{"a.b": i},
+            pair=Row(x=i, y=-i),
+        )
+        for i in range(120)
+    ]
+    return spark.createDataFrame(rows)
+
+
+def test_every_row_is_there_once_and_files_do_not_depend_on_partitions(frame, tmp_path, files_of):
+    stores = [LocalStore(tmp_path / str(number)) for number in range(2)]
+    one = prepare(frame.repartition(1), stores[0], 0.25)
+    prepare(frame.repartition(7), stores[1], 0.25)
+    assert files_of(stores[0]) == files_of(stores[1])
+    train, val = ids(one)
+    assert sorted(train + val) == list(range(120))
+    assert len(val) == 30
+    assert one.train.schema.names == ["id", "vector", "image", "text", "flag", "a.b", "pair.x", "pair.y"]
+    batch = one.train[:]
+    i = batch["id"]
+    assert batch["vector"].dtype == np.float64
+    assert np.array_equal(batch["vector"], np.stack([i, i * 0, i * 0 + 1], axis=1))
+    assert batch["image"].shape == (90, 2, 2)
+    assert np.array_equal(batch["image"][:, 0, 0], i)
+    assert batch["text"].tolist() == [f"row {each}" for each in i]
+    assert np.array_equal(batch["flag"], i % 2 == 0)
+    assert np.array_equal(batch["a.b"], i)
+    assert np.array_equal(batch["pair.y"], -i)
+
+
+def test_other_engines_write_the_same_files(spark, tmp_path, files_of):
+    dask = pytest.importorskip("dask.dataframe")
+    rows = spark.range(100).selectExpr("id", "cast(id * 0.5 as float) half")
+    ours = prepare(rows, LocalStore(tmp_path / "spark"))
+    theirs = prepare(dask.from_pandas(rows.toPandas(), npartitions=3), LocalStore(tmp_path / "dask"))
+    assert ours.fingerprint == theirs.fingerprint
+    assert files_of(LocalStore(tmp_path / "spark")) == files_of(LocalStore(tmp_path / "dask"))
+
+
+def test_nulls_and_shapes_by_policy(spark, tmp_path):
+    rows = spark.range(60).selectExpr(
+        "id", "if(id % 10 = 0, null, id) x", "if(id % 20 = 0, null, array(id, id + 1)) pair"
+    )
+    with pytest.raises(DataError, match="There are null values: column 'x' has 6; column 'pair' has 3"):
+        prepare(rows, LocalStore(tmp_path))
+    train = prepare(rows, LocalStore(tmp_path), None, nulls="mask").train
+    batch = train[:]
+    assert train.schema["pair"].shape == (2,)
+    assert np.array_equal(batch["x"], np.where(batch["id"] % 10 == 0, 0, batch["id"]))
+    assert np.array_equal(batch["pair_mask"], batch["id"] % 20 == 0)
+
+
+def test_all_unsupported_columns_are_named_before_any_job(spark, tmp_path):
+    frame = spark.range(10).selectExpr(
+        "id",
+        "map('a', id) m",
+        "array('x', 'y') words",
+        "interval 3 months wait",
+        "array(named_struct('a', 1)) parts",
+    )
+    with pytest.raises(DataError, match="These columns hold what a dataset cannot") as caught:
+        prepare(frame, LocalStore(tmp_path))
+    for name in ("m (map", "words (lists of strings", "wait (interval", "parts ("):
+        assert name in str(caught.value)
+    assert len(prepare(frame, LocalStore(tmp_path), None, "id").train) == 10
+
+
+def test_a_failure_in_the_middle_leaves_nothing_that_is_believed(spark, tmp_path):
+    from pyspark.sql.functions import udf
+
+    repaired = tmp_path / "repaired"
+
+    def fragile(i):
+        if i == 77 and not repaired.exists():
+            raise ValueError("row 77 cannot be read today")
+        return i
+
+    frame = spark.range(100).withColumn("x", udf(fragile, "bigint")("id"))
+    store = LocalStore(tmp_path / "store")
+    with pytest.raises(Exception, match="row 77 cannot be read today"):
+        prepare(frame, store)
+    assert not [entry for entry in store.list() if entry.name.endswith("manifest.json")]
+    repaired.touch()
+    train, val = ids(prepare(frame, store))
+    assert sorted(train + val) == list(range(100))
+
+
+def test_a_preparation_that_was_killed_finds_its_files(spark, tmp_path):
+    frame = spark.range(100)
+    store = LocalStore(tmp_path)
+    prepared = prepare(frame, store)
+    paths = {entry.name: store.path(entry.name).stat() for entry in store.list() if "parquet" in entry.name}
+    for split in (store.train_data, store.val_data):
+        split.delete(f"{prepared.fingerprint}/manifest.json")
+    again = prepare(frame, store)
+    assert not again.reused
+    assert {name: store.path(name).stat().st_ino for name in paths} == {
+        name: found.st_ino for name, found in paths.items()
+    }
+
+
+def test_a_plan_over_files_is_found_again_without_a_pass(spark, tmp_path, monkeypatch):
+    folder = str(tmp_path / "files")
+    spark.range(50).write.parquet(folder)
+    frame = spark.read.parquet(folder).where("id > 9").selectExpr("id", "id * 2 as double")
+    store = LocalStore(tmp_path / "store")
+    first = prepare(frame, store)
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkFrame, "exchange", lambda *_: pytest.fail("the rows were read again"))
+        again = prepare(
+            spark.read.parquet(folder).where("id > 9").selectExpr("id", "id * 2 as double"), store
+        )
+    assert again.reused
+    assert again.fingerprint == first.fingerprint
+    spark.range(50, 60).write.mode("append").parquet(folder)
+    assert len(prepare(spark.read.parquet(folder).where("id > 9"), store, None).train) == 50
+
+
+def test_only_plans_whose_rows_are_known_have_keys(spark, tmp_path):
+    from pyspark.sql.functions import rand, udf
+
+    folder = str(tmp_path / "files")
+    spark.range(9).selectExpr("id a", "id b").write.parquet(folder)
+    files = spark.read.parquet(folder)
+    assert plan_key(files) == plan_key(spark.read.parquet(folder)) is not None
+    keys = {
+        plan_key(files),
+        plan_key(files.where("a > 1")),
+        plan_key(files.where("a > 2")),
+        plan_key(files.select("a")),
+    }
+    assert len(keys) == 4
+    one = spark.read.schema("a bigint, b bigint").parquet(folder).selectExpr("a as x")
+    two = spark.read.schema("b bigint, a bigint").parquet(folder).selectExpr("b as x")
+    assert plan_key(one) != plan_key(two)
+    assert plan_key(spark.range(9)) is None
+    assert plan_key(files.withColumn("c", rand())) is None
+    assert plan_key(files.withColumn("c", udf(str)("a"))) is None
+
+
+def test_a_frame_is_a_source_and_backends_prepare_it(frame, tmp_path):
+    source = as_source(frame).select(["vector", "pair.x"])
+    head = source.head(3)
+    assert {name: values.shape for name, values in head.items()} == {"vector": (3, 3), "pair.x": (3,)}
+    watched = []
+    prepare(frame, LocalStore(tmp_path), watch=lambda *at: watched.append(at))
+    assert watched[-1] == ("writing", 120, 120)
+    prepared = InlineBackend().prepare_data(LocalStore(tmp_path), frame)
+    assert prepared.reused
+
+
+_CONNECT = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+from hopyard.data import prepare
+frame = spark.range(80).selectExpr("id", "array(id, -id) pair")
+prepared = prepare(frame.repartition(3), sys.argv[1])
+assert "connect" in type(frame).__module__
+print(prepared.fingerprint)
+spark.stop()
+"""
+
+
+def test_over_spark_connect(spark, tmp_path, needs):
+    pytest.importorskip("grpc_status")
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _CONNECT, str(tmp_path / "connect")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{time.monotonic() - started:.0f} s\n{done.stderr[-3000:]}"
+    here = prepare(spark.range(80).selectExpr("id", "array(id, -id) pair"), LocalStore(tmp_path / "here"))
+    assert done.stdout.split()[-1] == here.fingerprint
