@@ -1,0 +1,56 @@
+"""Searches on datasets of Ray Data, and predictions by its tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hopyard.storage import LocalStore
+
+# Workers cannot import this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def ray_if_there() -> Iterator[Any]:
+    if importlib.util.find_spec("ray") is None:
+        yield None
+        return
+    import ray
+
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        object_store_memory=128 << 20,
+    )  # fmt: skip
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield ray
+    ray.shutdown()
+
+
+def test_a_ray_dataset_is_searched_on_and_predicted(
+    ray_if_there: Any,
+    needs: Callable[[object, str], None],
+    search: Callable[..., Any],
+    make_rows: Callable[..., dict[str, np.ndarray[Any, Any]]],
+    tmp_path: Path,
+) -> None:
+    needs(ray_if_there, "Ray (the package ray[default])")
+    rows = make_rows()
+    table = pa.table({"features": rows["features"].tolist(), "label": rows["label"]})
+    dataset = ray_if_there.data.from_arrow([table[:50], table[50:]])
+    model = search(LocalStore(tmp_path), num_models=1).fit(dataset)
+    found = model.set_output_columns(["scores"]).transform(dataset)
+    assert found.columns() == ["features", "label", "scores"]
+    batch = found.take_batch(len(rows["label"]), batch_format="numpy")
+    assert np.array_equal(batch["label"], rows["label"])
+    assert np.array_equal(np.stack(batch["scores"]), model.predict(rows["features"]))
