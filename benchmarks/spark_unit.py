@@ -35,12 +35,8 @@ def main() -> None:
 
     os.environ["PYSPARK_PYTHON"], os.environ["SPARK_LOCAL_IP"] = sys.executable, "127.0.0.1"
     with tempfile.TemporaryDirectory() as folder:
-        quiet = {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.local.dir": folder,
-        }
-        conf = SparkConf().setAll(list(quiet.items()))
+        conf = SparkConf().set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
+        conf.set("spark.local.dir", folder).set("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s")
         context = SparkContext("local-cluster[2,1,1024]", "hopyard-bench", conf=conf)
         context.setLogLevel("ERROR")
         with SparkBackend(num_workers=2) as backend:
