@@ -128,7 +128,7 @@ def run_page(page: Page, folder: Path, timeout: float = 280) -> subprocess.Compl
 
     Warnings that the page's own lines cause are errors. ``timeout`` is in seconds.
     """
-    file = folder / f"{page.path.stem}.py"
+    file = folder / f"{page.path.stem}_page.py"  # ray.py would hide the package ray
     file.write_text(script(page))
     command = [sys.executable, "-W", "error:::__main__", file.name]
     return subprocess.run(

@@ -245,8 +245,8 @@ for address in sys.argv[1:]:
 def told_another_version(cluster: Any) -> Iterator[None]:
     """The cluster says that it was started with another version of Ray."""
     import ray
-    from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
     from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
+    from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
 
     client = ray._private.worker.global_worker.gcs_client
     true = client.internal_kv_get(CLUSTER_METADATA_KEY, KV_NAMESPACE_CLUSTER)

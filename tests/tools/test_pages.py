@@ -51,7 +51,7 @@ def test_blocks_of_a_page_share_names_and_run_in_an_empty_directory(page: Any, t
     folder = tmp_path / "empty"
     folder.mkdir()
     done = pages.run_page(page(text), folder)
-    assert (done.returncode, done.stdout) == (0, "2 ['page.py']\n")
+    assert (done.returncode, done.stdout) == (0, "2 ['page_page.py']\n")
 
 
 def test_a_failing_block_is_reported_with_its_line_in_the_page(page: Any, tmp_path: Path) -> None:

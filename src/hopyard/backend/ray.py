@@ -24,7 +24,8 @@ class RayBackend(RemoteBackend):
     connection stays for the rest of the process, or until ``ray.shutdown()``.
 
     Args:
-        address: ``"host:port"`` of the cluster's head, or ``"auto"``; see above.
+        address: ``"host:port"`` of the cluster's head; ``"auto"``: the one of this machine; ``"local"``: a new Ray of
+            this machine; None: see above.
         num_workers: how many; None: as many as the cluster has room for.
         resources: custom resources that each worker takes, by name, such as ``{"fast_disk": 1}``.
         gpus_per_worker: GPUs that each worker takes and sees; a fraction shares one. None: 1 if the cluster has any.
@@ -70,7 +71,10 @@ class RayBackend(RemoteBackend):
         return self._num_workers
 
     def _cluster(self) -> Cluster:
-        _connect(self.address)  # again, if the user has ended the connection meanwhile
+        import ray
+
+        if not ray.is_initialized():  # the user has ended the connection meanwhile
+            _connect(self.address)
         return Actors(self._num_workers, self.asked, self.start_timeout)
 
     def __repr__(self) -> str:
