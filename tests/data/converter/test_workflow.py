@@ -91,6 +91,7 @@ def test_tensorflow_on_executors(
     assert spark.sparkContext.parallelize([0], 1).map(rows).collect() == [300]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open
 def test_distributed_training(spark: Any, converters: tuple[SparkDatasetConverter, ...]) -> None:
     from pyspark.ml.torch.distributor import TorchDistributor
 
