@@ -91,7 +91,7 @@ def spare(cluster: Any) -> Iterator[Callable[..., Any]]:
     until(lambda: living() == before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def started(cluster_if_there: Any) -> Iterator[RayBackend | None]:
     """One backend for all tests of the suite, since actors take seconds to start."""
     if cluster_if_there is None:
