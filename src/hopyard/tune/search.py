@@ -19,7 +19,7 @@ from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
 from hopyard.tune.model import Model
 from hopyard.tune.recipe import pickle_search
-from hopyard.tune.stages import become_stage
+from hopyard.tune.stages import become_stage, plain_class
 
 
 class Common(TypedDict, total=False):
@@ -265,7 +265,7 @@ class Search(ABC):
     def _launch(self, inputs: Inputs) -> Launch:
         return Launch(
             self.kind, self.arguments, self._searcher, self._searcher_settings(), inputs,
-            partial(pickle_search, type(self), self.arguments, self._own_arguments()),
+            partial(pickle_search, plain_class(type(self)), self.arguments, self._own_arguments()),
         )  # fmt: skip
 
     def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:

@@ -24,6 +24,7 @@ from hopyard.tune.model import Model
 from hopyard.tune.recipe import user_code_by_value
 from hopyard.tune.saved import unpack_model
 from hopyard.tune.search import Search
+from hopyard.tune.stages import plain_class
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of packages that PySpark imports
@@ -110,7 +111,7 @@ class SearchStage(Stage):
                 "it when the search is made again."
             )
         content = {
-            "search": _plain_class(type(self)),
+            "search": plain_class(type(self)),
             "backend": type(backend),
             "backend_arguments": {name: getattr(backend, name) for name in _arguments_of(backend)},
             "arguments": given,
@@ -152,13 +153,9 @@ def stage_class(cls: type, kind: str) -> type:
         return cls
     names = ("__module__", "__qualname__", "__doc__")
     metaclass: Any = type(cls)
-    made: type = metaclass(cls.__name__, (cls, stage), {name: getattr(cls, name) for name in names})
+    fields = {name: getattr(cls, name) for name in names} | {"plain_class": cls}
+    made: type = metaclass(cls.__name__, (cls, stage), fields)
     return made
-
-
-def _plain_class(cls: type) -> type:
-    """The class that ``stage_class`` was given: the one that can be imported."""
-    return next(base for base in cls.__mro__ if not issubclass(base, Stage))
 
 
 def _arguments_of(backend: Any) -> Iterator[str]:
