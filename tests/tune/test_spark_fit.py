@@ -52,7 +52,7 @@ def test_what_is_wrong_is_said_before_a_frame_is_prepared(
     spark: Any, search: MakeSearch, written: str, tmp_path: Path
 ) -> None:
     frame = spark.read.parquet(written)
-    with pytest.raises(ColumnError, match="Unknown column 'x'"):
+    with pytest.raises(ColumnError, match=r"Unknown column: 'x'. The columns there are: features, label\."):
         search(LocalStore(tmp_path), feature_columns=["x"]).fit(frame)
     with pytest.raises(TrialError, match="trials fail alike on one batch, so nothing was prepared"):
         search(LocalStore(tmp_path), estimator_gen_fn=lambda params: 1 / 0).fit(frame)
@@ -70,7 +70,9 @@ def test_a_converter_is_searched_on(spark: Any, search: MakeSearch, written: str
     converter = make_spark_converter(spark.read.parquet(written))
     with_share = search(LocalStore(tmp_path / "a")).fit(converter)
     assert len(with_share.get_all_models()) == 3
-    with_frame = search(LocalStore(tmp_path / "b"), num_models=1, num_epochs=1).fit(converter, val=converter)
+    with_frame = search(LocalStore(tmp_path / "b"), num_models=1, num_partitions=1).fit(
+        converter, val=converter
+    )
     assert with_frame.get_history()["val_loss"]
     assert not (
         tmp_path / "b" / "train_data"

@@ -106,9 +106,7 @@ def test_the_snippet_of_cerebros_documentation(
     assert len([m.torch() for m in all_models]) == 3
     assert list((tmp_path / "logs").rglob("events.out.tfevents.*"))
 
-    capsys.readouterr()
-    assert model_selection.fit(train_df).run_id == model.run_id
-    assert "is finished: its result is returned" in capsys.readouterr().err
+    assert model_selection.fit(train_df).run_id == model.run_id  # the same rows again: found by their content
 
 
 def leaderboard(model: Any) -> dict[int, Any]:

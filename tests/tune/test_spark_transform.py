@@ -86,7 +86,10 @@ def test_outputs_come_beside_columns_that_stay_as_they_are(
         "features array<float>, number int not null, word string",
         8,  # more than there are rows
     ).selectExpr(
-        "*", "map(coalesce(word, ''), 1.5d) as counts", "struct(number, word) as both", "timestamp'2024-02-29' as t"
+        "*",
+        "map(coalesce(word, ''), 1.5d) as counts",
+        "struct(number, word) as both",
+        "timestamp'2024-02-29' as t",
     )
     found = model.set_output_columns(["score"]).transform(frame)
     assert found.schema.fields[:-1] == frame.schema.fields

@@ -141,7 +141,7 @@ def kind_of(data: Any) -> str:
 
 def _is_frame(data: Any) -> bool:
     return (
-        kind_of(data) in ("pandas", "polars", "pyarrow", "hopyard")
+        kind_of(data) in ("pandas", "polars", "pyarrow", "hopyard", "pyspark", "ray", "dask")
         or isinstance(data, Mapping | str)
         or hasattr(data, "__fspath__")
     )
