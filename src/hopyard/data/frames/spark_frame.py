@@ -45,7 +45,9 @@ class SparkFrame(Frame):
         packed = []
         for frame, names, packing in packings:
             assert isinstance(frame, SparkFrame)
-            packed.append(frame._select(names).mapInArrow(packing.pack, _ddl(packing.layout.arrow)))
+            # PySpark refuses ``mapInArrow`` where a name has a dot; those of batches do not count.
+            plain = frame._select(names).toDF(*(f"c{number}" for number in range(len(names))))
+            packed.append(plain.mapInArrow(packing.pack, _ddl(packing.layout.arrow)))
         return _SparkExchange(packed)
 
     def plan_key(self) -> str | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hopyard.objects.digests import digest_json
 
 _MOST_FIELDS = 1 << 30
 _FILE_RELATION = "LogicalRelation"
-_FUNCTIONS = ("PythonUDF", "ScalaUDF", "UDF(", "MapIn", "MapPartitions", "MapElements", "FlatMap", "Generate")
+_OF_USERS = re.compile(
+    r'"class":"[^"]*\.[A-Za-z]*(UDF|UDAF|UDTF|Python|Pandas|Arrow|Map|CoGroup|Script|Typed)[A-Za-z]*"'
+)
+"""Nodes and expressions that run functions of users, among the classes that a plan names."""
 
 
 def plan_key(data: Any) -> str | None:
@@ -28,7 +32,7 @@ def plan_key(data: Any) -> str | None:
     if any(leaf.nodeName() != _FILE_RELATION for leaf in relations):
         return None
     text = _text(plan.canonicalized())
-    if any(name in text for name in _FUNCTIONS):
+    if _OF_USERS.search(plan.toJSON()):
         return None
     files = [_files(data, leaf) for leaf in relations]
     if None in files:
