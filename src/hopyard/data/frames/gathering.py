@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from hopyard.data.frames.packing import FIXED, ORDER, PART, SURVEY, Packing
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.sources.convert_arrow import is_list
 from hopyard.errors import DataError
 
 FILE, RESULT = "hopyard_file", "hopyard_result"
@@ -24,7 +25,7 @@ def pack_block(read: Callable[[], pa.Table], packing: Packing, types: Mapping[st
 
 
 def _typed(read: Callable[[], pa.Table], types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
-    """The block, if it has rows; columns in which it has nothing but nulls get the type that they have elsewhere."""
+    """The block, if it has rows; columns in which it has nothing but nulls or empty lists get the type of others."""
     block = read()
     if not block.num_rows:
         return
@@ -36,10 +37,16 @@ def _typed(read: Callable[[], pa.Table], types: Mapping[str, pa.DataType]) -> It
         )
     for name, kind in types.items():
         column = block[name]
-        if pa.types.is_null(column.type) and not pa.types.is_null(kind):
-            number = block.column_names.index(name)
-            block = block.set_column(number, name, pa.nulls(block.num_rows, kind))
+        if is_unknown(column.type) and not is_unknown(kind):
+            block = block.set_column(block.column_names.index(name), name, column.cast(kind))
     yield block.select(list(types))
+
+
+def is_unknown(kind: pa.DataType) -> bool:
+    """Whether it is the type of nothing but nulls, or of lists in which there is nothing."""
+    while is_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_null(kind))
 
 
 def surveys_of(block: pa.Table) -> pa.Table:

@@ -12,6 +12,7 @@ from hopyard.data.frames.base import Exchange, Frame, Report
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
+    is_unknown,
     loaded,
     numbered,
     pack_block,
@@ -36,7 +37,8 @@ class RayFrame(Frame):
 
     def types(self) -> Mapping[str, pa.DataType | str]:
         schema = getattr(self.data.schema(), "base_schema", None)
-        if not isinstance(schema, pa.Schema):  # blocks are pandas frames
+        if not isinstance(schema, pa.Schema) or any(is_unknown(kind) for kind in schema.types):
+            # Blocks are pandas frames, or the first row does not say it all.
             schema = self._first(_ROWS_FOR_TYPES).schema
         return {field.name: _plain_type(field.type) for field in schema}
 

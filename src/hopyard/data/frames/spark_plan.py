@@ -10,7 +10,7 @@ from hopyard.objects.digests import digest_json
 _MOST_FIELDS = 1 << 30
 _FILE_RELATION = "LogicalRelation"
 _OF_USERS = re.compile(
-    r'"class":"[^"]*\.[A-Za-z]*(UDF|UDAF|UDTF|Python|Pandas|Arrow|Map|CoGroup|Script|Typed)[A-Za-z]*"'
+    r'"class":"[^"]*\.\w*(UDF|UDAF|UDTF|Python|Pandas|Arrow|MapIn|MapElements|MapGroups|MapPartitions|Script|Typed)\w*"'
 )
 """Nodes and expressions that run functions of users, among the classes that a plan names."""
 
