@@ -41,11 +41,12 @@ def test_a_finished_run_on_a_frame_is_found_without_reading_it(
     model = search(LocalStore(tmp_path)).fit(frame)
     assert len(model.get_all_models()) == 3
     assert model.evaluate(frame)["accuracy"] > 0
+    opened_again = spark.read.parquet(written)
     before = jobs_of(spark)
-    again = search(LocalStore(tmp_path), progress=True).fit(spark.read.parquet(written))
+    again = search(LocalStore(tmp_path), progress=True).fit(opened_again)
     assert again.run_id == model.run_id
     assert jobs_of(spark) == before
-    assert "is finished: its result is returned" in capsys.readouterr().err
+    assert "is finished: its result is returned" in capsys.readouterr().out
 
 
 def test_what_is_wrong_is_said_before_a_frame_is_prepared(
