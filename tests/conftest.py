@@ -123,7 +123,8 @@ def spark_if_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object 
 
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        os.environ["SPARK_WORKER_DIR"] = str(tmp_path_factory.mktemp("executors"))  # else within PySpark's own folder
+        # Without it, executors leave theirs within PySpark's own folder.
+        os.environ["SPARK_WORKER_DIR"] = str(tmp_path_factory.mktemp("executors"))
         session = (
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .appName("hopyard-tests")
