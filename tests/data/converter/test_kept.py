@@ -18,6 +18,7 @@ from hopyard.data.converter.kept import (
     delete_directory,
     finish,
     new_attempt,
+    usable_marker,
     wait_for_files,
 )
 from hopyard.errors import CorruptError, FormatError, StorageError, UsageError
@@ -131,3 +132,14 @@ def test_a_damaged_or_newer_marker_says_what_to_do(store: LocalStore) -> None:
     store.put(MARKER, json.dumps(fields).encode())
     with pytest.raises(FormatError, match="in format 99"):
         Marker.read(store)
+
+
+def test_a_marker_whose_files_are_gone_is_removed(
+    store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    marker = finish(store, attempt := new_attempt(), written(store, attempt))
+    assert usable_marker(store) == marker
+    store.delete(marker.files[0].name)
+    assert usable_marker(store) is None
+    assert "are missing or cut off; they are written again" in caplog.text
+    assert Marker.read(store) is None

@@ -85,9 +85,8 @@ def test_floats_are_cast_also_in_arrays_and_vectors(spark: Any, cache: Path, dty
         "double": (), "single": (), "array": (3,), "nested": (2, 2), "ml": (4,), "mllib": (2,),
     }  # fmt: skip
     assert np.array_equal(batch["ml"], 1.5 * np.eye(4))
-    assert np.array_equal(
-        batch["array"], np.arange(4)[:, None].repeat(3, 1) * np.array(0.1, dtype or "float64")
-    )
+    expected = (0.1 * np.arange(4)).astype(dtype or "float64")
+    assert np.array_equal(batch["array"], expected[:, None].repeat(3, 1))
 
 
 def test_numbers_and_arrays_of_one_length_are_mapped(spark: Any, cache: Path) -> None:

@@ -83,6 +83,19 @@ class Marker:
             ) from error
 
 
+def usable_marker(store: Store) -> Marker | None:
+    """A directory's marker if all its files are there; one without, as rules for old files leave it, is removed."""
+    marker = Marker.read(store)
+    if marker is None:
+        return None
+    there = {entry.name: entry.size for entry in store.list()}
+    if all(there.get(file.name) == file.size for file in marker.files):
+        return marker
+    _log.warning("Files of %s are missing or cut off; they are written again.", store.url)
+    store.delete(MARKER)
+    return None
+
+
 def new_attempt() -> str:
     """What the names of the files of one attempt begin with."""
     return f"{_PREFIX}{machine()}-{os.getpid()}-{os.urandom(6).hex()}"

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from hopyard.data.arguments import choice, integer
 from hopyard.data.converter.converter import SparkDatasetConverter
-from hopyard.data.converter.kept import KeptFile, Marker, abandon, finish, new_attempt
+from hopyard.data.converter.kept import KeptFile, Marker, abandon, finish, new_attempt, usable_marker
 from hopyard.data.converter.places import parent_url, plain_path
 from hopyard.data.converter.plans import inputs, is_same_plan, plan_digest
 from hopyard.data.converter.written import RESULT_SCHEMA, Job, check_types, uneven_lists
@@ -79,7 +79,7 @@ def make_spark_converter(
     plan = plan_digest(df)
     url = _directory(df, plan, parent, parameters)
     store = open_store(url)
-    marker = Marker.read(store)
+    marker = usable_marker(store)
     if marker is None:
         with _quiet_about_pandas():
             marker = _written(df, store, Job(url, new_attempt(), dtype, size, codec), parameters)
@@ -109,9 +109,7 @@ def _checked_codec(codec: Any) -> str | None:
 def _of_files(path: str) -> SparkDatasetConverter:
     """A converter of files that are there already."""
     place = plain_path(path)
-    dataset = open_dataset(
-        place, nulls="fill"
-    )  # with nulls there are rows too; loaders say what to do with them
+    dataset = open_dataset(place, nulls="fill")  # what becomes of nulls is for loaders to say
     store = dataset.store
     names = [entry.name if store is None else f"{store.url}/{entry.name}" for entry in dataset.manifest.files]
     url = place if "://" in place else f"file://{quote(os.path.abspath(place))}"  # noqa: PTH100
