@@ -99,11 +99,13 @@ def test_distributed_training(spark: Any, converters: tuple[SparkDatasetConverte
 
     def work(converter: SparkDatasetConverter) -> dict[str, Any]:
         import datetime
+        import faulthandler
 
         import torch.distributed as dist
 
         from hopyard.errors import UsageError
 
+        faulthandler.dump_traceback_later(90, exit=True)  # whatever hangs is seen in the error
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
         rank, size = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(0)
@@ -125,6 +127,7 @@ def test_distributed_training(spark: Any, converters: tuple[SparkDatasetConverte
         everything: list[Any] = [None] * size
         dist.all_gather_object(everything, (seen, [p.tolist() for p in model.parameters()]))
         dist.destroy_process_group()
+        faulthandler.cancel_dump_traceback_later()
         return {"size": size, "seen": everything, "refused": refused}
 
     found = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(work, train)
