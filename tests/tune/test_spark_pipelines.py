@@ -119,7 +119,10 @@ def test_a_search_comes_back_with_its_backend_but_not_with_another_model(spark: 
     found = loaded.arguments.backend
     assert (type(found), found.num_workers, found.threads_per_worker) == (LocalBackend, 1, 2)
     assert loaded.arguments.patience == 3
-    rows = {"features": np.eye(2, dtype=np.float32).repeat(24, axis=0), "index": np.arange(48) % 2}
+    rows = {
+        "features": np.eye(2, dtype=np.float32).repeat(24, axis=0),
+        "index": np.float32(np.arange(48) % 2),
+    }
     start = searcher(tmp_path / "store", num_models=1, num_epochs=1).fit(rows)
     search = searcher(tmp_path / "store", init_from=start)
     with pytest.raises(
