@@ -9,7 +9,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -20,6 +20,7 @@ from hopyard.storage.names import TEMPORARY_PREFIX
 Publish = Callable[[str, str], bool]
 
 _MOST_PIECES = 1024  # of one write: IOV_MAX of Linux and macOS
+_LONG = 1 << 20  # bytes of a piece that is written alone: many of them in one call are slower
 
 # What file systems without hard links answer to link(2): FAT, some FUSE and SMB mounts.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -63,10 +64,11 @@ def write_all(fd: int, data: Buffer) -> None:
 
 
 def write_pieces(fd: int, pieces: Iterable[Buffer]) -> None:
-    """Write in as few calls as may be: what comes in one, ext4 and XFS keep in huge pages, also where it is mapped."""
+    """Write short pieces together: what comes in one call, ext4 and XFS keep in huge pages, also where it is mapped."""
     rest = deque(memoryview(piece).cast("B") for piece in pieces if memoryview(piece).nbytes)
     while rest:
-        written = os.writev(fd, list(islice(rest, _MOST_PIECES)))
+        short = list(takewhile(lambda piece: len(piece) < _LONG, islice(rest, _MOST_PIECES)))
+        written = os.writev(fd, short or [rest[0]])
         while rest and written >= len(rest[0]):
             written -= len(rest.popleft())
         if written:
