@@ -92,7 +92,7 @@ def test_tensorflow_on_executors(
     assert spark.sparkContext.parallelize([0], 1).map(rows).collect() == [300]
 
 
-# On busy machines both processes hang in one of ten runs, for a reason that is not found yet: run by hand until it is.
+# Both processes hung in 3 of some 18 runs on busy machines, for a reason not found yet: run by hand until it is.
 @pytest.mark.skipif(
     "HOPYARD_DISTRIBUTED" not in os.environ, reason="it hangs now and then: HOPYARD_DISTRIBUTED=1"
 )
