@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from hopyard.backend import InlineBackend, RayBackend
+from hopyard.backend._ray_cluster import Actors
 from hopyard.backend.base import Backend
 from hopyard.backend.testing import PATIENCE, BackendSuite, error_of, result_of
 from hopyard.errors import UsageError, WorkerLostError, WorkerMismatchError
@@ -47,7 +48,9 @@ def cluster_if_there() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     about = {"num_cpus": 2, "object_store_memory": MEMORY, "resources": {"slot": 1}}
-    cluster = Cluster(initialize_head=True, head_node_args={**about, "include_dashboard": False})
+    quickly = {"health_check_period_ms": 500}  # a lost node is noticed after 5 of them
+    head = {**about, "include_dashboard": False, "_system_config": quickly}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(**about)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     yield cluster
@@ -357,6 +360,41 @@ def test_a_lost_actor_is_reported_with_its_reason_and_replaced(cluster: Any) -> 
         assert "The actor is dead because its worker process has died." in str(error)
         assert "class_name" not in str(error)
         assert result_of(behind) != before
+
+
+class Unlucky(Actors):
+    """The first actors are lost before they say anything, as on a node whose end Ray has not noticed yet."""
+
+    losses = 0
+
+    def _new_place(self, worker: int, *, is_late: bool = False) -> Any:
+        import ray
+
+        place = super()._new_place(worker, is_late=is_late)
+        if self.losses:
+            self.losses -= 1
+            ray.kill(place.actor)
+        return place
+
+
+@pytest.fixture
+def unlucky(cluster: Any) -> Iterator[Unlucky]:
+    actors = Unlucky(1, {"CPU": 1.0}, PATIENCE)
+    yield actors
+    actors.stop()
+
+
+def test_actors_lost_before_they_are_up_are_replaced_but_not_for_ever(unlucky: Unlucky) -> None:
+    unlucky.losses = 2
+    unlucky.start()
+    assert unlucky._place(0).host == socket.gethostname()
+    unlucky.losses = 3
+    unlucky._forget(unlucky._places[0])
+    with pytest.raises(
+        WorkerLostError, match="Worker 0 was lost before it was up, 3 times in a row: The actor"
+    ):
+        unlucky._place(0)
+    assert unlucky._place(0).host == socket.gethostname()
 
 
 def parent_of(pid: int) -> int:

@@ -21,6 +21,9 @@ from hopyard.wording import counted
 
 logger = logging.getLogger(__name__)
 
+START_ATTEMPTS = (
+    3  # actors in a row: Ray also sends them to nodes of which it does not know yet that they are dead
+)
 RESERVED = ("CPU", "GPU", "memory", "object_store_memory")
 NEEDED = (
     "hopyard",
@@ -154,7 +157,7 @@ class Actors(Cluster):
             for place in places:
                 ray.kill(place.actor)
 
-    def _new_place(self, worker: int) -> _Place:
+    def _new_place(self, worker: int, *, is_late: bool = False) -> _Place:
         title = f"hopyard worker {worker}"
         with self._lock:
             if self._stopped:
@@ -166,7 +169,7 @@ class Actors(Cluster):
                 *(package for module, package in FRAMEWORKS.items() if module in sys.modules),
             )
             greeting = actor.greet.options(name="greet").remote(tuple(import_path()), packages)
-            self._places[worker] = place = _Place(actor, greeting, worker in self._had)
+            self._places[worker] = place = _Place(actor, greeting, worker in self._had, is_late=is_late)
         return place
 
     def _forget(self, place: _Place) -> None:
@@ -184,14 +187,20 @@ class Actors(Cluster):
         place = self._places.get(worker) or self._new_place(worker)
         if place.host:
             return place
-        greeted, _ = ray.wait([place.greeting], timeout=0 if place.is_late else self._start_timeout)
-        if not greeted:
-            return self._instead(worker, place)
-        try:
-            facts = ray.get(place.greeting)
-        except ray.exceptions.RayActorError as error:
-            self._forget(place)
-            raise WorkerLostError(f"Worker {worker} was lost before it was up: {_reason(error)}") from error
+        for attempt in range(1, START_ATTEMPTS + 1):
+            greeted, _ = ray.wait([place.greeting], timeout=0 if place.is_late else self._start_timeout)
+            if not greeted:
+                return self._instead(worker, place)
+            try:
+                facts = ray.get(place.greeting)
+                break
+            except ray.exceptions.RayActorError as error:
+                self._forget(place)
+                if attempt == START_ATTEMPTS:
+                    raise WorkerLostError(
+                        f"Worker {worker} was lost before it was up, {attempt} times in a row: {_reason(error)}"
+                    ) from error
+                place = self._new_place(worker, is_late=place.is_late)
         if wrong := _wrong(facts):
             self._forget(place)
             raise WorkerMismatchError(f"Worker {worker} on {facts['host']} cannot run tasks: {wrong}")
