@@ -32,6 +32,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on the Spark session come first: they are slow, and one of several test processes gets them all."""
+    items.sort(key=lambda item: "spark_if_there" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_node_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests decode goes to a cache of theirs, not to the user's."""
@@ -129,6 +134,9 @@ def spark_if_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object 
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .appName("hopyard-tests")
             .config("spark.ui.enabled", "false")
+            # Short lives: less compiling, one thread that collects garbage.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s")  # busy machines start slowly
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))

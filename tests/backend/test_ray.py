@@ -94,17 +94,6 @@ def spare(cluster: Any) -> Iterator[Callable[..., Any]]:
     until(lambda: living() == before)
 
 
-@pytest.fixture(scope="class")
-def started(cluster_if_there: Any) -> Iterator[RayBackend | None]:
-    """One backend for all tests of the suite, since actors take seconds to start."""
-    if cluster_if_there is None:
-        yield None
-        return
-    backend = RayBackend(num_workers=2)
-    yield backend
-    backend.stop()
-
-
 class TestRayBackend(BackendSuite):
     @property
     def setup(self) -> str:  # type: ignore[override]
@@ -113,10 +102,9 @@ class TestRayBackend(BackendSuite):
         address = ray.get_runtime_context().gcs_address
         return f"from hopyard.backend import RayBackend\nbackend = RayBackend({address!r}, num_workers=1)"
 
-    @pytest.fixture
-    def backend(self, cluster: Any, started: RayBackend) -> Iterator[Backend]:
-        yield started
-        started.on_output(None)
+    @pytest.fixture(autouse=True)
+    def session(self, cluster: Any) -> None:
+        """Two nodes."""
 
     def make_backend(self, unit_timeout: float | None = None) -> RayBackend:
         return RayBackend(num_workers=2, unit_timeout=unit_timeout)
@@ -175,8 +163,9 @@ def test_the_names_of_actors_say_which_worker_they_are(cluster: Any) -> None:
     until(lambda: actors().keys() == others)
 
 
-def test_an_exception_says_on_which_host_it_was_raised(started: RayBackend, cluster: Any) -> None:
-    (note,) = error_of(started.submit(1, int, "x")).__notes__
+def test_an_exception_says_on_which_host_it_was_raised(cluster: Any) -> None:
+    with RayBackend(num_workers=1) as backend:
+        (note,) = error_of(backend.submit(0, int, "x")).__notes__
     assert f") on {socket.gethostname()}:\n" in note.splitlines(keepends=True)[0]
 
 

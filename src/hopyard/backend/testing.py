@@ -27,6 +27,7 @@ from hopyard.backend import output
 from hopyard.backend.base import Backend
 from hopyard.errors import UnitTimeoutError, UsageError, WorkerLostError
 
+_STARTED = pytest.StashKey[Backend]()
 PATIENCE = 60.0  # seconds after which a future that never comes fails its test
 
 DRIVER = """
@@ -78,9 +79,15 @@ class BackendSuite:
         raise NotImplementedError
 
     @pytest.fixture
-    def backend(self) -> Iterator[Backend]:
-        with self.make_backend() as backend:
-            yield backend
+    def backend(self, request: pytest.FixtureRequest) -> Iterator[Backend]:
+        """One for all tests of the class, since workers take long to start; whatever a test did to it."""
+        tests = request.node.getparent(pytest.Class)
+        if _STARTED not in tests.stash:
+            tests.stash[_STARTED] = made = self.make_backend()
+            tests.addfinalizer(made.stop)
+        backend = tests.stash[_STARTED]
+        yield backend
+        backend.on_output(None)
 
     @pytest.fixture
     def processes(self, backend: Backend) -> Backend:
@@ -145,9 +152,9 @@ class BackendSuite:
             with record.open("a") as file:
                 file.write(f"{number} ")
 
-        futures = [backend.submit(0, note, number) for number in range(100)]
+        futures = [backend.submit(0, note, number) for number in range(50)]
         result_of(futures[-1])
-        assert record.read_text().split() == [str(number) for number in range(100)]
+        assert record.read_text().split() == [str(number) for number in range(50)]
 
     def test_workers_run_at_the_same_time(self, backend: Backend, tmp_path: Path) -> None:
         if backend.num_workers < 2:
@@ -179,7 +186,7 @@ class BackendSuite:
 
         def drive(start: int) -> None:
             worker = start % backend.num_workers
-            futures = [backend.submit(worker, lambda x: x, start + i) for i in range(50)]
+            futures = [backend.submit(worker, lambda x: x, start + i) for i in range(20)]
             results.extend(result_of(future) for future in futures)
 
         threads = [threading.Thread(target=drive, args=(1000 * i,)) for i in range(4)]
@@ -187,7 +194,7 @@ class BackendSuite:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(results) == [1000 * i + j for i in range(4) for j in range(50)]
+        assert sorted(results) == [1000 * i + j for i in range(4) for j in range(20)]
 
     def test_a_callback_may_submit(self, backend: Backend) -> None:
         last: Future[int] = Future()
