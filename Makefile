@@ -43,7 +43,7 @@ check: .venv/.dev
 	$(BIN)/python tools/constraints.py check
 	$(BIN)/python tools/pages.py
 
-bench: .venv/.bench
+bench: .venv/.dev
 	mkdir -p build
 	for benchmark in benchmarks/[!_]*.py; do $(BIN)/python "$$benchmark" | tee -a build/bench.jsonl; done
 
@@ -59,7 +59,7 @@ clean:
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	touch $@
 
-# `bench` contains `dev`, which contains `demo`: the larger installation satisfies the smaller ones.
+# `dev` contains `demo`: the larger installation satisfies the smaller one.
 .venv/.demo: pyproject.toml constraints.txt | .venv/.made
 	$(INSTALL) '.[demo]'
 	touch $@
@@ -67,7 +67,3 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt | .venv/.made
 	$(INSTALL) '.[dev]'
 	touch $@ .venv/.demo
-
-.venv/.bench: pyproject.toml constraints.txt | .venv/.made
-	$(INSTALL) '.[bench]'
-	touch $@ .venv/.dev .venv/.demo
