@@ -93,6 +93,7 @@ class Backend(ABC):
         seed: int = 0,
         nulls: str = "error",
         ragged: str = "error",
+        compress_sparse: bool = False,
     ) -> Prepared:
         """Write ``df`` into ``store``, as :func:`hopyard.data.prepare` does, for ``fit_on_prepared_data``.
 
@@ -112,6 +113,7 @@ class Backend(ABC):
             seed,
             nulls,
             ragged,
+            compress_sparse=compress_sparse,
         )
 
     def __enter__(self) -> Self:

@@ -22,6 +22,7 @@ from hopyard.storage.format import check_format, format_header
 MANIFEST_NAME = "manifest.json"
 FORMAT_KIND = "dataset"
 FORMAT_VERSION = 1
+SPARSE_FLAG = "sparse"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,11 @@ class Manifest:
         return sum(entry.rows for entry in self.files)
 
     @property
+    def _flags(self) -> list[str]:
+        """What a reader must know beyond the layout."""
+        return [SPARSE_FLAG] if any(column.sparse for column in self.schema) else []
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(entry.size for entry in self.files)
@@ -120,7 +126,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {
-            "format": format_header(FORMAT_KIND, FORMAT_VERSION),
+            "format": format_header(FORMAT_KIND, FORMAT_VERSION, self._flags),
             "split": self.split,
             "fingerprint": self.fingerprint,
             "created": self.created,
@@ -142,7 +148,7 @@ class Manifest:
         """
         try:
             fields = json.loads(data)
-            check_format(fields["format"], FORMAT_KIND, FORMAT_VERSION, where=where)
+            check_format(fields["format"], FORMAT_KIND, FORMAT_VERSION, (SPARSE_FLAG,), where)
             return cls._from_json(fields)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(

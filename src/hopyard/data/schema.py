@@ -10,6 +10,9 @@ string     object array (n,) of ``str``             BYTE_ARRAY, UTF-8
 bytes      object array (n,) of ``bytes``           BYTE_ARRAY
 ragged     ``Ragged``: values of ``dtype``, offsets list of the values
 =========  =======================================  ==============================
+
+A tensor may be *sparse*: then its files hold the elements that are not zero, each with its index, and a batch is the
+same array as ever. Outside of files, kind and shape are those of any tensor; in JSON its kind is ``"sparse"``.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import numpy as np
 from hopyard.errors import ColumnError, nearest
 
 Kind = Literal["tensor", "string", "bytes", "ragged"]
+_SPARSE = "sparse"
 
 TENSOR_DTYPES = (
     "bool",
@@ -51,32 +55,44 @@ class Column:
         dtype: NumPy dtype name of a tensor's, or a ragged column's, elements; ``"object"`` otherwise.
         shape: shape of one row of a tensor, () for scalars; () for the other kinds, but of
             windows (length,) for strings and bytes too.
+        sparse: whether files hold only the elements of a tensor of shape (length,) that are not zero.
     """
 
     name: str
     kind: Kind = "tensor"
     dtype: str = "object"
     shape: tuple[int, ...] = ()
+    sparse: bool = False
 
     @property
     def width(self) -> int | None:
-        """Bytes of one row in memory, or None if rows differ in size."""
+        """Bytes of one row in a batch, or None if rows differ in size."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape) if self.kind == "tensor" else None
 
+    @property
+    def stored_width(self) -> int | None:
+        """Bytes of one row in a file or a cache, or None if rows differ in size there."""
+        return None if self.sparse else self.width
+
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
+        kind = _SPARSE if self.sparse else self.kind
+        return {"name": self.name, "kind": kind, "dtype": self.dtype, "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Column:
-        if fields["kind"] not in get_args(Kind):
-            raise ValueError(f"column {fields['name']!r} is of the unknown kind {fields['kind']!r}")
-        return cls(fields["name"], fields["kind"], fields["dtype"], tuple(fields["shape"]))
+        kind = fields["kind"]
+        if kind not in (*get_args(Kind), _SPARSE):
+            raise ValueError(f"column {fields['name']!r} is of the unknown kind {kind!r}")
+        sparse = kind == _SPARSE
+        return cls(
+            fields["name"], "tensor" if sparse else kind, fields["dtype"], tuple(fields["shape"]), sparse
+        )
 
     def __str__(self) -> str:
         if self.kind in ("string", "bytes"):
             return f"{self.name}: {self.kind}{list(self.shape) if self.shape else ''}"
         size = "[*]" if self.kind == "ragged" else str(list(self.shape)) if self.shape else ""
-        return f"{self.name}: {self.dtype}{size}"
+        return f"{self.name}: {self.dtype}{size}{', sparse' if self.sparse else ''}"
 
 
 class Schema:

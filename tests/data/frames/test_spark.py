@@ -217,3 +217,79 @@ def test_over_spark_connect(spark, tmp_path, needs):
     assert done.returncode == 0, f"{time.monotonic() - started:.0f} s\n{done.stderr[-3000:]}"
     here = prepare(spark.range(80).selectExpr("id", "array(id, -id) pair"), LocalStore(tmp_path / "here"))
     assert done.stdout.split()[-1] == here.fingerprint
+
+
+def words(spark, rows, length=10_000, several=False):
+    """Sparse vectors with ten elements each; of every third row the same as a dense vector, every tenth is null."""
+    from pyspark.ml.linalg import Vectors
+
+    def vector(i):
+        places = sorted((i * 37 + 911 * k) % length for k in range(10))
+        values = np.arange(1.0, 11.0) * (i + 1)
+        if several and i == 17:
+            return Vectors.sparse(length + 1, places, values)
+        if i % 3 == 0:
+            return None if several is None and i % 10 == 0 else Vectors.sparse(length, places, values)
+        dense = np.zeros(length)
+        dense[places] = values
+        return Vectors.dense(dense) if i % 3 == 1 and i < 30 else Vectors.sparse(length, places, values)
+
+    return spark.createDataFrame([(i, vector(i), i % 2) for i in range(rows)], ["id", "words", "label"])
+
+
+def test_sparse_vectors_take_small_files_and_train_to_the_same_weights(spark, tmp_path):
+    torch = pytest.importorskip("torch")
+    frame = words(spark, 600)
+    dense = prepare(frame, tmp_path / "dense", 0.25)
+    sparse = InlineBackend().prepare_data(
+        LocalStore(tmp_path / "sparse"), frame.repartition(5), 0.25, compress_sparse=True
+    )
+    assert sparse.train.schema["words"].sparse
+    assert sparse.train.schema["words"].shape == (10_000,)
+    assert sparse.train.manifest.nbytes < dense.train.manifest.nbytes / 200
+    for ours, theirs in ((sparse.train, dense.train), (sparse.val, dense.val)):
+        mine, its = ours[:], theirs[:]
+        assert all(np.array_equal(mine[name], its[name]) for name in ("id", "words", "label"))
+    models = [trained(torch, tmp_path / name) for name in ("dense", "sparse")]
+    assert models[0].get_history() == models[1].get_history()
+    states = [model.torch().state_dict() for model in models]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert prepare(frame, tmp_path / "sparse", 0.25, compress_sparse=True).reused
+
+
+def trained(torch, place):
+    from hopyard.torch import TorchEstimator
+    from hopyard.tune import GridSearch, hp_choice
+
+    def build(params):
+        return TorchEstimator(
+            torch.nn.Linear(10_000, 2),
+            torch.optim.SGD,
+            torch.nn.CrossEntropyLoss(),
+            optimizer_params=params,
+        )
+
+    return GridSearch(
+        InlineBackend(), LocalStore(place), build, {"lr": hp_choice([1e-4, 1e-3])}, num_epochs=2, num_partitions=3,
+        feature_columns=["words"], progress=False,
+    ).fit_on_prepared_data()  # fmt: skip
+
+
+def test_null_vectors_stay_rows_of_zeros(spark, tmp_path):
+    frame = words(spark, 90, 50, several=None)
+    dense, sparse = (
+        prepare(frame, tmp_path / str(compress), None, nulls="mask", compress_sparse=compress).train[:]
+        for compress in (False, True)
+    )
+    assert sparse["words_mask"].sum() == 3
+    assert all(np.array_equal(dense[name], sparse[name]) for name in ("id", "words", "words_mask"))
+
+
+def test_vectors_of_several_lengths_cannot_stay_sparse(spark, tmp_path):
+    with pytest.raises(DataError) as error:
+        prepare(words(spark, 60, 50, several=True), tmp_path, compress_sparse=True)
+    assert str(error.value) == (
+        "Column 'words' has vectors of 50 to 51 elements, but compress_sparse=True is for vectors of one length. Give "
+        "all of them one length, or leave compress_sparse=True out."
+    )
+    assert not list(tmp_path.rglob("*.parquet"))

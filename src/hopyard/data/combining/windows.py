@@ -99,7 +99,9 @@ class Windows(BaseDataset):
     @property
     def schema(self) -> Schema:
         """The columns of a window: (length, *shape)."""
-        return Schema(replace(column, shape=(self.length, *column.shape)) for column in self.base.schema)
+        return Schema(
+            replace(column, shape=(self.length, *column.shape), sparse=False) for column in self.base.schema
+        )
 
     @property
     def row_schema(self) -> Schema:

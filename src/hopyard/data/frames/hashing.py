@@ -8,6 +8,7 @@ hashing is fast*, The Computer Journal 2014), twice with unrelated keys, finishe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -22,17 +23,41 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 Part: TypeAlias = npt.NDArray[np.uint8] | Ragged
 """Bytes of n rows: (n, width), or of different lengths."""
 
+
+@dataclass(frozen=True)
+class Scattered:
+    """Bytes of n rows that are zeros but for some words; the hash is that of all bytes.
+
+    Attributes:
+        words: uint32, of all rows.
+        places: of each in its row.
+        offsets: (n + 1,) where each row's words begin.
+        lengths: (n,) bytes of each row.
+    """
+
+    words: npt.NDArray[np.uint32]
+    places: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
 _AT_ONCE = 1 << 15  # words; as 64-bit numbers they stay in the cache of the core
 _WORD = 4
 _FEWEST_KEYS = 256
 
 
-def row_hashes(parts: Sequence[Part]) -> tuple[Hashes, Hashes]:
+def row_hashes(parts: Sequence[Part | Scattered]) -> tuple[Hashes, Hashes]:
     """Two (n,) uint64 hashes of each of the n rows whose bytes ``parts`` are together."""
     rows = len(parts[0])
     sums = np.zeros((2, rows), np.uint64)
     for number, part in enumerate(parts):
-        if isinstance(part, Ragged):
+        if isinstance(part, Scattered):
+            _add_words(sums, part.words.astype(np.uint64), part.places, part.offsets, number)
+            _add_lengths(sums, part.lengths, number)
+        elif isinstance(part, Ragged):
             _add_ragged(sums, part, number)
         else:
             _add_matrix(sums, part, number)
@@ -73,11 +98,19 @@ def _add_ragged(sums: npt.NDArray[np.uint64], part: Ragged, number: int) -> None
     padded[places] = part.values
     words = padded.view(np.uint32).astype(np.uint64)
     position = np.arange(len(words)) - np.repeat(firsts[:-1], counts)
+    _add_words(sums, words, position, firsts, number)
+    _add_lengths(sums, lengths, number)
+
+
+def _add_words(
+    sums: npt.NDArray[np.uint64], words: Hashes, places: npt.NDArray[np.int64],
+    firsts: npt.NDArray[np.int64], number: int,
+) -> None:  # fmt: skip
+    """Words of rows that begin at ``firsts``; those of zeros may be left out."""
     for which, total in enumerate(sums):
-        products = words * _keys(number, which, int(counts.max(initial=0)))[position]
+        products = words * _keys(number, which, int(places.max(initial=-1)) + 1)[places]
         running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(products, dtype=np.uint64)])
         total += running[firsts[1:]] - running[firsts[:-1]]  # wraps around, and back
-    _add_lengths(sums, lengths, number)
 
 
 def _add_lengths(sums: npt.NDArray[np.uint64], lengths: npt.NDArray[np.int64], number: int) -> None:

@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.frames.hashing import Part, keyed, row_hashes
+from hopyard.data.frames.hashing import Part, Scattered, keyed, row_hashes
 from hopyard.data.frames.reading import Reading
 from hopyard.data.frames.survey import PARTS, Survey
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, expand
+from hopyard.data.sparse import elements_of, indices_of, pair_dtype
 from hopyard.errors import DataError, HopyardError
 
 ORDER, PART, FIXED = "hopyard_order", "hopyard_part", "hopyard_fixed"
@@ -37,7 +38,7 @@ class Layout:
     """Where the columns of a frame are in packed rows.
 
     Attributes:
-        columns: in order; ``"ragged"`` ones are lists, of one length or not.
+        columns: in order; ``"ragged"`` ones are lists, of one length or not, or sparse.
     """
 
     columns: tuple[Column, ...]
@@ -111,7 +112,7 @@ class Packing:
             flags = columns.pop(self.part)
         self._check_types(columns)
         parts = self._bytes(columns, rows)
-        first, second = row_hashes(parts)
+        first, second = row_hashes(self._hashed(columns, parts))
         if flags is not None:
             assert isinstance(flags.values, np.ndarray)
             above = flags.values > 0
@@ -128,6 +129,14 @@ class Packing:
         survey.add(columns, order, part, (first, second))
         arrays = [_numbers(order), _numbers(part.astype(np.int32)), *map(_binary, parts)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.layout.arrow)
+
+    def _hashed(self, columns: Mapping[str, ColumnData], parts: list[Part]) -> list[Part | Scattered]:
+        """The rows' bytes, of sparse ones as if they were dense: their order, and the split, are the same."""
+        names = [None, *(column.name for column in self.layout.variable)]
+        return [
+            part if name is None or columns[name].length is None else _scattered(columns[name])
+            for name, part in zip(names, parts, strict=True)
+        ]
 
     def _check_types(self, columns: Mapping[str, ColumnData]) -> None:
         for expected in self.layout.columns:
@@ -165,6 +174,19 @@ def _pieces(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch | pa.Ta
     step = max(1, batch.num_rows * _PIECE_BYTES // max(batch.nbytes, _PIECE_BYTES))
     for start in range(0, batch.num_rows, step):
         yield batch.slice(start, step)
+
+
+def _scattered(data: ColumnData) -> Scattered:
+    rows = data.values
+    assert isinstance(rows, Ragged)
+    assert data.length is not None
+    elements = np.ascontiguousarray(elements_of(rows.values))
+    each = elements.itemsize // 4  # words
+    places = indices_of(rows.values).astype(np.int64)[:, None] * each + np.arange(each)
+    lengths = np.full(len(rows), data.length * elements.itemsize)
+    if data.missing is not None:
+        lengths[data.missing] = 0
+    return Scattered(elements.view(np.uint32), places.reshape(-1), rows.offsets * each, lengths)
 
 
 def _row_bytes(data: ColumnData) -> Part:
@@ -229,6 +251,10 @@ def _parts(array: pa.ChunkedArray) -> Ragged:
 def _unpacked(column: Column, rows: Ragged, missing: npt.NDArray[np.bool_]) -> ColumnData:
     if column.kind in ("string", "bytes"):
         return ColumnData(column.name, column.kind, rows, missing)
+    if column.sparse:
+        dtype = np.dtype(pair_dtype(column.dtype))
+        pairs = Ragged(rows.values.view(dtype), rows.offsets // dtype.itemsize)
+        return ColumnData(column.name, "tensor", pairs, missing, *column.shape)
     elements = rows.values.view(column.dtype)
     if column.kind == "tensor":
         present = elements.reshape(len(rows) - int(missing.sum()), *column.shape)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -88,7 +89,8 @@ class FramePreparation:
     def run(self) -> Prepared:
         """The dataset, found or written."""
         split = self._request.validation if isinstance(self._request.validation, str) else None
-        layouts = [_layout(source, split) for source in self._sources]
+        sparse = self._request.compress_sparse
+        layouts = [_layout(source, split, sparse) for source in self._sources]
         if len(layouts) > 1:
             _check_alike(*layouts)
         plans = _plans(self._request, self._sources, self._store)
@@ -96,7 +98,11 @@ class FramePreparation:
             return found
         frame = self._sources[0].frame
         packings = [
-            (source.frame, source.roots, Packing(source.reading, Layout(layout), part, self._request.seed))
+            (
+                source.frame,
+                source.roots,
+                Packing(replace(source.reading, sparse=sparse), Layout(layout), part, self._request.seed),
+            )
             for source, layout, part in zip(self._sources, layouts, self._parts(), strict=True)
         ]
         with closing(frame.exchange(packings)) as exchange:
@@ -128,7 +134,7 @@ class FramePreparation:
         val_rows = int(whole.parts[:cut].sum())
         self._check_split(whole.rows, val_rows)
         row_bytes = sum(
-            whole.row_bytes(column.name) if column.width is None else column.width
+            whole.row_bytes(column.name) if column.stored_width is None else column.stored_width
             for column in policies.schema
         )
         files = Files.of(whole.rows - val_rows, row_bytes), Files.of(val_rows, row_bytes)
@@ -214,8 +220,8 @@ def _sources(request: Request) -> list[FrameSource]:
     return frames
 
 
-def _layout(source: FrameSource, split: str | None) -> tuple[Column, ...]:
-    """The columns without the one that splits, after a look at that."""
+def _layout(source: FrameSource, split: str | None, sparse: bool) -> tuple[Column, ...]:
+    """The columns without the one that splits, after a look at that; vectors as sparse ones if they stay so."""
     columns = source.layout()
     for column in columns:
         if column.name == split and (column.kind != "tensor" or np.dtype(column.dtype).kind not in "biu"):
@@ -223,7 +229,8 @@ def _layout(source: FrameSource, split: str | None) -> tuple[Column, ...]:
                 f"Column {split!r} cannot split the data: it is {column}, but must hold bools or ints, True or above 0 "
                 "for rows of the validation set."
             )
-    return tuple(column for column in columns if column.name != split)
+    vectors = source.reading.vectors if sparse else frozenset()
+    return tuple(replace(column, sparse=column.name in vectors) for column in columns if column.name != split)
 
 
 def _check_alike(train: tuple[Column, ...], val: tuple[Column, ...]) -> None:

@@ -9,14 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopyard.data.ragged import Ragged
+from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.recipe.structs import flat_columns, flatten_structs
 from hopyard.data.schema import Column
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.convert import convert_columns
 from hopyard.data.sources.convert_arrow import from_arrow, is_list
-from hopyard.errors import UnsupportedTypeError
+from hopyard.data.sparse import pairs_of, sparse_rows
+from hopyard.errors import DataError, UnsupportedTypeError
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class Reading:
         names: the columns; fields of structs dotted.
         roots: the frame's own columns in which they are, which batches have in this order.
         vectors: those that are vectors of Spark ML.
+        sparse: whether these stay sparse.
     """
 
     names: tuple[str, ...]
     roots: tuple[str, ...]
     vectors: frozenset[str] = frozenset()
+    sparse: bool = False
 
     def columns(self, batch: pa.RecordBatch | pa.Table) -> dict[str, ColumnData]:
         """The rows of a batch, whatever names it gives to its columns.
@@ -40,9 +43,14 @@ class Reading:
             DataError: a column holds what a dataset cannot.
         """
         raw = dict(zip(self.roots, batch.columns, strict=True))
-        for name in self.vectors & set(raw):
-            raw[name] = dense_vectors(raw[name])
-        return convert_columns(pick(flatten_structs(raw), self.names), _column)
+        vectors = {name: raw.pop(name) for name in self.vectors & set(raw)}
+        if self.sparse:
+            plain = [name for name in self.names if name not in vectors]
+            columns = convert_columns(pick(flatten_structs(raw), plain), _column) if plain else {}
+            columns |= {name: sparse_vectors(name, array) for name, array in vectors.items()}
+            return {name: columns[name] for name in self.names}
+        dense = {name: dense_vectors(array) for name, array in vectors.items()}
+        return convert_columns(pick(flatten_structs(raw | dense), self.names), _column)
 
 
 def columns_of_types(types: Mapping[str, pa.DataType | str], names: Sequence[str]) -> dict[str, Column]:
@@ -123,6 +131,45 @@ def dense_vectors(array: pa.StructArray | pa.ChunkedArray) -> pa.Array:
     filled[starts + _values_of(indices, ~dense)] = _values_of(values, ~dense)
     mask = None if not array.null_count else pc.invert(valid)
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(filled), mask=mask)
+
+
+def sparse_vectors(name: str, array: pa.StructArray | pa.ChunkedArray) -> ColumnData:
+    """Vectors of Spark ML, sparse or dense, as sparse rows of float64; those that are null as zeros.
+
+    Raises:
+        DataError: they differ in length.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    valid = array.is_valid()
+    missing = ~valid.to_numpy(zero_copy_only=False)
+    kinds, sizes, indices, values = (array.field(field) for field in ("type", "size", "indices", "values"))
+    is_sparse = pc.and_(valid, pc.equal(kinds, 0)).fill_null(False).to_numpy(zero_copy_only=False)
+    is_dense = ~(is_sparse | missing)
+    stored = pc.list_value_length(values).fill_null(0).to_numpy().astype(np.int64)
+    lengths = np.where(is_sparse, sizes.fill_null(0).to_numpy(), stored)[~missing]
+    length = int(lengths.max(initial=0))
+    if (lengths != length).any():
+        raise unequal_vectors(name, int(lengths.min()), length)
+    elements = _values_of(values, is_dense).reshape(int(is_dense.sum()), length)
+    pairs = pairs_of(_values_of(indices, is_sparse), _values_of(values, is_sparse))
+    nulls = pairs_of(np.empty(0, np.int32), np.empty(0))
+    rows = Ragged.concatenate(
+        [
+            sparse_rows(elements),
+            Ragged(pairs, offsets_of(stored[is_sparse])),
+            Ragged(nulls, np.zeros(int(missing.sum()) + 1, np.int64)),
+        ]
+    )
+    order = np.concatenate([np.flatnonzero(chosen) for chosen in (is_dense, is_sparse, missing)])
+    return ColumnData(name, "tensor", rows.take(np.argsort(order)), missing, length)
+
+
+def unequal_vectors(name: str, shortest: int, longest: int) -> DataError:
+    return DataError(
+        f"Column {name!r} has vectors of {shortest} to {longest} elements, but compress_sparse=True is for vectors of "
+        "one length. Give all of them one length, or leave compress_sparse=True out."
+    )
 
 
 def _places(offsets: np.ndarray, chosen: np.ndarray, lengths: np.ndarray) -> np.ndarray:

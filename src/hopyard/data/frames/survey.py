@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.frames.hashing import Hashes, keyed
+from hopyard.data.frames.reading import unequal_vectors
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, empty_data
+from hopyard.data.sparse import pair_dtype
 from hopyard.errors import DataError, HopyardError
 from hopyard.objects.digests import digest_json
 
@@ -133,6 +135,8 @@ class Survey:
         found = self._found[column.name]
         missing = np.arange(3 if found.missing else 2) == 2
         rows = len(missing)
+        if column.sparse:
+            return self._sparse_sample(column, missing)
         if column.kind == "tensor":
             return ColumnData(column.name, "tensor", np.zeros(rows, column.dtype), missing)
         if column.kind != "ragged":
@@ -147,9 +151,20 @@ class Survey:
         elements = np.zeros((int(offsets[-1]), *element), column.dtype)
         return ColumnData(column.name, "ragged", Ragged(elements, offsets), missing)
 
+    def _sparse_sample(self, column: Column, missing: npt.NDArray[np.bool_]) -> ColumnData:
+        shortest, longest = self._found[column.name].shortest or 0, self._found[column.name].longest or 0
+        if shortest != longest:
+            raise unequal_vectors(column.name, shortest, longest)
+        nothing = Ragged(np.empty(0, pair_dtype(column.dtype)), np.zeros(len(missing) + 1, np.int64))
+        return ColumnData(column.name, "tensor", nothing, missing, longest)
+
 
 def _found(data: ColumnData) -> _Found:
     missing = 0 if data.missing is None else int(data.missing.sum())
+    if data.length is not None and isinstance(data.values, Ragged):
+        present = data.length if missing < len(data) else None
+        nbytes = data.values.values.nbytes + 8 * len(data)
+        return _Found(missing, nbytes, (), present, present)
     found = _Found(missing, data.nbytes)
     if data.kind == "ragged" and isinstance(data.values, Ragged):
         lengths = data.values.lengths if data.missing is None else data.values.lengths[~data.missing]

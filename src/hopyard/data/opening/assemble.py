@@ -266,7 +266,7 @@ def _facts(files: Files, options: Options) -> dict[str, Facts]:
         counted = counted_nulls(files.scan, files.flats, column.name)
         if counted is not None:
             facts[column.name] = counted
-        lists = is_list(files.flats[0][column.name].type) or column.kind == "ragged"
+        lists = (not column.sparse and is_list(files.flats[0][column.name].type)) or column.kind == "ragged"
         if _must_be_read(column, counted, lists, options):
             unknown.append(column.name)
     return {**facts, **survey(files.scan, files.flats, unknown)}

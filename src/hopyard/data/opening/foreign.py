@@ -347,6 +347,7 @@ def _are_lists_of_one_kind(here: Column, there: Column) -> bool:
     """Whether rows that are ragged in one file may happen to have one length in the other."""
     return (
         here.dtype == there.dtype
+        and not (here.sparse or there.sparse)
         and all(
             column.kind == "ragged" or (column.kind == "tensor" and column.shape) for column in (here, there)
         )

@@ -14,6 +14,7 @@ scalar float16                        FLOAT                          float32, ca
 scalar bool                           BOOLEAN (bits)                 not: decoded
 string, bytes                         BYTE_ARRAY                     not: decoded
 ragged                                LIST                           not: decoded
+sparse tensor                         LIST of {index, value}         not: decoded
 ====================================  =============================  =====================
 
 Dtypes and shapes are JSON under the key ``hopyard`` of the file's metadata.
@@ -35,6 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hopyard.data import sparse
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 
@@ -43,7 +45,7 @@ _ONE_PAGE = 1 << 30
 
 Values: TypeAlias = npt.NDArray[Any] | Ragged
 """Rows of a column: an array (n, *shape), or, for ragged columns, strings and bytes, a Ragged (of
-uint8 for the last two)."""
+uint8 for the last two), as for sparse ones (of pairs, see ``sparse.py``)."""
 
 WIDENED = {
     "int8": "int32",
@@ -56,7 +58,7 @@ WIDENED = {
 
 def stored_dtype(column: Column) -> np.dtype[Any] | None:
     """The NumPy dtype of a row as it lies in the file (void for tensors), or None if it is not mapped."""
-    if column.kind != "tensor" or (column.dtype == "bool" and not column.shape):
+    if column.sparse or column.kind != "tensor" or (column.dtype == "bool" and not column.shape):
         return None
     if column.shape:
         return np.dtype((np.void, column.width))
@@ -65,7 +67,7 @@ def stored_dtype(column: Column) -> np.dtype[Any] | None:
 
 def is_fixed(column: Column) -> bool:
     """Whether chunks of equal rows are equally long."""
-    return column.width is not None
+    return column.stored_width is not None
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -105,6 +107,8 @@ def stored_schema(metadata: Mapping[bytes, bytes] | None) -> Schema | None:
 
 
 def _arrow_type(column: Column) -> pa.DataType:
+    if column.sparse:
+        return sparse.sparse_type(column.dtype)
     if column.kind == "string":
         return pa.string()
     if column.kind == "bytes":
@@ -121,6 +125,8 @@ def arrow_array(column: Column, values: Values) -> pa.Array:
     """``values`` as they are stored; without copying where memory is as in the file."""
     kind = _arrow_type(column)
     if isinstance(values, Ragged):
+        if column.sparse:
+            return sparse.to_arrow(values, column.dtype)
         offsets = pa.py_buffer(values.offsets.astype(np.int32))
         if column.kind == "ragged":
             inner = _plain_array(values.values)

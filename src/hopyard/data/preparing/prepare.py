@@ -49,6 +49,7 @@ def prepare(
     val: Any = None,
     progress: Callable[[int, int], None] | None = None,
     *,
+    compress_sparse: bool = False,
     wait: Callable[[float], bool] | None = None,
     announce: Callable[[str], None] = _log.warning,
     accept: Callable[[int], None] = lambda groups: None,
@@ -67,6 +68,7 @@ def prepare(
             see :mod:`hopyard.data.preparing.policies`.
         val: an explicit validation set, of the same columns; ``validation`` is then ignored.
         progress: called with (rows written, rows in all) after each file.
+        compress_sparse: keep the vectors of Spark ML in a Spark DataFrame sparse in the files; batches are dense.
         wait: if given, a full store pauses the preparation; see :func:`hopyard.storage.full.wait_for_space`.
         announce: called with what to know about such a pause.
         accept: called with the number of row groups that training data will have, before anything is written;
@@ -81,7 +83,9 @@ def prepare(
         CorruptError: a file of the source is damaged.
         StorageFullError: no space is left; what is written is found again by the next attempt.
     """
-    request = request_of(data, validation, feature_columns, label_columns, seed, nulls, ragged, val)
+    request = request_of(
+        data, validation, feature_columns, label_columns, seed, nulls, ragged, val, compress_sparse
+    )
     store = open_store(store)
     repeat = _repeat(wait, announce)
     if isinstance(request.source, FrameSource):

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from hopyard.data.frames.base import FrameSource
 from hopyard.data.manifest import FORMAT_VERSION
 from hopyard.data.preparing.policies import check_choice
 from hopyard.data.preparing.split import check_share
 from hopyard.data.schema import unknown_columns
 from hopyard.data.sources.sources import Source, as_source
-from hopyard.errors import DataError
+from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
 
 Watch: TypeAlias = Callable[[str, int, int | None], None]
@@ -31,6 +32,7 @@ class Request:
     seed: int
     nulls: str
     ragged: str
+    compress_sparse: bool = False
 
     def settings(self) -> dict[str, Any]:
         """What shapes the files, beside the data's content."""
@@ -39,6 +41,7 @@ class Request:
             "seed": self.seed,
             "nulls": self.nulls,
             "ragged": self.ragged,
+            **({"compress_sparse": True} if self.compress_sparse else {}),
         }
 
     @contextlib.contextmanager
@@ -76,6 +79,7 @@ def request_of(
     nulls: str,
     ragged: str,
     val: Any,
+    compress_sparse: bool = False,
 ) -> Request:
     """The request of a call of ``prepare``; raises what is wrong with its arguments."""
     check_choice("nulls", nulls, ("error", "fill", "mask"))
@@ -88,6 +92,11 @@ def request_of(
     elif val is None and validation is not None and not isinstance(validation, str):
         val = validation
     source = as_source(data, named)
+    if compress_sparse and not isinstance(source, FrameSource):
+        raise UsageError(
+            f"compress_sparse=True was given with data of type {type(data).__name__}, but it is for the vectors of "
+            "Spark ML in a Spark DataFrame. Leave it out; other data is stored as dense arrays."
+        )
     share = None if val is not None else validation
     source = _select(source, named, share if isinstance(share, str) else None)
     val_source = None
@@ -96,7 +105,7 @@ def request_of(
         if unknown := [name for name in source.columns if name not in val_source.columns]:
             raise unknown_columns(unknown, val_source.columns, "validation column")
         val_source = _only(val_source, source.columns)
-    return Request(source, val_source, share, (features, labels), seed, nulls, ragged)
+    return Request(source, val_source, share, (features, labels), seed, nulls, ragged, compress_sparse)
 
 
 def _names(columns: str | Sequence[str] | None) -> list[str] | None:

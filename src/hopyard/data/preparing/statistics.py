@@ -15,6 +15,7 @@ from hopyard.data.manifest import ColumnStatistics
 from hopyard.data.preparing.layout import Values, arrow_array
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
+from hopyard.data.sparse import elements_of
 
 MOST_DISTINCT = 1000
 _FIRST_ROWS = 4096
@@ -65,9 +66,11 @@ class Statistics:
             rows = values[column.name]
             statistics._missing[column.name] = missing.get(column.name, 0)
             if column.kind in ("tensor", "ragged"):
-                elements = rows.values if isinstance(rows, Ragged) else rows
-                for block in _blocks(elements):
+                for block in _blocks(_elements(column, rows)):
                     statistics._moments[column.name].merge(_block_moments(block))
+                if column.sparse and isinstance(rows, Ragged):
+                    zeros = len(rows) * column.shape[0] - len(rows.values)
+                    statistics._moments[column.name].merge(Moments(zeros, low=0.0, high=0.0))
             if statistics._distinct[column.name] is not None:
                 statistics._distinct[column.name] = _distinct(column, rows)
         return statistics
@@ -95,6 +98,13 @@ class Statistics:
             moments.not_finite,
             None if distinct is None else tuple(sorted(distinct)),
         )
+
+
+def _elements(column: Column, rows: Values) -> npt.NDArray[Any]:
+    """Those that are stored: of sparse rows all but zeros."""
+    if not isinstance(rows, Ragged):
+        return rows
+    return elements_of(rows.values) if column.sparse else rows.values
 
 
 def _finite(value: float) -> float | None:

@@ -12,7 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ def group_size(rows: int, row_bytes: float, most: int = GROUP_BYTES) -> int:
 
 def _row_bytes(column: Column, columns: Mapping[str, ColumnData]) -> float:
     """Of a column as it is stored, which may be much more than in the source if rows are padded."""
-    if column.width is not None:
-        return column.width
+    if column.stored_width is not None:
+        return column.stored_width
     return columns[column.name].nbytes / len(columns[column.name])
 
 
@@ -182,11 +182,10 @@ class SplitWriter:
     def _gather(self, number: int) -> _Group:
         rows = self._rows[number * self._size : (number + 1) * self._size]
         gathered = {
-            name: ColumnData(
-                name,
-                data.kind,
-                gather(data.values, rows, self._buffer(name, number, len(rows))),
-                None if data.missing is None else data.missing[rows],
+            name: replace(
+                data,
+                values=gather(data.values, rows, self._buffer(name, number, len(rows))),
+                missing=None if data.missing is None else data.missing[rows],
             )
             for name, data in self._columns.items()
         }

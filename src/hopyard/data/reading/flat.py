@@ -9,7 +9,7 @@ columns                       block
 scalars of one dtype          one (rows, columns) array, *packed*: one take gathers all of them (those
                               that a batch holds as one array are packed by themselves)
 a tensor of a shape           one (rows, *shape) array
-ragged, strings, bytes        (rows + 1) int64 offsets, counted in elements, and the values behind all else
+ragged, sparse, strings, ...  (rows + 1) int64 offsets, counted in elements, and the values behind all else
 ============================  ===========================================================================
 
 Every block begins at a multiple of 64 bytes and of the width of its rows, so that the blocks of files that
@@ -31,6 +31,7 @@ from hopyard.data.preparing.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.hugepages import mapped_size, reserve
 from hopyard.data.schema import Column, Schema
+from hopyard.data.sparse import pair_dtype
 
 ALIGNMENT = 64
 _NARROW = 1024  # bytes of a row
@@ -77,7 +78,9 @@ class Block:
 
 
 def element_dtype(column: Column) -> str:
-    """Of what lies in the file: strings and bytes are bytes."""
+    """Of what lies in the file: strings and bytes are bytes, sparse rows pairs of index and element."""
+    if column.sparse:
+        return pair_dtype(column.dtype)
     return column.dtype if column.kind in ("tensor", "ragged") else "uint8"
 
 
@@ -108,7 +111,7 @@ def plan_blocks(schema: Schema, packs: Packs, rows: int) -> list[Block]:
     blocks: list[Block] = []
     for names in packs:
         column = schema[names[0]]
-        if column.kind == "tensor":
+        if column.stored_width is not None:
             _append(blocks, "rows", names, column.dtype, column.shape, rows)
         else:
             _append(blocks, "offsets", names, "int64", (), rows + 1)

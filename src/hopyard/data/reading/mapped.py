@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.flat import element_dtype
 from hopyard.data.reading.page_header import (
     LONGEST_HEADER,
     PLAIN,
@@ -27,6 +28,7 @@ from hopyard.data.reading.page_header import (
 )
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Column
+from hopyard.data.sparse import dense_rows
 from hopyard.errors import CorruptError
 
 Bytes = npt.NDArray[np.uint8]
@@ -39,7 +41,7 @@ def stored_as(column: Column, described: pq.ColumnSchema, kind: pa.DataType) -> 
 
     Only numbers and bytes lie there as they are: times count other units, decimals are scaled.
     """
-    if column.width is None or described.max_definition_level or described.max_repetition_level:
+    if column.stored_width is None or described.max_definition_level or described.max_repetition_level:
         return None
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or type(kind) is pa.FixedSizeBinaryType):
         return None
@@ -189,7 +191,7 @@ class MappedColumn:
 
 
 class MappedRagged:
-    """A column whose rows differ in length, gathered from where its offsets and values lie.
+    """A column whose rows differ in length, gathered from where its offsets and values lie; sparse ones as dense.
 
     Args:
         column: what it is.
@@ -203,8 +205,8 @@ class MappedRagged:
 
     def __init__(self, column: Column, content: Bytes, offsets: Rows, values: Rows, first_rows: Rows) -> None:
         self.names: tuple[str, ...] = (column.name,)
-        self._kind = column.kind
-        dtype = np.dtype(column.dtype if column.kind == "ragged" else np.uint8)
+        self._column = column
+        dtype = np.dtype(element_dtype(column))
         self._offsets = content[: len(content) // 8 * 8].view(np.int64)
         self._values = content[: len(content) // dtype.itemsize * dtype.itemsize].view(dtype)
         self._bases = values // dtype.itemsize
@@ -215,7 +217,11 @@ class MappedRagged:
         lengths = self._offsets.take(places + 1) - starts
         starts += self._bases.take(groups)
         rows = Ragged(self._values_at(starts, lengths), offsets_of(lengths))
-        return rows if self._kind == "ragged" else _objects(rows, self._kind)
+        column = self._column
+        if column.sparse:
+            dense = buffers.empty(len(rows), np.dtype(column.dtype), column.shape)
+            return dense_rows(rows, column.shape[0], dense)
+        return rows if column.kind == "ragged" else _objects(rows, column.kind)
 
     def look(self, places: Rows, groups: Rows) -> None:
         """Rows that differ in length are always copied."""

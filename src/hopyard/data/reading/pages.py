@@ -67,6 +67,7 @@ def may_be_paged(column: Column) -> bool:
     """Whether chunks of such a column can be read here at all."""
     return (
         column.kind == "tensor"
+        and not column.sparse
         and len(column.shape) == 1
         and column.shape[0] > 0
         and column.dtype in _DTYPES.values()

@@ -164,8 +164,8 @@ class Reader:
         rows = self.group_rows[group]
         size = 0
         for column in columns:
-            if column.width is not None:
-                size += column.width * rows
+            if column.stored_width is not None:
+                size += column.stored_width * rows
             else:
                 size += self._stored_size(column, group) * rows // max(self._whole_rows[group], 1) + 8 * rows
         return size
@@ -179,6 +179,8 @@ class Reader:
         file, within = self._places[group]
         described = self._files[file].footer.row_group(within)
         leaves = [self._leaf(file, name) for name in self._recipe.needs([column.name])]
+        if column.sparse:
+            leaves.append(leaves[0] + 1)  # the elements, behind their indices
         return sum(described.column(leaf).total_uncompressed_size for leaf in leaves)
 
     def is_mapped(self, column: Column) -> bool:
@@ -341,7 +343,7 @@ class Reader:
         return self._kept[packs]
 
     def _region_of(self, flats: Sequence[Flat], remembered: bool) -> Region:
-        widths = [block.width for block in flats[0].blocks if block.part == "rows" and block.width]
+        widths = [block.width for block in flats[0].blocks if block.width]
         return region_of([flat.file for flat in flats], widths, remembered)
 
     def _sources_of(self, region: Region, flats: Sequence[Flat], groups: tuple[int, ...]) -> list[Source]:
@@ -393,7 +395,7 @@ class Reader:
         return self._bodies[column.name]
 
     def _search_bodies(self, column: Column) -> tuple[np.dtype[Any], Rows] | None:
-        if not column.width or any(file.path is None for file in self._files.values()):
+        if not column.stored_width or any(file.path is None for file in self._files.values()):
             return None
         stored = {
             stored_as(
@@ -422,7 +424,7 @@ class Reader:
 
     def _map(self) -> Region:
         if self._region is None:
-            widths = [column.width for column in self.manifest.schema if column.width]
+            widths = [column.stored_width for column in self.manifest.schema if column.stored_width]
             self._region = region_of(list(self._files.values()), widths)
         return self._region
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from hopyard.data import sparse
 from hopyard.data.preparing.layout import WIDENED, Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.stored import StoredFile
@@ -38,6 +39,8 @@ def read_column(
             f"{where}: column {column.name!r} has {array.null_count} nulls, which training cannot use. Drop or "
             "fill them, or say nulls='fill' or nulls='mask'."
         )
+    if column.sparse:
+        return _sparse(column, array, where)
     try:
         data = from_arrow(column.name, array)
     except DataError as error:
@@ -52,6 +55,16 @@ def read_column(
     if data.column != column:
         data = _expected(column, data, where)
     return data
+
+
+def _sparse(column: Column, array: pa.Array | pa.ChunkedArray, where: str) -> ColumnData:
+    rows = sparse.from_arrow(array, column.dtype, *column.shape)
+    if rows is None:
+        raise DataError(
+            f"{where}: column {column.name!r} holds {array.type} or indices out of range, but its file says that it is "
+            f"{column}. The file was changed: restore it, or prepare the data again."
+        )
+    return ColumnData(column.name, "tensor", rows, length=column.shape[0])
 
 
 def _expected(column: Column, data: ColumnData, where: str) -> ColumnData:

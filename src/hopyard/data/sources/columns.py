@@ -30,12 +30,14 @@ class ColumnData:
         kind: as of a ``Column``; ``"ragged"`` lists may turn out to have one length, see :func:`settle`.
         values: (n, *shape), or a Ragged whose values have the column's shape.
         missing: (n,) bool, the rows that are null, or None if none is.
+        length: of the rows of a sparse column, whose values are a Ragged of pairs (see ``sparse.py``); else None.
     """
 
     name: str
     kind: Kind
     values: Values
     missing: npt.NDArray[np.bool_] | None = None
+    length: int | None = None
 
     def __post_init__(self) -> None:
         if self.missing is not None and not self.missing.any():
@@ -49,6 +51,8 @@ class ColumnData:
         if self.kind in ("string", "bytes"):
             return Column(self.name, self.kind)
         values = self.values.values if isinstance(self.values, Ragged) else self.values
+        if self.length is not None:
+            return Column(self.name, self.kind, values.dtype[1].name, (self.length,), True)
         return Column(self.name, self.kind, values.dtype.name, values.shape[1:])
 
     @property
