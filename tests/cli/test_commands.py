@@ -64,7 +64,9 @@ def test_describe_shows_leaderboard_failures_and_the_rules(invoke: Any, run_id: 
         r"\d+ units on 1 worker in \d+\.\d s, busy \d+% of the time; 0 hops between workers", shown
     )
     assert re.search(
-        r"states: 0\.0 MB moved to workers, \d\.\d MB written; data: \d\.\d MB read by workers", shown
+        r"states that moved: 0\.0 MB read by workers that lacked them, \d\.\d MB written\n"
+        r"data that stayed: \d\.\d MB of batches read by workers from their partitions\n",
+        shown,
     )
     assert "one unit at a time: yes" in shown
     assert "hopyard run resume" not in shown

@@ -334,3 +334,67 @@ def test_a_header_longer_than_the_first_read_is_read_whole() -> None:
     tree = {f"layer{i:05d}": tensor(i, 1) for i in range(1000)}
     ref = save_state(store, tree)
     assert load_state(store, ref) == tree
+
+
+class Asked(FaultyStore):
+    """Remembers what was read, as (name, start, length)."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.asked: list[tuple[str, int, int | None]] = []
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        self.asked.append((name, start, length))
+        return super().get(name, start, length)
+
+    def path(self, name: str) -> Path | None:
+        return None
+
+
+def test_what_is_held_is_not_read(store: Store) -> None:
+    tree = {"trunk": tensor(0, 100_000), "head": tensor(1, 50_000), "model": {"w": tensor(2, 30_000)}}
+    first = save_state(store, tree)
+    second = save_state(store, {**tree, "head": tensor(3, 50_000)}, previous=first, parts=["model"])
+    wanted = {**tree, "head": tensor(3, 50_000)}
+    read: list[int] = []
+    for held, nbytes in (
+        (None, 720_000), ([1, 2], 720_000), (tree, 200_000), ({"trunk": tree["trunk"]}, 320_000),
+        ({"trunk": tree["trunk"], "model": tree["model"]}, 200_000), (wanted, 0),
+        ({"trunk": tensor(9, 100_000), "head": tree["trunk"], "model": [tree["model"]]}, 720_000),
+    ):  # fmt: skip
+        asked = Asked(store)
+        read.clear()
+        assert load_state(asked, second, verify=True, held=held, on_read=read.append) == wanted
+        assert nbytes <= sum(read) < nbytes + 5 * 2**16
+        assert sum(length or 0 for _, _, length in asked.asked) == sum(read)
+        assert (first.files[0] in {name for name, _, _ in asked.asked}) == (nbytes > 320_000)
+
+
+def test_ranges_far_from_each_other_are_read_one_by_one(store: Store) -> None:
+    tree = {name: tensor(number, 50_000) for number, name in enumerate("abcde")}
+    ref = save_state(store, tree)
+    asked = Asked(store)
+    held = {"b": tree["b"], "d": tree["d"]}
+    loaded = load_state(asked, ref, held=held)
+    assert loaded == tree
+    assert loaded["b"] is tree["b"]
+    assert [length for _, start, length in asked.asked if start] == [200_000] * 3
+
+
+def test_a_small_file_is_read_in_one_request(store: Store) -> None:
+    ref = save_state(store, example())
+    asked = Asked(store)
+    assert load_state(asked, ref, verify=True)["model"] == example()["model"]
+    assert asked.asked == [(ref.files[0], 0, store.size(ref.files[0]))]
+
+
+def test_a_part_of_the_previous_state_is_not_written_again(store: Store) -> None:
+    tree = {"model": {"trunk": tensor(0, 10_000), "head": tensor(1, 10)}, "optimizer": {"m": tensor(2, 10)}}
+    first = save_state(store, tree, parts=["model"])
+    tree = {"model": {**tree["model"], "head": tensor(3, 10)}, "optimizer": {"m": tensor(4, 10)}}
+    second = save_state(store, tree, previous=first)
+    assert second.files[1:] == first.part("model").files
+    assert (store.size(second.files[0]) or 0) < 4096
+    for name in set(names(store)) - set(second.files):
+        store.delete(name)
+    assert load_state(store, second, verify=True) == tree

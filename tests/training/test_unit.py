@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 import site
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,65 @@ def test_bytes_of_states_that_are_moved_and_of_data_that_is_read_are_counted(cha
         rows = partition[:]
         assert result.bytes_read == rows["features"].nbytes + rows["label"].nbytes
     residents.clear()  # as on another worker
-    assert units.train(0, 2).bytes_moved == here[1].states[0].nbytes
+    (file,) = here[1].states[0].files
+    assert units.train(0, 2).bytes_moved == units.store.at("00000").size(file)
+
+
+def test_what_the_worker_has_of_a_state_is_not_moved(chain: Any, visits: Any) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        trunk = nn.Linear(12, 2000).requires_grad_(False)
+        model = nn.Sequential(trunk, nn.Linear(2000, 3))
+        return TorchEstimator(model, torch.optim.Adam, nn.CrossEntropyLoss(), batch_size=32)
+
+    changed, header = (
+        3 * 4 * (3 * 2000 + 3) + 8,
+        4096,
+    )  # bytes: weights, biases and Adam's two averages; steps
+    digests = []
+    for folder in ("one worker", "a new one for every unit", "an old one every other time"):
+        units, kept = chain(gen, folder=folder), []
+        for number, (epoch, partition, last) in enumerate(visits):
+            if folder == "a new one for every unit":
+                residents.clear()
+            if folder == "an old one every other time":
+                kept.append(residents.take((units.store.url, units.name, 0)))
+                if number > 1:
+                    residents.put((units.store.url, units.name, 0), kept[number - 1])
+            units.train(epoch, partition, last=last)
+        digests.append(units.ref.digest)
+        moved = [result.bytes_moved for result in units.results]
+        assert moved[0] == 0
+        if folder == "one worker":
+            assert not any(moved)
+        else:
+            assert all(changed <= nbytes <= changed + header for nbytes in moved[1:])
+        written = [
+            result.bytes_written for result, visit in zip(units.results, visits, strict=True) if not visit[2]
+        ]
+        assert all(changed <= nbytes <= changed + header for nbytes in written[1:])
+    assert len(set(digests)) == 1
+
+
+def test_a_copy_of_a_trial_takes_its_state_from_the_workers_memory(chain: Any) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(nn.Linear(12, 3000), torch.optim.SGD, nn.CrossEntropyLoss(), batch_size=32)
+
+    moved, digests = [], []
+    for here in (True, False):
+        source = chain(gen, folder=f"run {here}")
+        source.train(0, 0)
+        if not here:
+            residents.clear()
+        request = replace(source.request("train", 0, 1), trials=(1,), homes=(0,))
+        result = run_unit(request)
+        moved.append(result.bytes_moved)
+        digests.append(result.states[0].digest)
+        assert source.train(0, 2).bytes_moved == (
+            0 if here else moved[1]
+        )  # the source's own went on as it was
+    assert moved[0] < 4096
+    assert moved[1] > 4 * 12 * 3000
+    assert digests[0] == digests[1]
 
 
 def test_validation_merges_partitions_in_their_order_whatever_order_they_came_in(chain: Any) -> None:

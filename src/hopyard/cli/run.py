@@ -14,7 +14,7 @@ from rich.table import Table
 from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
 from hopyard.cli.terminal import console, say
 from hopyard.errors import StorageError
-from hopyard.hopper.history import committed_units, rules_broken_by
+from hopyard.hopper.history import committed_units, rules_broken_by, traffic_of
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import Record, TrialState
 from hopyard.tune import Run, list_runs
@@ -160,21 +160,11 @@ def _schedule_in_numbers(units: list[Record]) -> str:
     workers = len({unit["w"] for unit in units})
     span = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
     busy = sum(unit["z"] - unit["a"] for unit in units) / (workers * span)
-    moved, read, written = (sum(unit.get(name, 0) for unit in units) for name in ("moved", "read", "written"))
+    traffic = traffic_of(units)
     return (
         f"{counted(len(units), 'unit')} on {counted(workers, 'worker')} in {span:.1f} s, busy {busy:.0%} of the time; "
-        f"{_hops(units):,} hops between workers\n"
-        f"states: {moved / 1e6:.1f} MB moved to workers, {written / 1e6:.1f} MB written; "
-        f"data: {read / 1e6:.1f} MB read by workers from their partitions"
+        f"{traffic.hops:,} hops between workers\n"
+        f"states that moved: {traffic.moved / 1e6:.1f} MB read by workers that lacked them, "
+        f"{traffic.written / 1e6:.1f} MB written\n"
+        f"data that stayed: {traffic.read / 1e6:.1f} MB of batches read by workers from their partitions"
     )
-
-
-def _hops(units: list[Record]) -> int:
-    """How often a trial's next unit was on another worker."""
-    places: dict[int, int] = {}
-    hops = 0
-    for unit in units:
-        for trial in unit["t"]:
-            hops += places.get(trial, unit["w"]) != unit["w"]
-            places[trial] = unit["w"]
-    return hops

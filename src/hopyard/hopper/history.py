@@ -5,9 +5,40 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import Record, RunState
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the committed units of a run carried from place to place.
+
+    Attributes:
+        hops: how often a trial's next unit was on another worker.
+        moved: bytes of states that workers read from the store, since they did not have them in memory.
+        written: bytes of states and metrics that workers wrote to it.
+        read: bytes of the batches that workers read from their partitions. These are not moved: what is far away comes
+            to a machine once, into its node cache.
+    """
+
+    hops: int
+    moved: int
+    written: int
+    read: int
+
+
+def traffic_of(units: Iterable[Record]) -> Traffic:
+    """The sums over committed units. Journals older than the counters count as 0."""
+    places: dict[int, int] = {}
+    hops, sums = 0, Counter[str]()
+    for unit in units:
+        sums.update({name: unit.get(name, 0) for name in ("moved", "written", "read")})
+        for trial in unit["t"]:
+            hops += places.get(trial, unit["w"]) != unit["w"]
+            places[trial] = unit["w"]
+    return Traffic(hops, sums["moved"], sums["written"], sums["read"])
 
 
 def read_state(records: Iterable[Record]) -> RunState:

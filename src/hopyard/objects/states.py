@@ -9,7 +9,7 @@ position, so a state that is saved again in full may replace its file while othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,10 +144,22 @@ def save_state(
     return _save(store, rest, previous, saved, list(tree))
 
 
-def load_state(store: Store, ref: StateRef, *, verify: bool = False) -> Tree:
+def load_state(
+    store: Store,
+    ref: StateRef,
+    *,
+    verify: bool = False,
+    held: Tree = None,
+    on_read: Callable[[int], object] | None = None,
+) -> Tree:
     """The tree that was saved. Its tensors are read-only, and mapped where the store has files.
 
-    The structure of all files is checked; ``verify`` checks every tensor's bytes as well.
+    The structure of the files that are read is checked; ``verify`` checks every tensor's bytes as well.
+
+    Args:
+        held: a tree that is in memory. What it has at the same path with the same content is taken from it, sharing
+            its memory, and not read; a file of which nothing else is needed is not even opened.
+        on_read: called with the bytes, headers included, that were read of each file.
 
     Raises:
         NotFoundError: a file is gone.
@@ -156,10 +168,16 @@ def load_state(store: Store, ref: StateRef, *, verify: bool = False) -> Tree:
     name = file_name(ref.digest)
     file = TensorFile(store, name)
     manifest = _Manifest(file, name)
-    tree = unflatten(_load_tensors(store, file, manifest, verify), manifest.skeleton)
+    tensors = _taken(flatten(held)[0], manifest)
+    _read_tensors(store, file, manifest, verify, tensors, on_read or (lambda nbytes: None))
+    tree = unflatten({tensor.path: tensors[tensor.digest] for tensor in manifest.tensors}, manifest.skeleton)
     if not manifest.parts:
         return tree
-    loaded = {key: load_state(store, part, verify=verify) for key, part in manifest.parts}
+    inner = held if isinstance(held, dict) else {}
+    loaded = {
+        key: load_state(store, part, verify=verify, held=inner.get(key), on_read=on_read)
+        for key, part in manifest.parts
+    }
     return {key: loaded[key] if key in loaded else tree[key] for key in manifest.order}
 
 
@@ -232,27 +250,49 @@ def _files_if_whole(store: Store, name: str) -> list[str] | None:
 
 
 def _held(store: Store, previous: StateRef, tensors: dict[str, Tensor]) -> dict[str, tuple[str, int]]:
-    """Digest of each tensor that the files of ``previous`` hold to that file and the bytes in it."""
-    name = file_name(previous.digest)
-    manifest = _Manifest(TensorFile(store, name), name)
-    file_of = {tensor.digest: tensor.file for tensor in manifest.tensors}
-    live = {tensor.digest: tensor.nbytes for tensor in tensors.values() if tensor.digest in file_of}
-    held = {digest: (file_of[digest], manifest.files[file_of[digest]]) for digest in live}
+    """Digest of each tensor that the files of ``previous`` and its parts hold to that file and the bytes in it."""
+    place: dict[str, tuple[str, int]] = {}
+    for ref in (previous, *(part for _, part in previous.parts)):
+        name = file_name(ref.digest)
+        manifest = _Manifest(TensorFile(store, name), name)
+        place |= {tensor.digest: (tensor.file, manifest.files[tensor.file]) for tensor in manifest.tensors}
+    live = {tensor.digest: tensor.nbytes for tensor in tensors.values() if tensor.digest in place}
+    held = {digest: place[digest] for digest in live}
     return held if 2 * sum(live.values()) >= sum(dict(held.values()).values()) else {}
 
 
-def _load_tensors(store: Store, file: TensorFile, manifest: _Manifest, verify: bool) -> dict[str, Tensor]:
-    by_digest: dict[str, Tensor] = {}
+def _taken(held: dict[str, Tensor], manifest: _Manifest) -> dict[str, Tensor]:
+    """Digest to tensor, for those of the manifest that are held under the same path."""
+    taken: dict[str, Tensor] = {}
+    for stored in manifest.tensors:
+        tensor = held.get(stored.path)
+        alike = tensor is not None and (tensor.dtype, tensor.shape) == (stored.dtype, stored.shape)
+        if tensor is not None and alike and tensor.digest == stored.digest:
+            taken[stored.digest] = tensor
+    return taken
+
+
+def _read_tensors(
+    store: Store,
+    file: TensorFile,
+    manifest: _Manifest,
+    verify: bool,
+    found: dict[str, Tensor],
+    on_read: Callable[[int], object],
+) -> None:
+    """Add the tensors of the manifest that are not found yet, by digest."""
     for number, name in enumerate(manifest.files):
+        wanted = {t.digest: t for t in manifest.tensors if t.file == name and t.digest not in found}
+        if number and not wanted:
+            continue
         source = TensorFile(store, name) if number else file
         own = (_Manifest(source, name) if number else manifest).own(name)
-        wanted = {t.digest: t for t in manifest.tensors if t.file == name}
         if not wanted.keys() <= own.keys():
             raise source.corrupt("it lacks tensors that another state says it holds")
         content = source.read(own[digest] for digest in wanted)
         for digest, tensor in wanted.items():
-            by_digest[digest] = _tensor(source, own[digest], tensor, content[own[digest]], verify)
-    return {tensor.path: by_digest[tensor.digest] for tensor in manifest.tensors}
+            found[digest] = _tensor(source, own[digest], tensor, content[own[digest]], verify)
+        on_read(source.bytes_read)
 
 
 def _tensor(source: TensorFile, name: str, stored: _Stored, content: Bytes, verify: bool) -> Tensor:

@@ -12,6 +12,7 @@ import json
 import math
 import mmap
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _ALIGNMENT = 64
 _JOINED = 1 << 20  # up to here one copy costs less than a second file operation
-_FIRST_READ = 1 << 16  # of a file that cannot be mapped: holds the header of most
+_FIRST_READ = 1 << 15  # of a file that cannot be mapped: holds the header of most
+_GAP = 1 << 16  # bytes between two tensors that cost less than a request of its own
 _MANIFEST = "hopyard"
 
 
@@ -91,6 +93,9 @@ def _header(tensors: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str]) 
 class TensorFile:
     """A stored file, open for reading: its manifest, its slots, and the bytes of slots.
 
+    Attributes:
+        bytes_read: how many bytes of it were asked for so far, with the header.
+
     Raises:
         NotFoundError: there is no such file in the store.
         CorruptError: it is not a whole safetensors file with a manifest.
@@ -98,6 +103,8 @@ class TensorFile:
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
+        self.bytes_read = 0
+        self._begin = b""  # of a file that is not mapped: small ones are read in one request
         path = store.path(name)
         self._mapped = None if path is None else _map(store, name, path)
         size = store.size(name) if self._mapped is None else self._mapped.size
@@ -106,6 +113,8 @@ class TensorFile:
             self.manifest: Any = json.loads(metadata[_MANIFEST])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self.corrupt(f"its header cannot be read ({error})") from None
+        if self._mapped is not None:
+            self.bytes_read = start
         end = max((slot.stop for slot in self.slots.values()), default=start)
         if end != size:
             raise self.corrupt(f"it has {size} bytes, but its header says {end}")
@@ -118,14 +127,19 @@ class TensorFile:
         )
 
     def read(self, names: Iterable[str]) -> dict[str, Bytes]:
-        """Read-only bytes of these slots; from one range of the file if it is not mapped."""
+        """Read-only bytes of these slots; of a file that is not mapped, slots beside each other in one request."""
         slots = {name: self.slot(name) for name in names}
         if self._mapped is not None:
+            self.bytes_read += sum(slot.stop - slot.start for slot in slots.values())
             return {name: self._mapped[slot.start : slot.stop] for name, slot in slots.items()}
-        start = min((slot.start for slot in slots.values()), default=0)
-        stop = max((slot.stop for slot in slots.values()), default=0)
-        span = np.frombuffer(self._store.get(self._name, start, stop - start), np.uint8)
-        return {name: span[slot.start - start : slot.stop - start] for name, slot in slots.items()}
+        spans = _spans(slots.values())
+        content = [np.frombuffer(self._get(start, stop - start), np.uint8) for start, stop in spans]
+        found: dict[str, Bytes] = {}
+        for name, slot in slots.items():
+            number = bisect_right(spans, slot.start, key=lambda span: span[0]) - 1
+            first = spans[number][0]
+            found[name] = content[number][slot.start - first : slot.stop - first]
+        return found
 
     def slot(self, name: str) -> Slot:
         """Where the tensor is."""
@@ -135,8 +149,28 @@ class TensorFile:
 
     def _head(self, start: int, length: int) -> bytes:
         if self._mapped is None:
-            return self._store.get(self._name, start, length)
+            return self._get(start, length)
         return self._mapped[start : start + length].tobytes()
+
+    def _get(self, start: int, length: int) -> bytes:
+        if self._begin and start + length <= len(self._begin):
+            return self._begin[start : start + length]
+        self.bytes_read += length
+        data = self._store.get(self._name, start, length)
+        if start == 0:
+            self._begin = data[:_FIRST_READ]
+        return data
+
+
+def _spans(slots: Iterable[Slot]) -> list[tuple[int, int]]:
+    """The ranges [start, stop) to be read, in order, so that each slot is within one of them."""
+    spans: list[tuple[int, int]] = []
+    for slot in sorted(slots, key=lambda slot: slot.start):
+        if spans and slot.start - spans[-1][1] <= _GAP:
+            spans[-1] = spans[-1][0], slot.stop
+        else:
+            spans.append((slot.start, slot.stop))
+    return spans
 
 
 def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str, str], dict[str, Slot]]:

@@ -159,7 +159,8 @@ class Replica(ABC):
 
     @abstractmethod
     def load(self, tree: Mapping[str, Any]) -> None:
-        """Take over a tree of ``state()``; one with only ``"model"`` changes the model alone.
+        """Take over a tree of ``state()``; one with only ``"model"`` changes the model alone. Some of its tensors may
+        share the memory of this replica's own ``state()``, or all may be read-only.
 
         Raises:
             EstimatorError: it is the state of another architecture.

@@ -74,7 +74,8 @@ class UnitResult:
         rows: rows of the partition.
         seconds: time taken, without the wait for the worker.
         bytes_written: bytes of new state and metric objects.
-        bytes_moved: bytes of states that were loaded, because this worker did not have them in memory.
+        bytes_moved: bytes of states that were read from the store, because this worker did not have them in memory;
+            what it had, a frozen trunk for instance, is not among them.
         bytes_read: bytes of the batches that were read.
     """
 

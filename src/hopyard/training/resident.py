@@ -56,6 +56,10 @@ class Residents:
         """Take a resident out: a unit that fails must leave none behind."""
         return self._kept.pop(key, None)
 
+    def look(self, key: tuple[str, str, int]) -> Resident | None:
+        """A resident, which stays where it is and as it is."""
+        return self._kept.get(key)
+
     def put(self, key: tuple[str, str, int], resident: Resident) -> None:
         """Keep a resident, and drop others over the limits."""
         self._kept[key] = resident

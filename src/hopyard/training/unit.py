@@ -80,6 +80,7 @@ class _TrialUnit:
         home = request.homes[index] if request.homes else self._trial
         self._home = self._store if home == self._trial else request.store.at(f"{home:05d}")
         self._key = (request.store.url, request.program, self._trial)
+        self._source_key = (request.store.url, request.program, home)
         self._phase = "build"
         self.moved = 0
 
@@ -119,14 +120,14 @@ class _TrialUnit:
         if self._ref is not None and self._home is not self._store:
             return self._adopted(self._ref)
         ref, tree, saved = self._ref, None, True  # without ref, the initial state, which the seed gives
+        replica = kept.replica if kept is not None and ref is not None else None
+        if replica is None:
+            replica = build_in_session(self._program, self._params, self._trial, self._session)
         if ref is not None:
-            tree = self._load(self._store, ref)
+            tree = self._load(self._store, ref, replica)
         elif position > 0:
             assert kept is not None
             ref, tree, saved = kept.ref, kept.tree, kept.saved
-        replica = kept.replica if kept is not None and tree is not None else None
-        if replica is None:
-            replica = build_in_session(self._program, self._params, self._trial, self._session)
         if tree is not None:
             replica.load(tree)
         return Resident(self._params, position, ref, saved, replica)
@@ -134,13 +135,18 @@ class _TrialUnit:
     def _adopted(self, ref: StateRef) -> Resident:
         """A new trial that goes on from another one's state. What it saves next is complete: that one may go."""
         replica = build_in_session(self._program, self._params, self._trial, self._session)
-        replica.adopt(self._load(self._home, ref))
+        source = residents.look(self._source_key)
+        near = replica if source is None or source.replica is None else source.replica
+        replica.adopt(self._load(self._home, ref, near))
         return Resident(self._params, self._request.position, None, True, replica)
 
-    def _load(self, store: Store, ref: StateRef) -> Any:
-        """A state that comes from another worker, or from before this one was started."""
-        self.moved += ref.nbytes
-        return load_state(store, ref, verify=True)
+    def _load(self, store: Store, ref: StateRef, near: Replica) -> Any:
+        """A state that comes from another worker, or from before this one was started. What a replica that is ``near``
+        has of it, such as a frozen trunk, is not read."""
+        return load_state(store, ref, verify=True, held=near.state(), on_read=self._count)
+
+    def _count(self, nbytes: int) -> None:
+        self.moved += nbytes
 
     def _holds(self, kept: Resident) -> bool:
         """Whether a resident is in the state that the request names."""

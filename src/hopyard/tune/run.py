@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import NotFoundError, RunInterruptedError, TrialError
-from hopyard.hopper.history import broken_rules, committed_units, read_state
+from hopyard.hopper.history import Traffic, broken_rules, committed_units, read_state, traffic_of
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.state import Record, RunState, TrialState
@@ -135,6 +135,10 @@ class Run:
     def units(self) -> list[Record]:
         """The committed units, as the journal records them."""
         return committed_units(self._records())
+
+    def traffic(self) -> Traffic:
+        """How often trials hopped between workers, and the bytes of states and of data that these read and wrote."""
+        return traffic_of(self.units())
 
     def broken_rules(self) -> list[str]:
         """The rules of model hopping that this run's units break: none, if all is well."""
