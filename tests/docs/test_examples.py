@@ -1,0 +1,77 @@
+"""The files in examples/ are what docs/ray.md shows, and run as far as one machine can run them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pages
+
+EXAMPLES = pages.ROOT / "examples"
+
+
+def there_is_ray() -> bool:
+    return importlib.util.find_spec("ray") is not None
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.sbatch")), ids=lambda path: str(path.name))
+def test_job_files_are_good_bash(path: Path) -> None:
+    done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = path.read_text().splitlines()
+    assert lines[0] == "#!/bin/bash"
+    first_command = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(line.startswith("#SBATCH") for line in lines[first_command:])  # Slurm would not see them
+
+
+def test_the_page_shows_the_job_file_as_it_is() -> None:
+    blocks = pages.read_page(pages.ROOT / "docs" / "ray.md").blocks
+    assert (EXAMPLES / "slurm" / "symmetric.sbatch").read_text().strip() in {block.code for block in blocks}
+
+
+def test_every_example_is_linked_from_the_page() -> None:
+    text = (pages.ROOT / "docs" / "ray.md").read_text()
+    files = [path for path in EXAMPLES.rglob("*") if path.suffix in (".py", ".sbatch")]
+    assert len(files) == 4
+    assert [path.name for path in files if f"(../{path.relative_to(pages.ROOT)})" not in text] == []
+
+
+def test_the_script_for_slurm_runs_on_one_machine(
+    tmp_path: Path, needs: Callable[[object, str], None]
+) -> None:
+    needs(there_is_ray(), "Ray (the package ray[default])")
+    threads = str(max(1, (os.cpu_count() or 1) // 2))  # two workers, or a few
+    environment = {**os.environ, "RAY_ADDRESS": "local", "STORE": str(tmp_path / "store"), "THREADS": threads}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "slurm" / "search.py")],
+        cwd=tmp_path, env=environment, timeout=280, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "best: {'width':" in done.stdout
+    assert "Traffic(hops=" in done.stdout
+
+
+def test_ray_on_spark_is_called_as_ray_has_it(needs: Callable[[object, str], None]) -> None:
+    needs(there_is_ray() and importlib.util.find_spec("pyspark"), "Ray and PySpark")
+    from ray.util import spark
+
+    tree = ast.parse((EXAMPLES / "ray_on_spark.py").read_text())
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    checked = set()
+    for call in calls:
+        assert isinstance(call.func, ast.Name)
+        if call.func.id.endswith("_ray_cluster"):
+            parameters = inspect.signature(getattr(spark, call.func.id)).parameters
+            assert {keyword.arg for keyword in call.keywords} <= parameters.keys()
+            checked.add(call.func.id)
+    assert checked == {"setup_ray_cluster", "shutdown_ray_cluster"}
