@@ -261,3 +261,39 @@ def test_workers_that_share_an_executor_see_the_gpus_that_spark_gave_their_task(
     script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["5", "7"]}'\n""")
     script.chmod(0o755)
     assert run_script(GPUS, script, tmp_path) in {"['5', '5']\n", "['5', '7']\n", "['7', '7']\n"}
+
+
+FULL = """
+os.environ["SPARK_LOCAL_DIRS"] = sys.argv[1]
+context = SparkContext(master="local[1]", conf=conf)
+ballast = os.path.join(sys.argv[1], "ballast")
+with SparkBackend(num_workers=1) as backend:
+    pid = backend.submit(0, os.getpid).result()
+    with open(ballast, "wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096) == 4096:
+                pass
+        except OSError:
+            pass
+    print(repr(backend.submit(0, len, os.urandom(2_000_000)).exception()))  # too large to travel without a file
+    os.remove(ballast)
+    assert backend.submit(0, len, os.urandom(2_000_000)).result() == 2_000_000
+    assert backend.submit(0, os.getpid).result() == pid
+context.stop()
+"""
+
+
+def test_a_full_local_folder_of_spark_is_no_loss_of_the_worker(context: Any, tmp_path: Path) -> None:
+    """So a run pauses, and repeats the unit once there is space."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=30m", "tmpfs", str(tmp_path)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        said = run_script(FULL, tmp_path)
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    assert said.startswith("StorageFullError(")
+    assert "Spark found no space for the task 'len' of worker 0, " in said
+    assert "in its local folders (SPARK_LOCAL_DIRS, spark.local.dir) on the executor or the driver: " in said
+    assert "No space left on device. Make space there." in said

@@ -182,6 +182,40 @@ def test_a_real_file_system_that_is_full_pauses_the_run(
     assert any("paused: no space is left for" in message for message in said)
 
 
+def test_a_full_disk_that_a_trial_writes_to_by_itself_pauses_the_run_too(
+    make_rows: Any, local: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """As the caches of compilers and the files of a user's function do, on a worker's own disk."""
+    monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
+    with small_file_system(tmp_path / "small", "1m") as folder:
+        fill(folder / "ballast")
+
+        def estimator(params: dict[str, Any]) -> TorchEstimator:
+            def transform(batch: Any, rng: Any) -> Any:
+                if (tmp_path / "store" / "runs").exists():  # not yet while one batch is checked
+                    (folder / "scratch").write_bytes(b"x" * 8192)
+                return batch
+
+            optimizer, loss = torch.optim.SGD, torch.nn.CrossEntropyLoss()
+            return TorchEstimator(
+                torch.nn.Linear(4, 2), optimizer, loss, optimizer_params={"lr": 0.1}, transform=transform
+            )
+
+        said = when_paused(monkeypatch, lambda: (folder / "ballast").write_bytes(b""))
+        search = GridSearch(
+            local, LocalStore(tmp_path / "store"), estimator, {"w": hp_choice([1, 2])}, 1, progress=False,
+            num_partitions=2,
+        )  # fmt: skip
+        model = search.fit(make_rows())
+    assert model.trials()["state"].tolist() == ["completed", "completed"]
+    (paused,) = [message for message in said if "paused: " in message]
+    assert "for what trial " in paused
+    assert (
+        "writes there: [Errno 28] No space left on device. Make space there. The run goes on by itself"
+        in paused
+    )
+
+
 def when_paused(monkeypatch: Any, make_space: Callable[[], Any]) -> list[str]:
     """Have space made as soon as the user is told that there is none. Gives the messages to the user."""
     said: list[str] = []

@@ -16,7 +16,7 @@ from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
 from hopyard.backend.agent import Answer, Site
 from hopyard.backend.remote import Cluster
-from hopyard.errors import UsageError, WorkerLostError, WorkerMismatchError
+from hopyard.errors import StorageFullError, UsageError, WorkerLostError, WorkerMismatchError
 from hopyard.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -141,6 +141,11 @@ class Actors(Cluster):
             answer: Answer = ray.get(run.remote(site, worker, task.name, task.parts))
             is_failure = answer.kind == "failed"
             return replace(answer, where=f"{answer.where} on {place.host}") if is_failure else answer
+        except ray.exceptions.OutOfDiskError as error:
+            raise StorageFullError(
+                f"Ray found no space for the task {task.name!r} of worker {worker} (on {place.host}) in the folders "
+                f"that its object store spills to: {_reason(error)}. Make space there."
+            ) from error
         except ray.exceptions.RayActorError as error:
             self._forget(place)
             raise WorkerLostError(

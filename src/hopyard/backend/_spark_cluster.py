@@ -7,7 +7,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import hopyard
 from hopyard.backend._spark_executors import Executor, alive_ids, assign, list_executors
@@ -15,7 +15,7 @@ from hopyard.backend._spark_task import Said, carrier, closer
 from hopyard.backend._task import Task
 from hopyard.backend.agent import Answer, Site
 from hopyard.backend.remote import Cluster
-from hopyard.errors import WorkerError, WorkerLostError, WorkerMismatchError
+from hopyard.errors import StorageFullError, WorkerError, WorkerLostError, WorkerMismatchError
 from hopyard.objects import pickles
 
 BROADCAST_BYTES = 512 * 1024
@@ -32,10 +32,14 @@ _UNFIT = (
     "PYTHON_VERSION_MISMATCH",
     "No module named 'pyspark",
 )
+_FULL = ("No space left on device", "Disk quota exceeded")
 _ENVIRONMENT = (
     "Executors need the driver's Python with the same packages: set spark.pyspark.python (or PYSPARK_PYTHON) to one "
     "that all machines have, or send it along with spark.archives; docs/spark.md shows both."
 )
+
+
+_Failure: TypeAlias = WorkerError | StorageFullError
 
 
 class SparkCluster(Cluster):
@@ -164,16 +168,16 @@ class SparkCluster(Cluster):
 
     # Failures --------------------------------------------------------------------------------
 
-    def _failure(self, worker: int, place: Executor | None, task: Task, error: Exception) -> WorkerError:
+    def _failure(self, worker: int, place: Executor | None, task: Task, error: Exception) -> _Failure:
         """What a job that was given up says of its worker."""
         java = getattr(error, "java_exception", None)
         text = str(error) if java is None else str(java.getMessage())
         found = _LAST_FAILURE.search(text)
         if found is None:
-            return _lost(worker, place, task, text)
+            return _full(worker, place, task, text) or _lost(worker, place, task, text)
         return self._verdict(worker, found["id"], found["host"], task, found["why"])
 
-    def _first_failure(self, worker: int, stage: int, place: Executor | None, task: Task) -> WorkerError:
+    def _first_failure(self, worker: int, stage: int, place: Executor | None, task: Task) -> _Failure:
         """Why Spark had to repeat the task of that stage."""
         attempts = self._context._jsc.sc().statusStore().taskList(stage, 0, 10)
         for index in range(attempts.size()):
@@ -183,11 +187,12 @@ class SparkCluster(Cluster):
                 return self._verdict(worker, attempt.executorId(), attempt.host(), task, why)
         return _lost(worker, place, task, "Spark does not say why")
 
-    def _verdict(self, worker: int, executor: str, host: str, task: Task, why: str) -> WorkerError:
+    def _verdict(self, worker: int, executor: str, host: str, task: Task, why: str) -> _Failure:
         place = Executor(executor, host, 1)
         if any(sign in why for sign in _UNFIT):
             return _mismatch(worker, str(place), _without_stack(why))
-        return _lost(worker, place, task, _without_stack(why))
+        why = _without_stack(why)
+        return _full(worker, place, task, why) or _lost(worker, place, task, why)
 
 
 def _sequence(java: Any, items: Any) -> Any:
@@ -206,6 +211,16 @@ def _lost(worker: int, place: Executor | None, task: Task, why: str) -> WorkerLo
         f"Worker {worker}{where} was lost while it ran the task {task.name!r}: {why}. The executor's log has more; "
         "if its memory ran out, give executors more (spark.executor.memoryOverhead is for Python), or use smaller "
         "batches."
+    )
+
+
+def _full(worker: int, place: Executor | None, task: Task, why: str) -> StorageFullError | None:
+    if not any(sign in why for sign in _FULL):
+        return None
+    where = "" if place is None else f", {place},"
+    return StorageFullError(
+        f"Spark found no space for the task {task.name!r} of worker {worker}{where} in its local folders "
+        f"(SPARK_LOCAL_DIRS, spark.local.dir) on the executor or the driver: {why}. Make space there."
     )
 
 

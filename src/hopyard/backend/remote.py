@@ -12,14 +12,15 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeAlias
 
 from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
 from hopyard.backend.agent import Answer, Site
 from hopyard.backend.base import Backend, check_threads, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
-from hopyard.errors import UnitTimeoutError, UsageError, WorkerError, WorkerLostError
+from hopyard.errors import StorageFullError, UnitTimeoutError, UsageError, WorkerError, WorkerLostError
+from hopyard.storage.oserrors import full_disk
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Cluster(ABC):
         Raises:
             WorkerLostError: the place was lost, or none can be had; the next call finds another one.
             WorkerMismatchError: the place cannot run tasks.
+            StorageFullError: a disk that the engine needs is full; once there is space, the task can be repeated.
         """
 
     @abstractmethod
@@ -178,6 +180,9 @@ class _Session:
             line.join()
 
 
+_Answered: TypeAlias = Answer | WorkerError | StorageFullError
+
+
 class _Line:
     """One worker's tasks, in the order submitted, and the thread that has them run."""
 
@@ -222,11 +227,13 @@ class _Line:
     def _serve(self) -> None:
         while (task := self._next()) is not None:
             try:
-                answer: Answer | WorkerError = self._cluster.call(self._site, self._worker, task)
-            except WorkerError as error:
+                answer: _Answered = self._cluster.call(self._site, self._worker, task)
+            except (WorkerError, StorageFullError) as error:
                 answer = error
             except Exception as error:  # whatever the engine's client raises: the task was not answered
-                answer = WorkerLostError(
+                answer = full_disk(
+                    error, f"the task {task.name!r} of worker {self._worker}"
+                ) or WorkerLostError(
                     f"Worker {self._worker} did not answer for the task {task.name!r}: "
                     f"{type(error).__name__}: {error}"
                 )
@@ -250,8 +257,8 @@ class _Line:
                     self._under_way = task
                     return task
 
-    def _settle(self, task: Task, answer: Answer | WorkerError) -> None:
-        if isinstance(answer, WorkerError):
+    def _settle(self, task: Task, answer: _Answered) -> None:
+        if not isinstance(answer, Answer):
             task.future.set_exception(answer)
             return
         for stream, tag, line in answer.lines:

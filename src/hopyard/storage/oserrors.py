@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,18 @@ def write_error(file: str, error: OSError) -> StorageError | InvalidNameError:
             "which no directory can hold. Use another name."
         )
     return StorageError(f"writing {file} failed: {error}. Look at the disk or its mount.")
+
+
+def full_disk(error: BaseException, what: str) -> StorageFullError | None:
+    """The error for ``what`` if ``error``, or what caused it, is that a disk of this machine is full; else None."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            return StorageFullError(
+                f"no space is left on {socket.gethostname()} for {what}: {cause}. Make space there."
+            )
+        cause = cause.__cause__
+    return None
 
 
 def read_error(file: str, error: OSError) -> StorageError:

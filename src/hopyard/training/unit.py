@@ -14,6 +14,7 @@ from typing import Any
 from hopyard.errors import CorruptError, Evidence, NotFoundError, StorageError, WorkerError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import Store
+from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
 from hopyard.training.estimator import Replica, Visit
 from hopyard.training.evidence import gather
@@ -102,6 +103,8 @@ class _TrialUnit:
                 raise
             return self._failed(error)
         except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
+            if (full := full_disk(error, f"what trial {self._trial} writes there")) is not None:
+                raise full from error
             return self._failed(error)
 
     def _failed(self, error: BaseException) -> _Done:
