@@ -119,7 +119,7 @@ def test_spark_connect(needs: Callable[[object, str], None], spark_if_there: obj
 def test_plans_that_mean_nothing_to_others_have_no_digest(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions
 
-    from hopyard.data.converter.plans import plan_digest
+    from hopyard.data.frames.spark_plan import plan_digest
 
     spark.range(0, 50, 1, 2).write.parquet(f"{tmp_path}/rows")
     rows = spark.read.parquet(f"{tmp_path}/rows")

@@ -11,7 +11,7 @@ import pytest
 from hopyard.backend import InlineBackend
 from hopyard.data import as_source, prepare
 from hopyard.data.frames.spark_frame import SparkFrame
-from hopyard.data.frames.spark_plan import plan_key
+from hopyard.data.frames.spark_plan import plan_digest
 from hopyard.errors import DataError
 from hopyard.storage import LocalStore
 
@@ -159,6 +159,9 @@ def test_a_plan_over_files_is_found_again_without_a_pass(spark, tmp_path, monkey
 def test_only_plans_whose_rows_are_known_have_keys(spark, tmp_path):
     from pyspark.sql.functions import rand, udf
 
+    def plan_key(frame):
+        return plan_digest(frame, deterministic=True)
+
     folder = str(tmp_path / "files")
     spark.range(9).selectExpr("id a", "id b").write.parquet(folder)
     files = spark.read.parquet(folder)
@@ -173,7 +176,8 @@ def test_only_plans_whose_rows_are_known_have_keys(spark, tmp_path):
     one = spark.read.schema("a bigint, b bigint").parquet(folder).selectExpr("a as x")
     two = spark.read.schema("b bigint, a bigint").parquet(folder).selectExpr("b as x")
     assert plan_key(one) != plan_key(two)
-    assert plan_key(spark.range(9)) is None
+    assert plan_key(spark.range(9)) == plan_key(spark.range(9)) != plan_key(spark.range(8))
+    assert plan_key(spark.createDataFrame([(1,)], "id int")) is None
     assert plan_key(files.withColumn("c", rand())) is None
     assert plan_key(files.withColumn("c", udf(lambda a: a, "bigint")("a"))) is None
     assert plan_key(files.mapInArrow(lambda rows: rows, "a bigint, b bigint")) is None

@@ -19,8 +19,9 @@ from hopyard.data.arguments import choice, integer
 from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.converter.kept import KeptFile, Marker, abandon, finish, new_attempt, usable_marker
 from hopyard.data.converter.places import parent_url, plain_path
-from hopyard.data.converter.plans import inputs, is_same_plan, plan_digest
+from hopyard.data.converter.plans import inputs, is_same_plan
 from hopyard.data.converter.written import RESULT_SCHEMA, Job, check_types, uneven_lists
+from hopyard.data.frames.spark_plan import plan_digest
 from hopyard.data.opening.opening import open_dataset
 from hopyard.errors import DataError, UsageError, WorkerMismatchError
 from hopyard.objects.digests import digest_json

@@ -1,59 +1,19 @@
-"""What identifies the rows of a DataFrame, also in another process: its plan and the files that it reads.
-
-Two plans are one if Spark's canonical forms of them are equal as text and as JSON (either alone leaves something
-out), their columns have the same names and types, and they read the same files with the same options, none
-of them changed since. That is known only for plans over files and ranges, without functions written in Python or
-Scala, whose content a plan does not show.
-"""
+"""Whether two DataFrames of this process are the same, where their plans have no digest."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from hopyard.objects.digests import digest_json
-
-_JVM_ID = re.compile(r'"jvmId":"[^"]*"')
-_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive")
-_MAX_FIELDS = "spark.sql.debug.maxToStringFields"
-
-
-def plan_digest(frame: Any) -> str | None:
-    """Digest of what the rows of a DataFrame are; None where that cannot be told (also over Spark Connect)."""
-    if not hasattr(frame, "_jdf"):
-        return None
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    session = frame.sparkSession
-    before = session.conf.get(_MAX_FIELDS, None)
-    session.conf.set(_MAX_FIELDS, str(2**31 - 1))
-    try:
-        plan = frame._jdf.queryExecution().analyzed()
-        if _has_functions(session, plan):
-            return None
-        leaves = [_leaf(session, leaf) for leaf in _leaves(plan)]
-        if None in leaves:
-            return None
-        canonical = plan.canonicalized()
-        forms = [canonical.toString(), _JVM_ID.sub("", canonical.toJSON())]
-    except Py4JError:  # another version of Spark, or a file that is gone
-        return None
-    finally:
-        session.conf.unset(_MAX_FIELDS) if before is None else session.conf.set(_MAX_FIELDS, before)
-    settings = {name: session.conf.get(name, None) for name in _SETTINGS}
-    return digest_json(
-        [forms, frame.schema.json(), leaves, settings, session.version], "hopyard.converter.plan"
-    )
+from hopyard.data.frames.spark_plan import file_status
 
 
 def inputs(frame: Any) -> list[Any]:
     """The files that a DataFrame reads, as they are now, as far as can be seen from here."""
     if hasattr(frame, "_jdf"):
-        return [_file(frame.sparkSession, url) for url in sorted(frame.inputFiles())]
+        return [file_status(frame.sparkSession, url) for url in sorted(frame.inputFiles())]
     found: list[Any] = []
     for url in sorted(frame.inputFiles()):
         with contextlib.suppress(OSError):
@@ -69,44 +29,3 @@ def is_same_plan(frame: Any, other: Any) -> bool:
     if type(frame) is not type(other) or frame.schema != other.schema:
         return False
     return frame is other or bool(frame.sameSemantics(other))
-
-
-def _has_functions(session: Any, plan: Any) -> bool:
-    """Whether the plan has functions whose content it does not show, or whose values are those of now."""
-    patterns = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    kinds = (patterns.PYTHON_UDF(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE())
-    return any(plan.containsPattern(kind) for kind in kinds)
-
-
-def _leaves(plan: Any) -> Iterator[Any]:
-    """Where the rows come from, in the order of the plan; those of subqueries last."""
-    for tree in (plan, *_items(plan.subqueriesAll())):
-        yield from _items(tree.collectLeaves())
-
-
-def _items(sequence: Any) -> list[Any]:
-    return [sequence.apply(place) for place in range(sequence.size())]
-
-
-def _leaf(session: Any, leaf: Any) -> list[Any] | None:
-    """What the plan's text does not say of a leaf; None: its rows are not known."""
-    kind = leaf.getClass().getSimpleName()
-    if kind in ("Range", "OneRowRelation"):
-        return [kind]
-    if kind != "LogicalRelation" or leaf.relation().getClass().getSimpleName() != "HadoopFsRelation":
-        return None
-    relation = leaf.relation()
-    return [
-        relation.fileFormat().getClass().getName(),
-        relation.options().toString(),
-        relation.dataSchema().json(),
-        relation.partitionSchema().json(),
-        [_file(session, url) for url in relation.inputFiles()],
-    ]
-
-
-def _file(session: Any, url: str) -> list[Any]:
-    """A file's URL, size in bytes and time of change in milliseconds, as Hadoop sees it."""
-    path = session._jvm.org.apache.hadoop.fs.Path(session._jvm.java.net.URI(url))
-    status = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).getFileStatus(path)
-    return [url, status.getLen(), status.getModificationTime()]

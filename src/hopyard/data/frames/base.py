@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -68,8 +69,15 @@ class Frame(ABC):
         """All rows of these of its columns, on the driver."""
 
     @abstractmethod
-    def exchange(self, packings: Sequence[tuple[Frame, Sequence[str], Packing]]) -> Exchange:
-        """The exchange of frames of this engine, of which each has the columns of these names, and is packed."""
+    def exchange(
+        self, packings: Sequence[tuple[Frame, Sequence[str], Packing]], folder: Path | None
+    ) -> Exchange:
+        """The exchange of frames of this engine, of which each has the columns of these names, and is packed.
+
+        Args:
+            folder: a directory that workers see wherever they see the store, for rows on their way; None: there
+                is none.
+        """
 
     def plan_key(self) -> str | None:
         """Equal for frames that have the same rows; None if that cannot be known without reading them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +50,9 @@ class DaskFrame(Frame):
         for partition in self.data[list(names)].to_delayed():
             yield _table(partition.compute())
 
-    def exchange(self, packings: Sequence[tuple[Frame, Sequence[str], Packing]]) -> Exchange:
+    def exchange(
+        self, packings: Sequence[tuple[Frame, Sequence[str], Packing]], folder: Path | None
+    ) -> Exchange:
         packed = []
         for frame, names, packing in packings:
             assert isinstance(frame, DaskFrame)

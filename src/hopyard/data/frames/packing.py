@@ -90,19 +90,23 @@ class Packing:
     seed: int
 
     def pack(self, batches: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch]:
-        """The rows of some batches, then one row with what was found in them.
+        """The rows of some batches, then one row with what was found in them."""
+        survey = Survey(self.layout.columns)
+        yield from self.rows(batches, survey)
+        yield self._survey_row(survey)
+
+    def rows(self, batches: Iterator[pa.RecordBatch | pa.Table], survey: Survey) -> Iterator[pa.RecordBatch]:
+        """The rows of some batches; ``survey`` gets what is found in them.
 
         Data that breaks a rule is no failure of the worker, which would be repeated: it ends the rows, and the
         survey says so.
         """
-        survey = Survey(self.layout.columns)
         try:
             for batch in batches:
                 for piece in _pieces(batch):
                     yield self._pack(piece, survey)
         except HopyardError as error:
             survey.error = error
-        yield self._survey_row(survey)
 
     def _pack(self, batch: pa.RecordBatch | pa.Table, survey: Survey) -> pa.RecordBatch:
         columns = dict(self.reading.columns(batch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,9 @@ class RayFrame(Frame):
         for batch in self.data.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield plain_tensors(batch).select(list(names))
 
-    def exchange(self, packings: Sequence[tuple[Frame, Sequence[str], Packing]]) -> Exchange:
+    def exchange(
+        self, packings: Sequence[tuple[Frame, Sequence[str], Packing]], folder: Path | None
+    ) -> Exchange:
         packed = []
         for frame, names, packing in packings:
             assert isinstance(frame, RayFrame)

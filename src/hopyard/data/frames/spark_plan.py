@@ -1,64 +1,101 @@
-"""Whether two DataFrames of Spark have the same rows, told by their plans and the files they read."""
+"""What identifies the rows of a DataFrame, also in another process: its plan and the files that it reads.
+
+Two plans are one if Spark's canonical forms of them are equal as text and as JSON (either alone leaves something
+out), their columns have the same names and types, and they read the same files with the same options, none
+of them changed since. That is known only for plans over files and ranges, without functions written in Python or
+Scala, whose content a plan does not show.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from hopyard.objects.digests import digest_json
 
-_MOST_FIELDS = 1 << 30
-_FILE_RELATION = "LogicalRelation"
+_JVM_ID = re.compile(r'"jvmId":"[^"]*"')
+_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive")
+_MAX_FIELDS = "spark.sql.debug.maxToStringFields"
 _OF_USERS = re.compile(
     r'"class":"[^"]*\.\w*(UDF|UDAF|UDTF|Python|Pandas|Arrow|MapIn|MapElements|MapGroups|MapPartitions|Script|Typed)\w*"'
 )
 """Nodes and expressions that run functions of users, among the classes that a plan names."""
 
 
-def plan_key(data: Any) -> str | None:
-    """Digest of a frame's plan and of the sizes and times of the files at its leaves.
+def plan_digest(frame: Any, deterministic: bool = False) -> str | None:
+    """Digest of what the rows of a DataFrame are; None where that cannot be told (also over Spark Connect).
 
-    None where rows may differ though plan and files do not: leaves that are no files, results that are random,
-    functions of the user, whose code a plan does not have; and over Spark Connect, where no plan can be seen.
+    Args:
+        deterministic: None also where rows are random, though by a seed: they depend on partitions, too.
     """
-    if not hasattr(data, "_jdf"):
+    if not hasattr(frame, "_jdf"):
         return None
-    execution = data._jdf.queryExecution()
-    plan = execution.optimizedPlan()
-    leaves = plan.collectLeaves()
-    relations = [leaves.apply(number) for number in range(leaves.size())]
-    if not relations or not plan.deterministic():
-        return None
-    if any(leaf.nodeName() != _FILE_RELATION for leaf in relations):
-        return None
-    text = _text(plan.canonicalized())
-    if _OF_USERS.search(plan.toJSON()):
-        return None
-    files = [_files(data, leaf) for leaf in relations]
-    if None in files:
-        return None
-    return digest_json({"plan": text, "files": files, "schema": data.schema.json()}, "hopyard.plan")
-
-
-def _files(data: Any, leaf: Any) -> list[list[Any]] | None:
-    """How a relation reads files, and of these [path, size, time of the last change]; None if it reads others."""
-    relation = leaf.relation()
-    if relation.getClass().getSimpleName() != "HadoopFsRelation":
-        return None
-    jvm, conf = data.sparkSession._jvm, data.sparkSession._jsc.hadoopConfiguration()
-    found = [[relation.schema().json(), relation.options().toString(), relation.fileFormat().toString()]]
-    for name in sorted(relation.inputFiles()):
-        path = jvm.org.apache.hadoop.fs.Path(name)
-        status = path.getFileSystem(conf).getFileStatus(path)
-        found.append([name, status.getLen(), status.getModificationTime()])
-    return found
-
-
-def _text(plan: Any) -> str:
-    """The whole tree; ``toString`` leaves fields out."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+    session = frame.sparkSession
+    before = session.conf.get(_MAX_FIELDS, None)
+    session.conf.set(_MAX_FIELDS, str(2**31 - 1))
     try:
-        return str(plan.treeString(True, True, _MOST_FIELDS, False, False))
-    except Py4JError:  # Spark 4.0 has one argument less
-        return str(plan.treeString(True, True, _MOST_FIELDS, False))
+        plan = frame._jdf.queryExecution().analyzed()
+        if _has_functions(session, plan) or (deterministic and not plan.deterministic()):
+            return None
+        leaves = [_leaf(session, leaf) for leaf in _leaves(plan)]
+        if None in leaves:
+            return None
+        canonical = plan.canonicalized()
+        forms = [canonical.toString(), _JVM_ID.sub("", canonical.toJSON())]
+    except Py4JError:  # another version of Spark, or a file that is gone
+        return None
+    finally:
+        session.conf.unset(_MAX_FIELDS) if before is None else session.conf.set(_MAX_FIELDS, before)
+    settings = {name: session.conf.get(name, None) for name in _SETTINGS}
+    return digest_json([forms, frame.schema.json(), leaves, settings, session.version], "hopyard.plan")
+
+
+def _has_functions(session: Any, plan: Any) -> bool:
+    """Whether the plan has functions whose content it does not show, or whose values are those of now."""
+    patterns = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    kinds = (patterns.PYTHON_UDF(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE())
+    if any(plan.containsPattern(kind) for kind in kinds):
+        return True
+    return any(_OF_USERS.search(tree.toJSON()) for tree in _trees(plan))
+
+
+def _trees(plan: Any) -> list[Any]:
+    """The plan, then those of its subqueries."""
+    return [plan, *_items(plan.subqueriesAll())]
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    """Where the rows come from, in the order of the plan; those of subqueries last."""
+    for tree in _trees(plan):
+        yield from _items(tree.collectLeaves())
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(place) for place in range(sequence.size())]
+
+
+def _leaf(session: Any, leaf: Any) -> list[Any] | None:
+    """What the plan's text does not say of a leaf; None: its rows are not known."""
+    kind = leaf.getClass().getSimpleName()
+    if kind in ("Range", "OneRowRelation"):
+        return [kind]
+    if kind != "LogicalRelation" or leaf.relation().getClass().getSimpleName() != "HadoopFsRelation":
+        return None
+    relation = leaf.relation()
+    return [
+        relation.fileFormat().getClass().getName(),
+        relation.options().toString(),
+        relation.dataSchema().json(),
+        relation.partitionSchema().json(),
+        [file_status(session, url) for url in relation.inputFiles()],
+    ]
+
+
+def file_status(session: Any, url: str) -> list[Any]:
+    """A file's URL, size in bytes and time of change in milliseconds, as Hadoop sees it."""
+    path = session._jvm.org.apache.hadoop.fs.Path(session._jvm.java.net.URI(url))
+    status = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).getFileStatus(path)
+    return [url, status.getLen(), status.getModificationTime()]

@@ -79,9 +79,20 @@ class Writing:
         val = self.files[0].count + ((place * self.files[1].count) >> HALF)
         return np.where(part < self.cut, val, train)
 
+    def is_val(self, number: int) -> bool:
+        """Whether the file of this number is one of the validation set."""
+        return number >= self.files[0].count
+
+    def orders(self, number: int) -> tuple[int, int]:
+        """The rows of a file are those of its split whose order is at least the first, and below the second."""
+        split = self.is_val(number)
+        place, count = number - self.files[0].count * split, self.files[split].count
+        first, last = (-(-(at << HALF) // count) << HALF for at in (place, place + 1))
+        return first, last
+
     def write(self, number: int, rows: pa.Table) -> Written:
         """One file, of all its rows, which come in any order."""
-        split = int(number >= self.files[0].count)
+        split = int(self.is_val(number))
         keys = [(name, "ascending") for name in rows.column_names if name in self.layout.names]
         if len(pc.unique(rows[ORDER])) == rows.num_rows:
             keys = keys[:1]  # the others only tell rows of one hash apart

@@ -1,0 +1,206 @@
+"""Rows of Spark DataFrames on their way into a dataset: through a folder that all executors see, or through Spark."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hopyard.data.frames.base import Exchange, Report
+from hopyard.data.frames.packing import FIXED, ORDER, PART, Packing
+from hopyard.data.frames.spark_parquet import ParquetScan
+from hopyard.data.frames.spark_progress import run_watched
+from hopyard.data.frames.spilling import Spilled, spill, write_spilled
+from hopyard.data.frames.survey import Survey
+from hopyard.data.frames.writing import HALF, Writing, Written
+from hopyard.storage.temporary import temporary_name
+
+_FILE, _RESULT = "hopyard_file", "hopyard_result"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one frame, and how they are packed.
+
+    Attributes:
+        frame: has them, or with a ``scan`` the number of a part of it in every row.
+    """
+
+    frame: Any
+    packing: Packing
+    scan: ParquetScan | None = None
+
+    @property
+    def pack(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        """A task of ``mapInArrow``."""
+        return _Packer(self.packing, self.scan)
+
+    def spill(self, folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        """The same into files of a folder."""
+        return _Spiller(self.packing, self.scan, folder)
+
+
+@dataclass(frozen=True)
+class _Packer:
+    packing: Packing
+    scan: ParquetScan | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.packing.pack(self.batches(batches))
+
+    def batches(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The frame's rows: those given, or those of the parts that are."""
+        if self.scan is None:
+            return given
+        scan = self.scan
+        return (rows for parts in given for part in parts[0].to_pylist() for rows in scan.read(part))
+
+
+@dataclass(frozen=True)
+class _Spiller(_Packer):
+    folder: Path
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield _result(spill(self.packing, self.folder, self.batches(batches)))
+
+
+class SpilledExchange(Exchange):
+    """Packed rows in a folder of their own, which every executor sees as it sees the store.
+
+    Args:
+        folder: in which that folder is made. It is the driver's; if that dies, the store sweeps it.
+    """
+
+    def __init__(self, rows: Sequence[Rows], folder: Path) -> None:
+        self._rows = rows
+        self._folder = folder / temporary_name()
+        self._folder.mkdir()
+        self._names: list[str] = []
+
+    def survey(self, report: Report) -> list[list[Survey]]:
+        found = []
+        for each in self._rows:
+            done = each.frame.mapInArrow(each.spill(self._folder), f"{_RESULT} binary")
+            results = run_watched(done.sparkSession, "reading rows", report, done.collect)
+            spilled: list[Spilled] = [pickle.loads(row[_RESULT]) for row in results]
+            self._names += [task.name for task in spilled]
+            found.append([task.survey for task in spilled])
+        return found
+
+    def write(self, writing: Writing, report: Report) -> list[Written]:
+        session = self._rows[0].frame.sparkSession
+        files = session.range(0, writing.count, 1, writing.count)  # a task for each
+        results = files.mapInArrow(_SpilledWriter(writing, self._folder, self._names), f"{_RESULT} binary")
+        done = run_watched(session, "writing files", report, results.collect)
+        return [pickle.loads(row[_RESULT]) for row in done]
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _SpilledWriter:
+    writing: Writing
+    folder: Path
+    names: Sequence[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for numbers in batches:
+            for number in numbers[0].to_pylist():
+                yield _result(write_spilled(self.writing, self.folder, self.names, number))
+
+
+def _result(found: Spilled | Written) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({_RESULT: [pickle.dumps(found)]}, pa.schema([(_RESULT, pa.binary())]))
+
+
+class KeptExchange(Exchange):
+    """Packed rows that Spark keeps in memory, and on disk what does not fit, and then shuffles."""
+
+    def __init__(self, rows: Sequence[Rows]) -> None:
+        from pyspark.storagelevel import StorageLevel
+
+        packed = [each.frame.mapInArrow(each.pack, _ddl(each.packing.layout.arrow)) for each in rows]
+        self._packed = [frame.persist(StorageLevel.MEMORY_AND_DISK) for frame in packed]
+
+    def survey(self, report: Report) -> list[list[Survey]]:
+        found = []
+        for frame in self._packed:
+            rows = run_watched(frame.sparkSession, "reading rows", report, _collected(frame))
+            found.append([pickle.loads(row[FIXED]) for row in rows])
+        return found
+
+    def write(self, writing: Writing, report: Report) -> list[Written]:
+        rows = self._packed[0]
+        for other in self._packed[1:]:
+            rows = rows.unionAll(other)
+        numbered = rows.where(f"{ORDER} >= 0").selectExpr("*", f"{_file_number(writing)} as {_FILE}")
+        if hasattr(numbered, "repartitionById"):  # Spark 4.1: task i has the rows of file i, and no others
+            grouped = numbered.repartitionById(writing.count, _FILE)
+        else:
+            grouped = numbered.repartition(writing.count, _FILE).sortWithinPartitions(_FILE)
+        results = grouped.mapInArrow(_Writer(writing), f"{_RESULT} binary")
+        done = run_watched(results.sparkSession, "writing files", report, results.collect)
+        return [pickle.loads(row[_RESULT]) for row in done]
+
+    def close(self) -> None:
+        for frame in self._packed:
+            frame.unpersist()
+
+
+def _collected(frame: Any) -> Callable[[], list[Any]]:
+    return lambda: list(frame.where(f"{ORDER} < 0").select(FIXED).collect())
+
+
+class _Writer:
+    """A task: rows of one file after those of another."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        number, held = -1, list[pa.RecordBatch]()
+        for batch in batches:
+            for part in _parts(batch):
+                following = part[_FILE][0].as_py()
+                if held and following != number:
+                    yield self._write(number, held)
+                    held = []
+                number = following
+                held.append(part)
+        if held:
+            yield self._write(number, held)
+
+    def _write(self, number: int, held: list[pa.RecordBatch]) -> pa.RecordBatch:
+        rows = pa.Table.from_batches(held)
+        held.clear()
+        return _result(self._writing.write(number, rows))
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Runs of rows of one file."""
+    numbers = batch[_FILE].to_numpy()
+    start = 0
+    while start < len(numbers):
+        stop = start + int((numbers[start:] == numbers[start]).argmin() or len(numbers) - start)
+        yield batch.slice(start, stop - start)
+        start = stop
+
+
+def _file_number(writing: Writing) -> str:
+    """``Writing.numbers`` in SQL."""
+    train, val = writing.files
+    place = f"shiftright({ORDER}, {HALF})"
+    in_train = f"shiftright({place} * {train.count}L, {HALF})"
+    in_val = f"{train.count}L + shiftright({place} * {val.count}L, {HALF})"
+    return f"cast(if({PART} < {writing.cut}, {in_val}, {in_train}) as int)"
+
+
+def _ddl(schema: pa.Schema) -> str:
+    kinds = {pa.int64(): "bigint", pa.int32(): "int", pa.binary(): "binary"}
+    return ", ".join(f"{field.name} {kinds[field.type]}" for field in schema)

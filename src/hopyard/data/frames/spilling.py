@@ -1,0 +1,73 @@
+"""Packed rows in files of one folder that all workers see, on their way from who reads rows to who writes them.
+
+A worker appends what it reads to a file of its own, batch by batch, each sorted by the rows' order. Whoever
+writes a file of the dataset maps them all and takes its rows, which are one piece of every batch. So rows never
+go through the engine, which would copy them several times; there is as much space taken as by the dataset.
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopyard.data.frames.packing import ORDER, PART, Packing
+from hopyard.data.frames.survey import Survey
+from hopyard.data.frames.writing import Writing, Written
+from hopyard.errors import StorageFullError
+
+
+@dataclass(frozen=True)
+class Spilled:
+    """What a worker says of the rows that it has spilled.
+
+    Attributes:
+        name: of the file in the folder.
+        survey: of its rows.
+    """
+
+    name: str
+    survey: Survey
+
+
+def spill(packing: Packing, folder: Path, batches: Iterator[pa.RecordBatch | pa.Table]) -> Spilled:
+    """Pack rows into a new file of the folder."""
+    name = f"{uuid.uuid4().hex}.arrow"  # a task that is tried again, or runs twice, makes another file
+    survey = Survey(packing.layout.columns)
+    try:
+        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, packing.layout.arrow) as file:
+            for rows in packing.rows(batches, survey):
+                file.write_batch(rows.take(pc.sort_indices(rows[ORDER])))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        survey.error = StorageFullError(
+            f"No space is left in {folder} for the rows on their way into the dataset; they take as much as the "
+            "dataset itself until it is written. Make space there and run it again; nothing was half-written."
+        )
+    return Spilled(name, survey)
+
+
+def write_spilled(writing: Writing, folder: Path, names: Sequence[str], number: int) -> Written:
+    """Write file ``number`` of a dataset, of its rows in all spilled files."""
+    held: list[pa.RecordBatch] = []
+    for name in names:
+        with pa.memory_map(str(folder / name)) as source, pa.ipc.open_file(source) as file:
+            for each in range(file.num_record_batches):
+                held.extend(_rows_of(writing, number, file.get_batch(each)))
+    return writing.write(number, pa.Table.from_batches(held, writing.layout.arrow))
+
+
+def _rows_of(writing: Writing, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    start, stop = np.searchsorted(rows[ORDER].to_numpy(), writing.orders(number)).tolist()
+    rows = rows.slice(start, stop - start)
+    in_val = pc.less(rows[PART], writing.cut)
+    chosen = rows.filter(in_val if writing.is_val(number) else pc.invert(in_val))
+    if chosen.num_rows:
+        yield chosen
