@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopyard.errors import UsageError
@@ -21,6 +22,11 @@ PAPER: dict[str, Any] = {
     "rows_per_second": 1000,
 }
 """Of Cerebro's paper: k=20, |S|=20, p=10, m=1 GB, D=1 TB, 100,000 mini-batches."""
+
+
+def test_counts_may_be_of_numpy() -> None:
+    counts = ("workers", "partitions", "batch_size", "num_models", "num_epochs")
+    assert plan(**PAPER | {name: np.int64(PAPER[name]) for name in counts}) == plan(**PAPER)
 
 
 def test_the_bytes_moved_are_those_of_the_paper() -> None:

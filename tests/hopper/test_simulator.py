@@ -128,3 +128,12 @@ def test_hops_cost_what_they_cost_and_the_bound_knows_those_that_must_be() -> No
 def test_bad_input_is_told(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         simulate(**{"durations": np.ones((2, 2)), "workers": 2, **arguments})
+
+
+def test_counts_may_be_of_numpy() -> None:
+    seconds = [[1.0, 2.0], [2.0, 1.0]]
+    assert simulate(seconds, workers=np.int64(2), epochs=np.int32(3)) == simulate(
+        seconds, workers=2, epochs=3
+    )
+    with pytest.raises(UsageError, match=r"workers is np\.float64"):
+        simulate(seconds, workers=np.float64(2), epochs=1)  # type: ignore[arg-type]

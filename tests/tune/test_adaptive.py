@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,14 @@ def test_what_cannot_be_extended_is_refused_and_nothing_is_lost(make_rows: Any) 
     with pytest.raises(SettingsError, match=r"its rungs follow from the length.*as they were continue it"):
         search("asha", store, num_epochs=8).fit(data)
     assert len(search("asha", store).fit(data).run.units()) == len(before.units())
+
+
+@pytest.mark.parametrize("kind", ["asha", "hyperband"])
+def test_a_divisor_may_be_a_fraction(kind: str, make_rows: Any) -> None:
+    store = MemoryStore()
+    run = search(kind, store, divisor=Fraction(5, 2)).fit(make_rows()).run
+    assert run.settings["divisor"] == "5/2"
+    assert search(kind, store, divisor=Fraction(5, 2)).fit(make_rows()).run_id == run.run_id
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopyard.errors import UsageError
-from hopyard.search.base import positive
+from hopyard.hopper.simulator import whole
 from hopyard.search.preview import length_unit, preview
 
 
@@ -75,8 +75,8 @@ def plan(
     Raises:
         UsageError: a number is missing, given twice, or impossible.
     """
-    for name, count in (("workers", workers), ("partitions", partitions), ("batch_size", batch_size)):
-        positive(name, count)
+    workers, partitions = whole("workers", workers), whole("partitions", partitions)
+    batch_size = whole("batch_size", batch_size)
     amounts = {
         "rows": rows,
         "state_bytes": state_bytes,
@@ -158,7 +158,7 @@ def _epochs(
             f"num_models={num_models} and num_epochs={num_epochs} were given; "
             "give both, or searcher= with a searcher's config."
         )
-    return [float(positive("num_epochs", num_epochs))] * positive("num_models", num_models)
+    return [float(whole("num_epochs", num_epochs))] * whole("num_models", num_models)
 
 
 def _check_amount(name: str, value: float) -> None:

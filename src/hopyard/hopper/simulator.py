@@ -70,8 +70,7 @@ def simulate(
         UsageError: an argument is impossible, or the instance is too large for ``"exact"``.
     """
     seconds = checked_durations(durations)
-    positive("workers", workers)
-    positive("epochs", epochs)
+    workers, epochs = whole("workers", workers), whole("epochs", epochs)
     check_order(order, ORDERS)
     check_hop(hop_seconds)
     bound = lower_bound(seconds, workers, epochs, hop_seconds)
@@ -184,6 +183,11 @@ def _run(
     while (event := clock.next()) is not None:
         obey(scheduler.done(*event))
     return units
+
+
+def whole(name: str, value: int | np.integer[Any] | None) -> int:
+    """``value``, also of NumPy's types, if it is a whole number of at least 1; else UsageError."""
+    return positive(name, int(value) if isinstance(value, np.integer) else value)
 
 
 def checked_durations(durations: ArrayLike) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
@@ -208,7 +209,10 @@ class Search(ABC):
     def _searcher_settings(self) -> dict[str, Any]:
         """What this kind of search adds to a run's settings, as JSON."""
         points = [dict(point) for point in self.arguments.initial_params]
-        return {"initial_params": points, **self._own_arguments()}
+        own = self._own_arguments().items()
+        return {"initial_params": points} | {
+            name: str(value) if isinstance(value, Fraction) else value for name, value in own
+        }
 
     def fit(self, data: Any, val: Any = None) -> Model:
         """Search on ``data``: a dict of arrays, a frame of pandas, polars, pyarrow, Spark, Ray Data or Dask, paths
