@@ -29,7 +29,7 @@ def ray_if_there() -> Iterator[Any]:
     import ray
 
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         object_store_memory=128 << 20,
     )  # fmt: skip
     ray.data.DataContext.get_current().enable_progress_bars = False

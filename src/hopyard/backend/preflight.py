@@ -20,6 +20,7 @@ from pathlib import Path
 
 import hopyard
 from hopyard.backend.base import Backend
+from hopyard.data.cache.node import cache_directory
 from hopyard.errors import UsageError, WorkerError, WorkerMismatchError
 from hopyard.storage.base import Store
 
@@ -41,6 +42,7 @@ class WorkerFacts:
     Attributes:
         worker: its number.
         host, pid: where it runs.
+        cache: the directory there that keeps decoded data.
         python, hopyard, numpy, torch: versions; None for a package that is not installed.
         instructions: a digest of the CPU's vendor and feature flags.
         threads: its OMP_NUM_THREADS; None if unset.
@@ -49,12 +51,18 @@ class WorkerFacts:
     worker: int
     host: str
     pid: int
+    cache: str
     python: str
     hopyard: str
     numpy: str | None
     torch: str | None
     instructions: str
     threads: str | None
+
+    @property
+    def node(self) -> str:
+        """Where its data is: workers of which this is equal read the same files."""
+        return f"{self.host}:{self.cache}"
 
 
 def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
@@ -156,6 +164,7 @@ def _facts(worker: int) -> WorkerFacts:
         worker=worker,
         host=socket.gethostname(),
         pid=os.getpid(),
+        cache=cache_directory(),
         python=platform.python_version(),
         hopyard=hopyard.__version__,
         numpy=_version("numpy"),

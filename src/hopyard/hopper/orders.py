@@ -1,8 +1,8 @@
-"""In which order the trials of a group visit the partitions."""
+"""Where partitions live, and in which order the trials of a group visit them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
@@ -34,3 +34,22 @@ def rotating_order(partitions: int, groups: int, seed: int) -> VisitOrder:
         return base[shift:] + base[:shift]
 
     return order
+
+
+def homes_of(nodes: Sequence[str], partitions: int) -> dict[int, frozenset[int]] | None:
+    """The workers that read each partition: those of one node, or of several where partitions are fewer than nodes.
+
+    Args:
+        nodes: of each worker, where it is; workers of a node read the same files.
+
+    Returns: the workers by partition; None on one node, where any worker reads any partition.
+    """
+    if len(set(nodes)) < 2:
+        return None
+    dealt: dict[int, set[str]] = {partition: set() for partition in range(partitions)}
+    for turn in range(max(partitions, len(nodes))):
+        dealt[turn % partitions].add(nodes[turn % len(nodes)])
+    return {
+        partition: frozenset(worker for worker, node in enumerate(nodes) if node in there)
+        for partition, there in dealt.items()
+    }

@@ -6,16 +6,17 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from hopyard.backend import Backend
-from hopyard.backend.preflight import preflight
+from hopyard.backend.preflight import WorkerFacts, preflight
 from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import ALIKE, Hopper
 from hopyard.hopper.journal import Journal, has_records, read_records
+from hopyard.hopper.orders import homes_of
 from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import Metric, Record, RunState
@@ -88,7 +89,7 @@ class Launch:
             check_logs(arguments)
             metric = self._check_on_one_batch()
             splits = self._inputs.prepare(self._progress.preparing, self._progress.say)
-            return self._kept(self._hop(splits, metric, facts[0].instructions))
+            return self._kept(self._hop(splits, metric, facts))
 
     def _kept(self, run: Run) -> Model:
         """The best model; the outcome is committed, if that was asked for."""
@@ -224,13 +225,13 @@ class Launch:
         partitions = self._arguments.num_partitions or min(DEFAULT_PARTITIONS, splits.train.num_row_groups)
         return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
 
-    def _hop(self, splits: Splits, metric: Metric, instructions: str) -> Run:
-        """Make the run, or continue it, and drive it to its end."""
+    def _hop(self, splits: Splits, metric: Metric, facts: Sequence[WorkerFacts]) -> Run:
+        """Make the run, or continue it, and drive it to its end. Partitions stay on the workers' nodes."""
         arguments = self._arguments
         settings = self._settings(splits.fingerprint)
         run_id = self._run_id(settings)
         folder = arguments.store.runs.at(run_id)
-        surroundings = environment(arguments.backend.threads_per_worker, instructions)
+        surroundings = environment(arguments.backend.threads_per_worker, facts[0].instructions)
         take_over = arguments.take_over or os.environ.get(TAKEN_OVER_RUN) == run_id
         journal = Journal(folder, take_over=take_over, announce=self._progress.say)
         try:
@@ -245,7 +246,8 @@ class Launch:
             if state.finished != "completed" or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 work = TrainingWork(folder, save_program(folder, self._program(splits)))
-                self._drive(folder, journal, state, decisions, pending, work)
+                homes = homes_of([fact.node for fact in facts], state.layout.train)
+                self._drive(folder, journal, state, decisions, pending, work, homes)
         finally:
             journal.close()
         return Run(folder, run_id, list(read_records(folder)))
@@ -296,6 +298,7 @@ class Launch:
         decisions: Decisions,
         pending: Sequence[Record],
         work: TrainingWork,
+        homes: Mapping[int, frozenset[int]] | None,
     ) -> None:
         arguments = self._arguments
         hopper = Hopper(
@@ -307,6 +310,7 @@ class Launch:
             work=work,
             options=arguments.options,
             observers=observers_of(arguments, self._progress, state),
+            homes=homes,
             announce=self._progress.say,
         )
         try:

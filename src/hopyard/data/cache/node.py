@@ -77,7 +77,7 @@ class NodeCache:
 
     def __init__(self, path: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
         self._given = path, limit
-        self._folder = _absolute(path)
+        self._folder = cache_directory(path)
         self.path = Path(self._folder)
         self.limit = _as_bytes(limit)
         self._prepared = False
@@ -334,7 +334,8 @@ def _use(fd: int) -> None:
         os.utime(fd, ns=(now, now))
 
 
-def _absolute(path: str | os.PathLike[str] | None) -> str:
+def cache_directory(path: str | os.PathLike[str] | None = None) -> str:
+    """The absolute path of a node cache's directory; None: that of this process's own one."""
     if path is None:
         path = os.environ.get("HOPYARD_CACHE") or _default()
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
