@@ -351,6 +351,14 @@ def test_a_lost_actor_is_reported_with_its_reason_and_replaced(cluster: Any) -> 
         assert result_of(behind) != before
 
 
+def test_an_actor_lost_between_two_searches_is_replaced_by_start(cluster: Any) -> None:
+    with RayBackend(num_workers=1) as backend:
+        before = result_of(backend.submit(0, os.getppid))
+        os.kill(before, signal.SIGKILL)
+        backend.start()
+        assert result_of(backend.submit(0, os.getppid)) != before
+
+
 class Unlucky(Actors):
     """The first actors are lost before they say anything, as on a node whose end Ray has not noticed yet."""
 

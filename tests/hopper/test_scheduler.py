@@ -51,6 +51,7 @@ class Driver:
         self.durable: dict[int, tuple[int, Position]] = {}
         self.target: dict[int, int] = {}
         self.up: set[int] = set()
+        self.anywhere: set[int] = set()
         for worker in range(workers):
             self.worker_up(worker)
 
@@ -63,7 +64,9 @@ class Driver:
             assert (start.unit.visit, start.unit.trained) == (position.visits, position.trained)
             assert start.unit.partition not in position.seen or start.unit.phase == "validate"
             homes = self.scheduler_homes
-            assert homes is None or start.worker in homes[start.unit.partition], "a partition lives elsewhere"
+            if start.unit.pack not in self.anywhere and homes is not None:
+                assert start.worker in homes[start.unit.partition], "a partition lives elsewhere"
+            self.anywhere.discard(start.unit.pack)
             self.running[start.worker] = start.unit
 
     scheduler_homes: dict[int, frozenset[int]] | None = None
@@ -80,7 +83,9 @@ class Driver:
         for pack in dict.fromkeys([*([unit.pack] if unit else []), *lost]):
             done, self.position[pack] = self.durable[pack]
             del self.done[pack][done:]
-            self.obey(self.scheduler.returned(pack, self.position[pack]))
+            anywhere = self.random.random() < 0.5
+            self.anywhere = self.anywhere | {pack} if anywhere else self.anywhere - {pack}
+            self.obey(self.scheduler.returned(pack, self.position[pack], anywhere=anywhere))
 
     def add(self, pack: int, target: int, urgency: float = 0, position: Position | None = None) -> None:
         self.target[pack] = target
@@ -108,6 +113,7 @@ class Driver:
     def put_back(self, worker: int) -> None:
         """A full disk: the unit is repeated."""
         pack = self.running.pop(worker).pack
+        self.anywhere.discard(pack)
         done, self.position[pack] = self.durable[pack]
         del self.done[pack][done:]
         self.obey(self.scheduler.returned(pack, self.position[pack]))
@@ -369,6 +375,17 @@ def test_a_worker_that_has_other_work_leaves_a_pack_to_one_that_has_none() -> No
     driver.add(1, 1, urgency=1)
     driver.obey(scheduler.resume())
     assert len(driver.running) == 2
+
+
+def test_what_a_lost_worker_did_may_be_done_where_its_partition_does_not_live() -> None:
+    scheduler = make(2, 0, {0: frozenset({0}), 1: frozenset({1})})
+    [start] = [*scheduler.worker_up(0), *scheduler.worker_up(1), *scheduler.add(0, 0, Position(), 2)]
+    scheduler.worker_down(start.worker)
+    other = 1 - start.worker
+    assert scheduler.returned(0, Position(), anywhere=True) == [Start(other, start.unit)]
+    assert scheduler.worker_up(start.worker) == []
+    [following] = scheduler.done(0)
+    assert (following.worker, following.unit.partition) == (other, other), "only that unit"
 
 
 def test_a_resident_state_keeps_its_pack_on_the_worker_that_holds_it() -> None:

@@ -146,7 +146,9 @@ class Actors(Cluster):
                 f"Ray found no space for the task {task.name!r} of worker {worker} (on {place.host}) in the folders "
                 f"that its object store spills to: {_reason(error)}. Make space there."
             ) from error
-        except ray.exceptions.RayActorError as error:
+        except ray.exceptions.RayTaskError:
+            raise  # the actor has answered
+        except ray.exceptions.RayError as error:  # it has ended, for one of many reasons
             self._forget(place)
             raise WorkerLostError(
                 f"Worker {worker} (on {place.host}) was lost while it ran the task {task.name!r}: {_reason(error)}"
@@ -199,7 +201,7 @@ class Actors(Cluster):
             try:
                 facts = ray.get(place.greeting)
                 break
-            except ray.exceptions.RayActorError as error:
+            except ray.exceptions.RayError as error:
                 self._forget(place)
                 if attempt == START_ATTEMPTS:
                     raise WorkerLostError(

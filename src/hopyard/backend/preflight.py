@@ -21,7 +21,7 @@ from pathlib import Path
 import hopyard
 from hopyard.backend.base import Backend
 from hopyard.data.cache.node import cache_directory
-from hopyard.errors import UsageError, WorkerError, WorkerMismatchError
+from hopyard.errors import StorageFullError, UsageError, WorkerError, WorkerMismatchError
 from hopyard.storage.base import Store
 
 PROBE_BYTES = 4096
@@ -95,7 +95,7 @@ def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
 def _answer(future: Future[WorkerFacts], backend: Backend, worker: int, store: Store) -> WorkerFacts:
     try:
         return future.result()
-    except WorkerError:
+    except (WorkerError, StorageFullError):
         raise
     except Exception as error:
         raise WorkerMismatchError(

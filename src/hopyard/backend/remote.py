@@ -84,13 +84,13 @@ class RemoteBackend(Backend):
             WorkerLostError: a worker ended before it answered; none is left running.
             WorkerMismatchError: a worker cannot run tasks; none is left running.
         """
-        tasks = [Task(_answer, ()) for _ in range(self.num_workers)]
         try:
-            with self._lock:
-                for number, task in enumerate(tasks):
-                    self._running().submit(number, task)
-            for task in tasks:
-                task.future.result()
+            answers = [self.submit(worker, _answer) for worker in range(self.num_workers)]
+            for worker, answer in enumerate(answers):
+                try:
+                    answer.result()
+                except WorkerLostError:  # it may have been so long ago; it is replaced for the next task
+                    self.submit(worker, _answer).result()
         except BaseException:
             self.stop()
             raise

@@ -32,6 +32,7 @@ class Pack:
     reach: int = 0  # their sites, as bits; both only with free orders
     status: Status = Status.PARKED
     sites: int = 0  # where its next unit may be, as bits
+    anywhere: bool = False  # its next unit may be on any worker
     worker: int | None = None
     holder: int | None = None
     unit: Unit | None = None  # what it does, or will do if that is settled

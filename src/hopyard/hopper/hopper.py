@@ -381,8 +381,9 @@ class Hopper:
             self._start(self._scheduler.returned(pack, self._position(pack), idle=False))
         if losses >= 2:
             self._fail(start, (evidence_of(error, start),))
-        else:
-            self._start(self._scheduler.returned(unit.pack, self._position(unit.pack), idle=False))
+        else:  # anywhere: a machine that loses every worker must not fail every trial
+            position = self._position(unit.pack)
+            self._start(self._scheduler.returned(unit.pack, position, idle=False, anywhere=True))
         self._start(self._scheduler.worker_up(start.worker))
 
     def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:

@@ -37,7 +37,11 @@ def rotating_order(partitions: int, groups: int, seed: int) -> VisitOrder:
 
 
 def homes_of(nodes: Sequence[str], partitions: int) -> dict[int, frozenset[int]] | None:
-    """The workers that read each partition: those of one node, or of several where partitions are fewer than nodes.
+    """The workers that read each partition: those of one node, and of a few where the load would else be uneven.
+
+    Partitions and workers are laid side by side, the workers node by node; a partition lives on the nodes of the
+    workers that it lies beside. So all workers have equally much to do, and nodes share at most one partition with
+    the next one.
 
     Args:
         nodes: of each worker, where it is; workers of a node read the same files.
@@ -46,10 +50,9 @@ def homes_of(nodes: Sequence[str], partitions: int) -> dict[int, frozenset[int]]
     """
     if len(set(nodes)) < 2:
         return None
-    dealt: dict[int, set[str]] = {partition: set() for partition in range(partitions)}
-    for turn in range(max(partitions, len(nodes))):
-        dealt[turn % partitions].add(nodes[turn % len(nodes)])
-    return {
-        partition: frozenset(worker for worker, node in enumerate(nodes) if node in there)
-        for partition, there in dealt.items()
-    }
+    workers, beside = len(nodes), sorted(nodes)
+    homes = {}
+    for partition in range(partitions):
+        first, end = partition * workers // partitions, -(-(partition + 1) * workers // partitions)
+        homes[partition] = frozenset(w for w, node in enumerate(nodes) if node in beside[first:end])
+    return homes

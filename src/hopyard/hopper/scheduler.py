@@ -192,10 +192,14 @@ class Scheduler:
         self._queue(entry)
         return self._employ(worker, entry)
 
-    def returned(self, pack: int, position: Position, idle: bool = True) -> list[Start]:
+    def returned(
+        self, pack: int, position: Position, idle: bool = True, anywhere: bool = False
+    ) -> list[Start]:
         """The pack goes on from ``position`` (its last durable state), wherever it can. ``idle``:
-        the worker that ran it, if any, can take another unit."""
+        the worker that ran it, if any, can take another unit. ``anywhere``: any worker may do its next unit,
+        wherever the partition lives."""
         entry = self._packs[pack]
+        entry.anywhere = anywhere
         worker = entry.worker
         self._ready.discard(entry.bit)
         entry.worker = entry.unit = None
@@ -319,11 +323,12 @@ class Scheduler:
 
     def _look_ahead(self, entry: Pack) -> int:
         """Where the next unit may be, as bits."""
+        everywhere = (1 << len(self._sites)) - 1
         if self._free and not self._is_validation_next(entry):
             entry.unit = None
-            return entry.reach
+            return everywhere if entry.anywhere else entry.reach
         entry.unit = self._unit(entry, None)
-        return 1 << self._site_of[entry.unit.partition]
+        return everywhere if entry.anywhere else 1 << self._site_of[entry.unit.partition]
 
     # Sets of packs --------------------------------------------------------------------------
 
@@ -444,7 +449,7 @@ class Scheduler:
     def _start(self, worker: int, entry: Pack) -> Start:
         self._set_busy(worker)
         self._ready.discard(entry.bit)
-        entry.status, entry.worker = Status.RUNNING, worker
+        entry.status, entry.worker, entry.anywhere = Status.RUNNING, worker, False
         entry.unit = entry.unit or self._unit(entry, worker)
         self._busy[worker] = entry.number
         self._taken[worker] = entry.bit

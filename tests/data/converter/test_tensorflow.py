@@ -52,6 +52,21 @@ def test_batches_are_namedtuples_of_exact_types(converter: SparkDatasetConverter
         assert [len(batch.id) for batch in dataset] == [20]  # 32 at once by default
 
 
+def test_fields_are_those_that_a_transform_returns(converter: SparkDatasetConverter) -> None:
+    def turned(batch: dict[str, Any], rng: Any) -> dict[str, Any]:
+        return {"x": 2 * batch["x"], "id": batch["id"]}
+
+    def renamed(batch: dict[str, Any], rng: Any) -> dict[str, Any]:
+        return {"twice": 2 * batch["x"], "id": batch["id"], "one": np.ones(len(batch["id"]))}
+
+    for transform, names in ((turned, {"id", "x"}), (renamed, {"id", "one", "twice"})):
+        with converter.make_tf_dataset(columns=["id", "x"], transform=transform) as dataset:
+            batch = next(iter(dataset))
+        assert set(batch._fields) == names
+        doubled = batch.x if transform is turned else batch.twice
+        assert np.allclose(doubled, 2 * batch.id.numpy() / 19)
+
+
 def test_num_epochs_are_those_of_one_iteration(converter: SparkDatasetConverter) -> None:
     with converter.make_tf_dataset(batch_size=16, num_epochs=2, prefetch=0) as dataset:
         assert dataset.cardinality().numpy() == 4

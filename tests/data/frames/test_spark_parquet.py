@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import prepare
-from hopyard.data.frames import spark_frame
+from hopyard.data.frames import spark_frame, writing
 from hopyard.data.frames.spark_frame import SparkFrame
 from hopyard.data.frames.spark_parquet import parquet_scan
 from hopyard.errors import DataError
@@ -119,3 +119,9 @@ def test_a_column_that_some_files_lack_is_null_there(spark, folder, tmp_path):
     assert scan_of(frame) is None
     with pytest.raises(DataError, match="There are null values: column 'x' has 2"):
         prepare(frame, LocalStore(tmp_path / "store"))
+
+
+def test_a_file_that_gets_no_rows_is_none(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "FILE_BYTES", 16)
+    dataset = prepare(spark.range(20), LocalStore(tmp_path), validation=None).train
+    assert sorted(dataset[:]["id"].tolist()) == list(range(20))

@@ -34,14 +34,15 @@ def tf_batches(loader: Loader, num_epochs: int | None, prefetch: int | None) -> 
         UsageError: names of columns cannot be told apart as names of fields.
         UnsupportedTypeError: TensorFlow has no type for a column.
     """
-    batch_of = collections.namedtuple("Batch", field_names(loader.columns))  # type: ignore[misc]
     one = tf_dataset(loader)
+    columns = list(one.element_spec)  # what a transform returns may be others than those read
+    batch_of = collections.namedtuple("Batch", field_names(columns))  # type: ignore[misc]
     if num_epochs is not None:
         batches = one.repeat(num_epochs)
     else:
         signature = tf.TensorSpec((), tf.int64)
         batches = tf.data.Dataset.from_generator(_epochs, output_signature=signature).flat_map(lambda _: one)
-    batches = batches.map(lambda batch: batch_of(*batch.values()))
+    batches = batches.map(lambda batch: batch_of(*(batch[name] for name in columns)))
     return batches if prefetch == 0 else batches.prefetch(tf.data.AUTOTUNE if prefetch is None else prefetch)
 
 

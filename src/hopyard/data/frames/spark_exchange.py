@@ -112,7 +112,9 @@ class _SpilledWriter:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbers in batches:
             for number in numbers[0].to_pylist():
-                yield _result(write_spilled(self.writing, self.folder, self.names, number))
+                written = write_spilled(self.writing, self.folder, self.names, number)
+                if written is not None:
+                    yield _result(written)
 
 
 def _result(found: Spilled | Written) -> pa.RecordBatch:

@@ -39,6 +39,7 @@ _SET_OTHERWISE = (  # settings by which Spark reads other values, or other files
 )
 _ENCRYPTION = "parquet.crypto.factory.class"
 _BATCH_BYTES = 16 << 20
+_BATCH_ROWS = 10_000  # at most, as Spark's own: a file's sizes are encoded, and may be far more when decoded
 _THREADS = 8
 
 
@@ -212,7 +213,7 @@ def _parts(
     parts: list[list[_Groups]] = [[] for _ in range(count)]
     before = 0
     for path, number, size, rows in found:
-        batch_rows = max(1, _BATCH_BYTES * rows // size)
+        batch_rows = min(max(1, _BATCH_BYTES * rows // size), _BATCH_ROWS)
         parts[(2 * before + size) * count // (2 * total)].append(_Groups(path, (number,), batch_rows))
         before += size
     return tuple(tuple(part) for part in parts if part)

@@ -54,14 +54,14 @@ def spill(packing: Packing, folder: Path, batches: Iterator[pa.RecordBatch | pa.
     return Spilled(name, survey)
 
 
-def write_spilled(writing: Writing, folder: Path, names: Sequence[str], number: int) -> Written:
-    """Write file ``number`` of a dataset, of its rows in all spilled files."""
+def write_spilled(writing: Writing, folder: Path, names: Sequence[str], number: int) -> Written | None:
+    """Write file ``number`` of a dataset, of its rows in all spilled files; None if it has none."""
     held: list[pa.RecordBatch] = []
     for name in names:
         with pa.memory_map(str(folder / name)) as source, pa.ipc.open_file(source) as file:
             for each in range(file.num_record_batches):
                 held.extend(_rows_of(writing, number, file.get_batch(each)))
-    return writing.write(number, pa.Table.from_batches(held, writing.layout.arrow))
+    return writing.write(number, pa.Table.from_batches(held)) if held else None
 
 
 def _rows_of(writing: Writing, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
