@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from hopyard.backend import RayBackend
+from hopyard.backend.testing import PATIENCE
+from hopyard.data.frames.ray_frame import warn_if_full
 from hopyard.storage import LocalStore
 
 # Workers cannot import this file.
@@ -48,9 +52,23 @@ def test_a_ray_dataset_is_searched_on_and_predicted(
     rows = make_rows()
     table = pa.table({"features": rows["features"].tolist(), "label": rows["label"]})
     dataset = ray_if_there.data.from_arrow([table[:50], table[50:]])
-    model = search(LocalStore(tmp_path), num_models=1).fit(dataset)
+    # Its two workers hold all CPUs that there are, except while Ray Data reads and writes.
+    model = search(LocalStore(tmp_path), RayBackend(), num_models=1).fit(dataset)
     found = model.set_output_columns(["scores"]).transform(dataset)
     assert found.columns() == ["features", "label", "scores"]
     batch = found.take_batch(len(rows["label"]), batch_format="numpy")
     assert np.array_equal(batch["label"], rows["label"])
     assert np.array_equal(np.stack(batch["scores"]), model.predict(rows["features"]))
+
+
+def test_reading_that_waits_for_a_cpu_says_so(
+    ray_if_there: Any, needs: Callable[[object, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    needs(ray_if_there, "Ray (the package ray[default])")
+    with RayBackend():
+        deadline = time.monotonic() + PATIENCE
+        while not caplog.records:  # Ray tells a moment later what is free
+            warn_if_full()
+            assert time.monotonic() < deadline
+    assert "No CPU of the Ray cluster is free, so reading the dataset waits" in caplog.text
+    assert "let the search start it (no `with`), or give it fewer num_workers" in caplog.text

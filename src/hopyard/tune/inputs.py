@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hopyard.data import Dataset, Ragged, Source, as_source, prepare
 from hopyard.data.base import Partitioned
 from hopyard.data.converter.converter import SparkDatasetConverter
+from hopyard.data.frames.base import FrameSource
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
@@ -53,6 +54,11 @@ class Inputs(ABC):
     def has_validation(self) -> bool:
         """Whether there is, or will be, a validation set."""
 
+    @property
+    def engine(self) -> str | None:
+        """Whose tasks read the data, and write it; None: nobody's."""
+        return None
+
     @abstractmethod
     def fingerprint(self) -> str | None:
         """Identifies the data without preparing it; None if only preparation can (one-shot iterators)."""
@@ -81,6 +87,10 @@ class Raw(Inputs):
     @property
     def has_validation(self) -> bool:
         return self.val is not None or self.arguments.validation is not None
+
+    @property
+    def engine(self) -> str | None:
+        return self.source.frame.engine if isinstance(self.source, FrameSource) else None
 
     def fingerprint(self) -> str | None:
         return dataset_fingerprint(self.source, **self._how(), store=self.arguments.store)

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from hopyard.backend import Backend
@@ -31,7 +31,7 @@ from hopyard.tune.asking import extension_waits
 from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
-from hopyard.tune.inputs import Inputs, Splits, origin
+from hopyard.tune.inputs import Arrays, Inputs, Splits, origin
 from hopyard.tune.listing import RUN_FORMAT, check_header
 from hopyard.tune.model import Model
 from hopyard.tune.observers import check_logs, observers_of
@@ -84,11 +84,20 @@ class Launch:
             finished = self._finished(fingerprint)
             if finished is not None:
                 return self._kept(finished)
-        with _running(arguments.backend), self._progress:
+        with self._progress, ExitStack() as running:
+            # Ray Data's tasks need CPUs that the backend's actors hold for as long as they live.
+            in_turns = arguments.backend.name == "ray" and self._inputs.engine == "Ray Data"
+            head = self._inputs.head(CHECKED_ROWS) if in_turns else None
+            running.enter_context(_running(arguments.backend))
             facts = preflight(arguments.backend, arguments.store)
             check_logs(arguments)
-            metric = self._check_on_one_batch()
+            metric = self._check_on_one_batch(head)
+            if in_turns:
+                running.close()
             splits = self._inputs.prepare(self._progress.preparing, self._progress.say)
+            if in_turns:
+                running.enter_context(_running(arguments.backend))
+                facts = preflight(arguments.backend, arguments.store)
             return self._kept(self._hop(splits, metric, facts))
 
     def _kept(self, run: Run) -> Model:
@@ -183,15 +192,15 @@ class Launch:
 
     # Check ----------------------------------------------------------------------------------
 
-    def _check_on_one_batch(self) -> Metric:
-        """Whether a trial can be trained at all.
+    def _check_on_one_batch(self, head: Arrays | None = None) -> Metric:
+        """Whether a trial can be trained at all, on these rows or else on the first ones.
 
         Returns: the evaluation metric under the name that the estimator gives it.
         """
         arguments, program = self._arguments, self._program(None)
         self._progress.checking(arguments.backend)
         check_travels(program, self._estimator.undigestible)
-        head = self._inputs.head(CHECKED_ROWS)
+        head = self._inputs.head(CHECKED_ROWS) if head is None else head
         measured = check_first_trials(arguments.backend, program, self._first_trials(), head)
         if measured is None:
             return self._metric

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from hopyard.data.frames.packing import FIXED, Packing
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Writing, Written
 
+logger = logging.getLogger(__name__)
+
 _ROWS_FOR_TYPES = 64
 
 
@@ -47,6 +50,7 @@ class RayFrame(Frame):
         return plain_tensors(self._first(rows)).select(list(names))
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch | pa.Table]:
+        warn_if_full()
         for batch in self.data.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield plain_tensors(batch).select(list(names))
 
@@ -68,6 +72,7 @@ class RayFrame(Frame):
         return _RayExchange(packed)
 
     def _first(self, rows: int) -> pa.Table:
+        warn_if_full()
         batches = self.data.limit(rows).iter_batches(batch_size=None, batch_format="pyarrow")
         tables = list(batches)
         return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
@@ -80,6 +85,7 @@ class _RayExchange(Exchange):
         self._packed = packed
 
     def survey(self, report: Report) -> list[list[Survey]]:
+        warn_if_full()
         self._packed = [data.materialize() for data in self._packed]
         found = []
         for data in self._packed:
@@ -98,6 +104,18 @@ class _RayExchange(Exchange):
 
     def close(self) -> None:
         self._packed = []
+
+
+def warn_if_full() -> None:
+    """Say why Ray Data, which reads by tasks, does nothing: Ray itself says nothing of it."""
+    import ray
+
+    available: Any = ray.available_resources  # which has no type
+    if ray.is_initialized() and available().get("CPU", 0) < 1:
+        logger.warning(
+            "No CPU of the Ray cluster is free, so reading the dataset waits until one is. A RayBackend that runs "
+            "holds one for each worker: let the search start it (no `with`), or give it fewer num_workers."
+        )
 
 
 def _pack(block: pa.Table, packing: Packing, types: Mapping[str, pa.DataType]) -> pa.Table:
