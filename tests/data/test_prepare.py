@@ -176,6 +176,14 @@ def test_an_explicit_path_holds_one_dataset(tmp_path, data):
         prepare(data(160), store)
 
 
+def test_a_store_may_have_places_for_data_and_nothing_else(tmp_path, data):
+    store = LocalStore(train_path=str(tmp_path / "train"), val_path=str(tmp_path / "val"))
+    found = prepare(data(), store)
+    assert {each.name for each in tmp_path.iterdir()} == {"train", "val"}
+    assert prepare(data(), store).fingerprint == found.fingerprint
+    assert prepare(data(), store).reused
+
+
 def test_a_manifest_of_a_newer_format_is_refused(store, data):
     fingerprint = prepare(data(), store).fingerprint
     name = f"train_data/{fingerprint}/manifest.json"

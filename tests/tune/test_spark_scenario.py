@@ -121,7 +121,7 @@ def test_prepared_data_gives_the_same_bits_on_every_backend(
 ) -> None:
     train_df, _ = make_frames(spark)
     paths = {"train_path": str(tmp_path / "training_dataset"), "val_path": str(tmp_path / "val_dataset")}
-    store = LocalStore(prefix_path=str(tmp_path / "prepared"), **paths)
+    store = LocalStore(**paths)
     backend.prepare_data(store, train_df, validation=0.25, feature_column="features", label_column="label")
     found = []
     for number, each in enumerate((InlineBackend(), LocalBackend(num_workers=2, device="cpu"), backend)):

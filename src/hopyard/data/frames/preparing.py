@@ -105,7 +105,7 @@ class FramePreparation:
             )
             for source, layout, part in zip(self._sources, layouts, self._parts(), strict=True)
         ]
-        with closing(frame.exchange(packings, self._store.staging())) as exchange:
+        with closing(frame.exchange(packings, self._store.train_data.staging())) as exchange:
             surveys = [_merged(found, layouts[0]) for found in exchange.survey(self._report("reading", None))]
             for survey in surveys:
                 survey.checked(split)

@@ -94,7 +94,7 @@ def prepare(
         fingerprint = request.fingerprint()
         if fingerprint is not None and (found := find_prepared(store, fingerprint, request.settings())):
             return found
-        spool = store.staging()
+        spool = store.train_data.staging()  # where there may be nothing but the data's own folders
         collected = request.source.collect(spool)
         collected_val = None if request.val is None else request.val.collect(spool)
         fingerprint = request.fingerprint()
