@@ -129,6 +129,7 @@ def test_workers_take_custom_resources_and_see_the_gpus_that_are_theirs(cluster:
     assert RayBackend(resources={"disk": 1}).num_workers == 2  # a GPU each
     with RayBackend(resources={"disk": 1}, gpus_per_worker=0.5) as backend:
         assert repr(backend) == "RayBackend(num_workers=3, each with 1 CPU, 1 disk, 0.5 GPU)"
+        assert (backend.resources, backend.gpus_per_worker) == ({"disk": 1}, 0.5)  # with which it is saved
         seen = [result_of(backend.submit(worker, look))["CUDA_VISIBLE_DEVICES"] for worker in range(3)]
         assert sorted(seen) == ["0", "0", "1"]
     with RayBackend(num_workers=1, resources={"disk": 1}, gpus_per_worker=2) as backend:

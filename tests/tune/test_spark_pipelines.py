@@ -112,12 +112,13 @@ def test_stages_are_copied_with_their_pipelines(spark: Any, tmp_path: Path) -> N
 
 
 def test_a_search_comes_back_with_its_backend_but_not_with_another_model(spark: Any, tmp_path: Path) -> None:
-    backend = LocalBackend(num_workers=1, device="cpu", threads_per_worker=2)
+    backend = LocalBackend(num_workers=1, device="cpu", gpus_per_worker=3, threads_per_worker=2)
     search: Any = searcher(tmp_path / "store", backend, patience=3)
     search.save(str(tmp_path / "search"))
     loaded = hopyard.spark.SearchStage.load(str(tmp_path / "search"))
     found = loaded.arguments.backend
     assert (type(found), found.num_workers, found.threads_per_worker) == (LocalBackend, 1, 2)
+    assert found.gpus_per_worker == 3
     assert loaded.arguments.patience == 3
     rows = {
         "features": np.eye(2, dtype=np.float32).repeat(24, axis=0),

@@ -90,6 +90,7 @@ def test_outputs_come_beside_columns_that_stay_as_they_are(
         "map(coalesce(word, ''), 1.5d) as counts",
         "struct(number, word) as both",
         "timestamp'2024-02-29' as t",
+        "number as `a.b`",
     )
     found = model.set_output_columns(["score"]).transform(frame)
     assert found.schema.fields[:-1] == frame.schema.fields

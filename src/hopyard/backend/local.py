@@ -49,6 +49,7 @@ class LocalBackend(Backend):
         check_timeout(unit_timeout)
         self.threads_per_worker = check_threads(threads_per_worker)
         self.unit_timeout = unit_timeout
+        self.gpus_per_worker = gpus_per_worker
         self.device, self._envs = _plan(num_workers, device, gpus_per_worker, threads_per_worker)
         self._outlet = Outlet()
         self._lock = threading.Lock()

@@ -63,6 +63,7 @@ class RayBackend(RemoteBackend):
         nodes = living_nodes()
         if gpus_per_worker is None:
             gpus_per_worker = int(any(node.has.get("GPU", 0) for node in nodes))
+        self.resources, self.gpus_per_worker = dict(resources or {}), gpus_per_worker
         self.asked = asked | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
         self._num_workers = fitting(nodes, self.asked, num_workers)
 

@@ -35,15 +35,18 @@ def transform(frame: Any, packed: Packed, columns: Sequence[str], fields: Sequen
     added = [StructField(field.name, from_arrow_type(field.type)) for field in fields]
     vectors = [field.name for field in frame.schema.fields if field.dataType.simpleString() == "vector"]
     predictor = Predictor(packed.digest, _sent(frame.sparkSession, packed), columns, fields, _device, vectors)
-    return frame.mapInArrow(_on_batches(predictor), StructType([*frame.schema.fields, *added]))
+    # PySpark refuses ``mapInArrow`` where a name has a dot.
+    plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    return plain.mapInArrow(_on_batches(predictor, frame.columns), StructType([*frame.schema.fields, *added]))
 
 
 def _on_batches(
-    predictor: Predictor,
+    predictor: Predictor, names: Sequence[str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def add_outputs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from predictor(pa.Table.from_batches([batch])).combine_chunks().to_batches()
+            rows = pa.Table.from_batches([batch]).rename_columns(names)
+            yield from predictor(rows).combine_chunks().to_batches()
 
     return add_outputs
 
