@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,8 @@ from hopyard.data.converter.kept import (
     finish,
     new_attempt,
     usable_marker,
-    wait_for_files,
 )
-from hopyard.errors import CorruptError, FormatError, StorageError, UsageError
+from hopyard.errors import CorruptError, FormatError, UsageError
 from hopyard.storage import LocalStore
 from hopyard.storage.temporary import machine
 
@@ -75,22 +73,6 @@ def test_an_abandoned_attempt_leaves_nothing(store: LocalStore) -> None:
     written(store, attempt := new_attempt())
     abandon(store, attempt)
     assert names(store) == []
-
-
-def test_a_file_that_is_not_there_is_named(store: LocalStore) -> None:
-    marker = written(store, "part-1")
-    missing = KeptFile("part-2-a.parquet", 3, 1)
-    short = KeptFile("part-1-a.parquet", 4, 1)
-    text = r"have written 4 files into .*converter-1, but 2 of them are not there.*: part-1-a.*, part-2-a.*must be one"
-    with pytest.raises(StorageError, match=text):
-        wait_for_files(store, [*marker.files, missing, short][::-1], seconds=0)
-
-
-def test_a_file_that_comes_later_is_waited_for(store: LocalStore) -> None:
-    later = threading.Timer(0.2, lambda: store.put("part-3", b"row"))
-    later.start()
-    wait_for_files(store, [KeptFile("part-3", 3, 1)])
-    later.join()
 
 
 def test_a_directory_is_deleted_with_its_files(store: LocalStore, tmp_path: Path) -> None:

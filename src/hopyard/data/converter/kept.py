@@ -12,9 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import threading
-import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +21,11 @@ from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.storage.temporary import is_alive, machine
+from hopyard.storage.visible import wait_for_objects
 
 MARKER = "_hopyard_converter.json"
 FORMAT_KIND = "converter"
 _PREFIX = "part-"
-_WAIT_SECONDS = 30.0
-_LOOK_SECONDS = 0.1
 _log = logging.getLogger("hopyard")
 
 
@@ -107,7 +103,7 @@ def finish(store: Store, attempt: str, marker: Marker) -> Marker:
     Raises:
         StorageError: files that executors have written are not to be seen here.
     """
-    wait_for_files(store, marker.files)
+    wait_for_objects(store, {file.name: file.size for file in marker.files}, "Executors")
     won = store.put_new(MARKER, marker.to_bytes())
     winner = marker if won else Marker.read(store)
     if winner is None:
@@ -122,23 +118,6 @@ def abandon(store: Store, attempt: str) -> None:
     """Remove what an attempt has written, after it failed."""
     with contextlib.suppress(StorageError):
         _remove_leftovers(store, set(), attempt)
-
-
-def wait_for_files(store: Store, files: Sequence[KeptFile], seconds: float = _WAIT_SECONDS) -> None:
-    """Return once all files are to be seen here: network file systems may take a moment.
-
-    Raises:
-        StorageError: some are not after so long; names them.
-    """
-    end = time.monotonic() + seconds
-    while missing := [file.name for file in files if store.size(file.name) != file.size]:
-        if time.monotonic() > end:
-            raise StorageError(
-                f"Executors have written {len(files)} files into {store.url}, but {len(missing)} of them are not there "
-                f"for this machine: {', '.join(missing[:3])}. The parent directory must be one that all machines "
-                "share, as file:///dbfs/..., /Volumes/..., a network mount or a bucket."
-            )
-        threading.Event().wait(_LOOK_SECONDS)
 
 
 def _remove_leftovers(store: Store, listed: set[str], attempt: str) -> None:

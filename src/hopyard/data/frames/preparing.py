@@ -30,6 +30,7 @@ from hopyard.data.preparing.write import Repeat
 from hopyard.data.schema import Column
 from hopyard.errors import DataError, UsageError
 from hopyard.storage.base import Store
+from hopyard.storage.visible import wait_for_objects
 
 _log = logging.getLogger("hopyard")
 _SHARE_OFF = 0.02
@@ -192,6 +193,9 @@ class FramePreparation:
             total.result(),
             {**_arguments(self._request), "source": self._engine},
             datetime.now(UTC).isoformat(),
+        )
+        wait_for_objects(
+            store, {entry.name: entry.size for entry in manifest.files}, f"Workers of {self._engine}"
         )
         return Dataset(store, self._repeat(lambda: publish(store, manifest)))
 
