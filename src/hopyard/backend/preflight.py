@@ -16,6 +16,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import hopyard
@@ -92,6 +93,20 @@ def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
     return facts
 
 
+def check_alike(first: WorkerFacts) -> None:
+    """Whether this process is like the run's first worker, also if it came later, or elsewhere than asked.
+
+    Raises:
+        WorkerMismatchError: it differs; says in what.
+    """
+    _compare([first, _own_facts()])
+
+
+@cache
+def _own_facts() -> WorkerFacts:
+    return _facts(-1)
+
+
 def _answer(future: Future[WorkerFacts], backend: Backend, worker: int, store: Store) -> WorkerFacts:
     try:
         return future.result()
@@ -143,8 +158,9 @@ def _compare(facts: Sequence[WorkerFacts]) -> None:
             if getattr(other, field) != getattr(first, field)
         ]
         if differing:
+            who = f"Worker {other.worker}" if other.worker >= 0 else f"A worker's process, {other.pid},"
             raise WorkerMismatchError(
-                f"Worker {other.worker} on {other.host} differs from worker 0 on {first.host}: "
+                f"{who} on {other.host} differs from worker 0 on {first.host}: "
                 f"{', '.join(differing)}. Results would depend on which worker does what; install the "
                 "same versions everywhere, and use machines (or a pool) with the same kind of CPU."
             )

@@ -254,7 +254,7 @@ class Launch:
             state, decisions, pending = self._replayed(header, known, settings, surroundings)
             if state.finished != "completed" or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
-                work = TrainingWork(folder, save_program(folder, self._program(splits)))
+                work = TrainingWork(folder, save_program(folder, self._program(splits)), facts[0])
                 homes = homes_of([fact.node for fact in facts], state.layout.train)
                 self._drive(folder, journal, state, decisions, pending, work, homes)
         finally:

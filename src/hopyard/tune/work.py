@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hopyard.backend.output import set_tag
+from hopyard.backend.preflight import WorkerFacts, check_alike
 from hopyard.hopper.scheduler import Unit
 from hopyard.hopper.state import TrialState
 from hopyard.storage import Store
@@ -17,14 +18,15 @@ class TrainingWork:
     Args:
         folder: the run's folder.
         program: name of the run's program in it.
+        like: facts of the worker that all others must be like.
     """
 
-    def __init__(self, folder: Store, program: str) -> None:
-        self._folder, self._program = folder, program
+    def __init__(self, folder: Store, program: str, like: WorkerFacts) -> None:
+        self._folder, self._program, self._like = folder, program, like
 
     def __call__(
         self, unit: Unit, trials: Sequence[TrialState], save: bool
-    ) -> tuple[Callable[[UnitRequest], UnitResult], tuple[UnitRequest]]:
+    ) -> tuple[Callable[[UnitRequest, WorkerFacts], UnitResult], tuple[UnitRequest, WorkerFacts]]:
         request = UnitRequest(
             store=self._folder,
             program=self._program,
@@ -41,7 +43,7 @@ class TrainingWork:
             carried=tuple(trial.progress.carried for trial in trials),
             log_tail="hopyard.backend.output:last_lines",
         )
-        return run_tagged, (request,)
+        return run_tagged, (request, self._like)
 
 
 def _home(trial: TrialState) -> int:
@@ -49,7 +51,12 @@ def _home(trial: TrialState) -> int:
     return trial.number if trial.progress.home is None else trial.progress.home
 
 
-def run_tagged(request: UnitRequest) -> UnitResult:
-    """``run_unit``, with what it prints marked by its trial."""
+def run_tagged(request: UnitRequest, like: WorkerFacts) -> UnitResult:
+    """``run_unit``, with what it prints marked by its trial, by a process that is like the others.
+
+    Raises:
+        WorkerMismatchError: it is not: its results would be others.
+    """
+    check_alike(like)
     set_tag("trial " + ", ".join(map(str, request.trials)))
     return run_unit(request)
