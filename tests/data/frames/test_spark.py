@@ -12,7 +12,7 @@ from hopyard.backend import InlineBackend
 from hopyard.data import as_source, prepare
 from hopyard.data.frames.spark_frame import SparkFrame
 from hopyard.data.frames.spark_plan import plan_digest
-from hopyard.errors import DataError
+from hopyard.errors import DataError, StorageFullError
 from hopyard.storage import LocalStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
@@ -297,3 +297,39 @@ def test_vectors_of_several_lengths_cannot_stay_sparse(spark, tmp_path):
         "all of them one length, or leave compress_sparse=True out."
     )
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+class FullStore(LocalStore):
+    """A store that is full until there is a file ``space`` in it; without ``spills``, rows go through Spark."""
+
+    spills = True
+
+    def put_file(self, name, path):
+        if not self.exists("space"):
+            raise StorageFullError(f"No space for {name}.")
+        super().put_file(name, path)
+
+    def staging(self):
+        # Workers write files from a folder of theirs; only the driver's choice of the way counts.
+        return super().staging() if self.spills else None
+
+
+@pytest.mark.parametrize("spills", [True, False])
+def test_a_full_store_pauses_the_preparation(spark, tmp_path, spills):
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors cannot import this file
+    store = FullStore(tmp_path)
+    store.spills = spills
+    announced, waits = [], []
+
+    def make_space(seconds):
+        waits.append(seconds)
+        store.put("space", b"")
+        return False
+
+    frame = spark.range(0, 40, 1, 2)
+    prepared = prepare(frame, store, None, wait=make_space, announce=announced.append)
+    assert sorted(prepared.train[:]["id"].tolist()) == list(range(40))
+    assert len(waits) == 1
+    assert announced[0].startswith("paused: No space for ")

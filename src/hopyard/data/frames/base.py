@@ -4,7 +4,7 @@ Rules that every engine keeps:
 
 * **Workers** read, pack and write; the driver gets surveys and entries of files.
 * **One pass.** The frame's rows are computed once and kept packed, on the workers, until the exchange is
-  closed; a worker that is lost takes its rows with it, and they are computed again.
+  closed, on the workers or in a folder of the store; of rows kept by a worker that is lost, they are computed again.
 * **Grouping.** ``Exchange.write`` gives all rows of a file, and no others, to one call of ``Writing.write``.
 * **Errors** of the data come in surveys, those of workers as the engine raises them.
 """
@@ -36,7 +36,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def survey(self, report: Report) -> list[list[Survey]]:
-        """Read and pack all rows; what was found by each frame's tasks."""
+        """Read and pack all rows; what was found by each frame's tasks. May be called again after it failed."""
 
     @abstractmethod
     def write(self, writing: Writing, report: Report) -> list[Written]:

@@ -15,13 +15,12 @@ from hopyard.data.frames.gathering import (
     loaded,
     numbered,
     pack_block,
-    results_of,
     surveys_of,
     write_block,
 )
 from hopyard.data.frames.packing import FIXED, Packing
 from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.frames.writing import Writing, Written, heard
 from hopyard.data.sources.columns import check_names, empty_data
 from hopyard.errors import UnsupportedTypeError
 
@@ -89,7 +88,7 @@ class _DaskExchange(Exchange):
         meta = _pandas(pa.schema([(RESULT, pa.binary())]).empty_table())
         done = grouped.map_partitions(_on_tables(write_block), writing, meta=meta).compute()
         report(1.0)
-        return results_of(done[RESULT])
+        return heard(done[RESULT])
 
     def close(self) -> None:
         self._packed = []

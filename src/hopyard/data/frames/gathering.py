@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopyard.data.frames.packing import FIXED, ORDER, PART, SURVEY, Packing
 from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.frames.writing import Writing, told
 from hopyard.data.sources.convert_arrow import is_list
 from hopyard.errors import DataError
 
@@ -68,11 +68,7 @@ def numbered(block: pa.Table, writing: Writing) -> pa.Table:
 def write_block(block: pa.Table, writing: Writing) -> pa.Table:
     """Write the files whose rows, all of them, are in this block."""
     results = [
-        pickle.dumps(writing.write(number, block.filter(pc.equal(block[FILE], number))))
+        told(partial(writing.write, number, block.filter(pc.equal(block[FILE], number))))
         for number in sorted(pc.unique(block[FILE]).to_pylist())
     ]
     return pa.table({RESULT: pa.array(results, pa.binary())})
-
-
-def results_of(values: Iterable[Any]) -> list[Written]:
-    return [pickle.loads(value) for value in values]

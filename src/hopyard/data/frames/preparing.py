@@ -107,7 +107,9 @@ class FramePreparation:
             for source, layout, part in zip(self._sources, layouts, self._parts(), strict=True)
         ]
         with closing(frame.exchange(packings, self._store.train_data.staging())) as exchange:
-            surveys = [_merged(found, layouts[0]) for found in exchange.survey(self._report("reading", None))]
+            report = self._report("reading", None)
+            surveyed: list[list[Survey]] = self._repeat(lambda: exchange.survey(report))
+            surveys = [_merged(found, layouts[0]) for found in surveyed]
             for survey in surveys:
                 survey.checked(split)
             fingerprint = self._fingerprint(surveys, layouts[0])

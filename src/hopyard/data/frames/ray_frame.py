@@ -18,13 +18,12 @@ from hopyard.data.frames.gathering import (
     loaded,
     numbered,
     pack_block,
-    results_of,
     surveys_of,
     write_block,
 )
 from hopyard.data.frames.packing import FIXED, Packing
 from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.frames.writing import Writing, Written, heard
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class _RayExchange(Exchange):
         rows = self._packed[0].union(*self._packed[1:]) if len(self._packed) > 1 else self._packed[0]
         how = {"batch_format": "pyarrow", "fn_kwargs": {"writing": writing}}
         files = rows.map_batches(numbered, batch_size=None, **how).groupby(FILE, num_partitions=writing.count)
-        done = results_of(row[RESULT] for row in files.map_groups(write_block, **how).take_all())
+        done = heard(row[RESULT] for row in files.map_groups(write_block, **how).take_all())
         report(1.0)
         return done
 

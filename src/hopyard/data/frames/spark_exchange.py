@@ -6,6 +6,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from hopyard.data.frames.spark_parquet import ParquetScan
 from hopyard.data.frames.spark_progress import run_watched
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
 from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import HALF, Writing, Written
+from hopyard.data.frames.writing import HALF, Writing, Written, heard, told
+from hopyard.errors import StorageFullError
 from hopyard.storage.temporary import temporary_name
 
 _FILE, _RESULT = "hopyard_file", "hopyard_result"
@@ -66,7 +68,7 @@ class _Spiller(_Packer):
     folder: Path
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _result(spill(self.packing, self.folder, self.batches(batches)))
+        yield _result(pickle.dumps(spill(self.packing, self.folder, self.batches(batches))))
 
 
 class SpilledExchange(Exchange):
@@ -83,11 +85,16 @@ class SpilledExchange(Exchange):
         self._names: list[str] = []
 
     def survey(self, report: Report) -> list[list[Survey]]:
-        found = []
+        for left in self._folder.iterdir():  # by an attempt that found no space
+            left.unlink()
+        self._names, found = [], []
         for each in self._rows:
             done = each.frame.mapInArrow(each.spill(self._folder), f"{_RESULT} binary")
             results = run_watched(done.sparkSession, "reading rows", report, done.collect)
             spilled: list[Spilled] = [pickle.loads(row[_RESULT]) for row in results]
+            for task in spilled:
+                if isinstance(task.survey.error, StorageFullError):
+                    raise task.survey.error
             self._names += [task.name for task in spilled]
             found.append([task.survey for task in spilled])
         return found
@@ -97,7 +104,7 @@ class SpilledExchange(Exchange):
         files = session.range(0, writing.count, 1, writing.count)  # a task for each
         results = files.mapInArrow(_SpilledWriter(writing, self._folder, self._names), f"{_RESULT} binary")
         done = run_watched(session, "writing files", report, results.collect)
-        return [pickle.loads(row[_RESULT]) for row in done]
+        return heard(row[_RESULT] for row in done)
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -112,13 +119,11 @@ class _SpilledWriter:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbers in batches:
             for number in numbers[0].to_pylist():
-                written = write_spilled(self.writing, self.folder, self.names, number)
-                if written is not None:
-                    yield _result(written)
+                yield _result(told(partial(write_spilled, self.writing, self.folder, self.names, number)))
 
 
-def _result(found: Spilled | Written) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({_RESULT: [pickle.dumps(found)]}, pa.schema([(_RESULT, pa.binary())]))
+def _result(answer: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({_RESULT: [answer]}, pa.schema([(_RESULT, pa.binary())]))
 
 
 class KeptExchange(Exchange):
@@ -148,7 +153,7 @@ class KeptExchange(Exchange):
             grouped = numbered.repartition(writing.count, _FILE).sortWithinPartitions(_FILE)
         results = grouped.mapInArrow(_Writer(writing), f"{_RESULT} binary")
         done = run_watched(results.sparkSession, "writing files", report, results.collect)
-        return [pickle.loads(row[_RESULT]) for row in done]
+        return heard(row[_RESULT] for row in done)
 
     def close(self) -> None:
         for frame in self._packed:
@@ -181,7 +186,7 @@ class _Writer:
     def _write(self, number: int, held: list[pa.RecordBatch]) -> pa.RecordBatch:
         rows = pa.Table.from_batches(held)
         held.clear()
-        return _result(self._writing.write(number, rows))
+        return _result(told(partial(self._writing.write, number, rows)))
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

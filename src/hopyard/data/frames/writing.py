@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from hopyard.data.preparing.policies import Policies
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.preparing.write import GROUP_BYTES, GROUPS, SplitWriter, group_size
 from hopyard.data.schema import Column
+from hopyard.errors import StorageFullError
 from hopyard.storage.base import Store
 
 FILE_BYTES = 96 << 20
@@ -115,6 +117,28 @@ class Written:
     entries: tuple[FileEntry, ...]
     statistics: Statistics
     order_sum: int
+
+
+def told(write: Callable[[], Written | None]) -> bytes:
+    """What became of a worker's part, for the driver; also that there is no space, which is no failure of the
+    engine's task: it would be repeated at once, and told in words of the engine's own."""
+    try:
+        return pickle.dumps(write())
+    except StorageFullError as error:
+        return pickle.dumps(error)
+
+
+def heard(answers: Iterable[bytes]) -> list[Written]:
+    """What workers told.
+
+    Raises:
+        StorageFullError: one of them found no space.
+    """
+    found = [pickle.loads(answer) for answer in answers]
+    for each in found:
+        if isinstance(each, StorageFullError):
+            raise each
+    return [each for each in found if each is not None]
 
 
 def rows_and_sum(written: Iterable[Written]) -> tuple[int, int]:
