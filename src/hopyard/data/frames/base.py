@@ -3,8 +3,8 @@
 Rules that every engine keeps:
 
 * **Workers** read, pack and write; the driver gets surveys and entries of files.
-* **One pass.** The frame's rows are computed once and kept packed, on the workers, until the exchange is
-  closed, on the workers or in a folder of the store; of rows kept by a worker that is lost, they are computed again.
+* **One pass.** The frame's rows are computed once and kept packed until the exchange is closed, on the workers
+  or in a folder of the store; those that a worker kept which is lost are computed again.
 * **Grouping.** ``Exchange.write`` gives all rows of a file, and no others, to one call of ``Writing.write``.
 * **Errors** of the data come in surveys, those of workers as the engine raises them.
 """
