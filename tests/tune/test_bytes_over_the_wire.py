@@ -49,10 +49,10 @@ def with_frozen_trunk(params: dict[str, Any]) -> TorchEstimator:
     )
 
 
-def search(store: Any, backend: Any) -> GridSearch:
+def search(store: Any, backend: Any, num_partitions: int = 3) -> GridSearch:
     return GridSearch(
         backend=backend, store=store, estimator_gen_fn=with_frozen_trunk,
-        search_space={"lr": hp_choice([0.1, 0.03, 0.01])}, num_epochs=1, num_partitions=3,
+        search_space={"lr": hp_choice([0.1, 0.03, 0.01])}, num_epochs=1, num_partitions=num_partitions,
         evaluation_metric="loss", validation="held_out", progress=False,
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_each_worker_reads_only_its_partitions_and_far_data_comes_once(
     s3: Any, s3_url: str, tmp_path: Path
 ) -> None:
     with LocalBackend(num_workers=2, device="cpu") as backend, apart(backend, s3.url, tmp_path, []) as wires:
-        run = search(ObjectStore(s3_url), backend).fit(rows()).run
+        run = search(ObjectStore(s3_url), backend, num_partitions=4).fit(rows()).run
     read = {(unit["ph"], unit["p"]): unit["rows"] for unit in run.units()}
     readers = {(unit["ph"], unit["p"], unit["w"]) for unit in run.units()}
     assert len(readers) == len(read), "a partition was read by two machines"
