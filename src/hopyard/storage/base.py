@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from hopyard.errors import UsageError
 from hopyard.storage.names import validate_name, validate_prefix
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -212,3 +213,12 @@ class PrefixStore(Store):
 
     def __repr__(self) -> str:
         return f"{self._inner!r}.at({self._prefix[:-1]!r})"
+
+
+def has_root(store: Store) -> bool:
+    """Whether the store has places besides those of training and validation data; one of moved parts alone has not."""
+    try:
+        store.exists("root")
+    except UsageError:
+        return False
+    return True

@@ -8,9 +8,9 @@ from typing import Any
 
 from hopyard.data.frames.base import Frame
 from hopyard.data.preparing.prepared import Prepared, find_prepared
-from hopyard.errors import NotFoundError, UsageError
+from hopyard.errors import NotFoundError
 from hopyard.objects.digests import digest_json
-from hopyard.storage.base import Store
+from hopyard.storage.base import Store, has_root
 
 PLANS = "plans"
 
@@ -24,7 +24,7 @@ class PlanIndex:
     def __init__(self, store: Store, frames: Sequence[Frame], arguments: Mapping[str, Any]) -> None:
         self._store = store
         keys = [frame.plan_key() for frame in frames]
-        known = None not in keys and _keeps_more_than_data(store)
+        known = None not in keys and has_root(store)
         self._name = f"{digest_json({'plans': keys, **arguments}, 'hopyard.plan')}.json" if known else None
 
     def find(self, settings: Mapping[str, Any]) -> Prepared | None:
@@ -46,12 +46,3 @@ class PlanIndex:
         """These plans gave the dataset of this fingerprint."""
         if self._name is not None:
             self._store.at(PLANS).put(self._name, json.dumps({"fingerprint": fingerprint}).encode())
-
-
-def _keeps_more_than_data(store: Store) -> bool:
-    """Whether it has a place besides those of training and validation data."""
-    try:
-        store.exists(PLANS)
-    except UsageError:
-        return False
-    return True

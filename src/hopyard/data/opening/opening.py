@@ -18,7 +18,7 @@ from hopyard.data.petastorm.schema import local_directory, warn_of_encoded
 from hopyard.data.recipe.recipe import Transform
 from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError, nearest
 from hopyard.storage import open_store
-from hopyard.storage.base import Store
+from hopyard.storage.base import Store, has_root
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -150,7 +150,7 @@ def _reopened(dataset: Dataset, options: Options) -> Dataset:
 def _from_store(store: Store, split: str, options: Options) -> Dataset:
     """The newest dataset of the split below ``store``, or what ``store`` itself holds."""
     part = store.train_data if split == "train" else store.val_data
-    places = [part, *([store] if _has_root(store) else [])]
+    places = [part, *([store] if has_root(store) else [])]
     for place in places:
         dataset = _newest(place, split)
         if dataset is not None:
@@ -163,15 +163,6 @@ def _from_store(store: Store, split: str, options: Options) -> Dataset:
         f"{store.url} holds no {split} dataset: neither a {MANIFEST_NAME} nor Parquet files are in "
         f"{' or '.join(place.url for place in places)}. Prepare one with prepare(data, store=...)."
     )
-
-
-def _has_root(store: Store) -> bool:
-    """Whether the store itself can be looked into; one of moved parts alone cannot."""
-    try:
-        store.exists(MANIFEST_NAME)
-    except UsageError:
-        return False
-    return True
 
 
 def _newest(place: Store, split: str) -> Dataset | None:
