@@ -1,4 +1,4 @@
-"""Numbers of things in sentences."""
+"""Numbers of things, and durations, in sentences."""
 
 from __future__ import annotations
 
@@ -11,3 +11,11 @@ def counted(count: int, noun: str) -> str:
 def are(count: int) -> str:
     """The verb that follows so many things."""
     return "is" if count == 1 else "are"
+
+
+def describe_seconds(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

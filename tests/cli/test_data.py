@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 from collections.abc import Callable
@@ -13,11 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from hopyard.cli import app
-from hopyard.cli.terminal import RowProgress, describe_seconds
 from hopyard.data import NodeCache, open_dataset
 from hopyard.errors import ColumnError, DataError, NotFoundError, UsageError
 
@@ -207,52 +204,3 @@ def test_errors_end_a_command_with_status_1(
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"NotFoundError: There is no .*Check the path\.\n", done.stderr)
     assert list(tmp_path.iterdir()) == []
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def shown_by(console: Console) -> list[str]:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
-
-
-def test_without_a_terminal_progress_is_a_line_now_and_then() -> None:
-    clock, console = Clock(), Console(file=io.StringIO(), width=20)
-    with RowProgress(console, clock) as progress:
-        for second in range(13):
-            clock.now = 100.0 + second
-            progress("reading", 1000 * (second + 1), 60_000)
-        progress("writing", 10, None)
-        clock.now += 5
-        progress("writing", 30, None)
-    assert shown_by(console) == [
-        "reading: 6,000 of 60,000 rows, 1,000 rows/s, 54 s left",
-        "reading: 11,000 of 60,000 rows, 1,000 rows/s, 49 s left",
-        "writing: 30 rows, 4 rows/s",
-    ]
-
-
-def test_on_a_terminal_progress_is_a_bar_for_each_phase() -> None:
-    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
-    with RowProgress(console, unit="columns") as progress:
-        progress("reading", 5, None)
-        progress("writing", 40, 50)
-    text = "\n".join(shown_by(console))
-    assert "reading" in text
-    assert "5 columns" in text
-    assert "40 of 50 columns" in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0123, "0.0123 s"), (61.0, "61 s"), (119, "2 min"), (7500, "2 h 5 min")]
-)
-def test_durations_are_readable(seconds: float, text: str) -> None:
-    assert describe_seconds(seconds) == text

@@ -158,3 +158,31 @@ def test_a_larger_budget_and_trials_to_come_are_counted() -> None:
     screen.apply({"r": "control", "c": 3, "do": "pause", "refused": "no"})
     screen.apply({"r": "control", "c": 4, "do": "resume"})
     assert "paused" not in screen.lines()[0]
+
+
+def prepared(enabled: bool, terminal: bool) -> str:
+    console = Console(file=io.StringIO(), width=120, force_terminal=terminal, color_system=None)
+    with Progress(enabled, console).preparing() as watch:
+        if watch is not None:
+            watch("reading", 0.5, None)
+            watch("writing", 0, 1200)
+            watch("writing", 1200, 1200)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_preparation_is_a_bar_on_a_terminal_and_a_line_at_the_end() -> None:
+    assert prepared(enabled=True, terminal=False) == "prepared 1,200 rows\n"
+    assert prepared(enabled=False, terminal=True) == ""
+    shown = prepared(enabled=True, terminal=True)
+    assert all(text in shown for text in ("reading", "50%", "writing", "1,200 of 1,200 rows"))
+    assert shown.endswith("prepared 1,200 rows\n")
+
+
+def test_data_that_is_there_is_not_said_to_be_prepared() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with Progress(True, console).preparing() as watch:
+        assert watch is not None
+        watch("reading", 7, None)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""

@@ -38,7 +38,8 @@ def test_a_finished_run_on_a_frame_is_found_without_reading_it(
     spark: Any, search: MakeSearch, written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frame = spark.read.parquet(written)
-    model = search(LocalStore(tmp_path)).fit(frame)
+    model = search(LocalStore(tmp_path), progress=True).fit(frame)
+    assert [line for line in capsys.readouterr().out.splitlines() if "prepar" in line] == ["prepared 96 rows"]
     assert len(model.get_all_models()) == 3
     assert model.evaluate(frame)["accuracy"] > 0
     opened_again = spark.read.parquet(written)

@@ -27,6 +27,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -94,27 +95,27 @@ class Backend(ABC):
         nulls: str = "error",
         ragged: str = "error",
         compress_sparse: bool = False,
+        progress: bool = True,
     ) -> Prepared:
         """Write ``df`` into ``store``, as :func:`hopyard.data.prepare` does, for ``fit_on_prepared_data``.
 
         Args:
             feature_column, label_column: other names of ``feature_columns`` and ``label_columns``.
+            progress: show how far it is, on standard error: a bar on a terminal, elsewhere a line twice a minute.
             The other arguments are those of :func:`hopyard.data.prepare`.
 
         Raises:
             UsageError: both names of an argument are given; and what ``prepare`` raises.
         """
-        return prepare(
-            df,
-            store,
-            validation,
-            _either("feature_column", feature_column, feature_columns),
-            _either("label_column", label_column, label_columns),
-            seed,
-            nulls,
-            ragged,
-            compress_sparse=compress_sparse,
-        )
+        from hopyard.data.progress import SELDOM, RowProgress  # workers import this file, and need no Rich
+
+        features = _either("feature_column", feature_column, feature_columns)
+        labels = _either("label_column", label_column, label_columns)
+        with RowProgress(every=SELDOM) if progress else nullcontext() as watch:
+            return prepare(
+                df, store, validation, features, labels, seed, nulls, ragged,
+                compress_sparse=compress_sparse, watch=watch,
+            )  # fmt: skip
 
     def __enter__(self) -> Self:
         self.start()

@@ -10,15 +10,17 @@ from typing import Annotated
 import typer
 
 from hopyard.cli import data_cache
-from hopyard.cli.terminal import RowProgress, console, describe_seconds, say
+from hopyard.cli.terminal import console, say
 from hopyard.data import Prepared, open_dataset
 from hopyard.data import inspect as inspect_dataset
 from hopyard.data import prepare as prepare_dataset
 from hopyard.data import report as write_report
 from hopyard.data import throughput as measure_throughput
 from hopyard.data.petastorm.convert import convert_petastorm
+from hopyard.data.progress import RowProgress
 from hopyard.data.reports.report import SAMPLE_ROWS
 from hopyard.storage import open_store
+from hopyard.wording import describe_seconds
 
 app = typer.Typer(help="Look at datasets, prepare them, measure them.", no_args_is_help=True)
 app.add_typer(data_cache.app, name="cache")

@@ -9,7 +9,8 @@ import typer
 
 from hopyard.cli.stock_history import Resolve
 from hopyard.cli.stock_things import describe_bytes
-from hopyard.cli.terminal import RowProgress, say
+from hopyard.cli.terminal import say
+from hopyard.data.progress import RowProgress
 from hopyard.errors import UsageError
 from hopyard.stockroom.remotes import Brought, Progress
 from hopyard.stockroom.remotes.transfer import Report

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hopyard.cli.terminal import RowProgress, console, describe_seconds, say
+from hopyard.cli.terminal import console, say
+from hopyard.data.progress import RowProgress
 from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom.data.leaks import leaks as find_leaks
 from hopyard.stockroom.git import find
@@ -20,7 +21,7 @@ from hopyard.stockroom.records import ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import Shelves
 from hopyard.stockroom.working import short
-from hopyard.wording import counted
+from hopyard.wording import counted, describe_seconds
 
 _MOST = 20
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -16,6 +16,7 @@ from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.frames.base import FrameSource
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
+from hopyard.data.preparing.request import Watch
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects import derive_seed, digest_json
 from hopyard.stockroom.data import Samples
@@ -68,7 +69,7 @@ class Inputs(ABC):
         """The first rows, which are not lost to preparation."""
 
     @abstractmethod
-    def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
+    def prepare(self, watch: Watch | None, announce: Callable[[str], None]) -> Splits:
         """Data ready for training; waits, and says so, while the store is full.
 
         Raises:
@@ -100,12 +101,12 @@ class Raw(Inputs):
         validation = None if how.pop("val") is not None else how.pop("validation")
         return peek(self.source, rows, validation, **{name: how[name] for name in _PEEKED})
 
-    def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
+    def prepare(self, watch: Watch | None, announce: Callable[[str], None]) -> Splits:
         prepared = prepare(
             self.source,
             self.arguments.store,
             **self._how(),
-            progress=progress,
+            watch=watch,
             wait=threading.Event().wait,
             announce=announce,
             accept=lambda groups: check_partitions(self.arguments, groups),
@@ -156,7 +157,7 @@ class Ready(Inputs):
             check_alike(wanted, train, val)
         return train[0:rows]
 
-    def prepare(self, progress: Callable[[int, int], None], announce: Callable[[str], None]) -> Splits:
+    def prepare(self, watch: Watch | None, announce: Callable[[str], None]) -> Splits:
         return self.splits
 
 

@@ -94,7 +94,8 @@ class Launch:
             metric = self._check_on_one_batch(head)
             if in_turns:
                 running.close()
-            splits = self._inputs.prepare(self._progress.preparing, self._progress.say)
+            with self._progress.preparing() as watch:
+                splits = self._inputs.prepare(watch, self._progress.say)
             if in_turns:
                 running.enter_context(_running(arguments.backend))
                 facts = preflight(arguments.backend, arguments.store)

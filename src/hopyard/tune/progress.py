@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hopyard.backend import Backend
+from hopyard.data.preparing.request import Watch
+from hopyard.data.progress import SELDOM, RowProgress
 from hopyard.errors import Evidence
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.wording import counted
@@ -77,10 +80,23 @@ class Progress:
         if self._enabled:
             self.say(f"checking one batch on {counted(backend.num_workers, backend.name + ' worker')}")
 
-    def preparing(self, rows: int, total: int) -> None:
-        """So many rows of the data are prepared."""
-        if self._enabled:
-            self.say(f"prepared {rows:,} of {total:,} rows")
+    @contextmanager
+    def preparing(self) -> Iterator[Watch | None]:
+        """Inside, the data is prepared: what is yielded shows how far it is, and is None without progress."""
+        if not self._enabled:
+            yield None
+            return
+        written: int | None = None
+        with RowProgress(self._console, every=SELDOM) as show:
+
+            def watch(phase: str, done: float, total: int | None) -> None:
+                nonlocal written
+                written = total if phase == "writing" else None
+                show(phase, done, total)
+
+            yield watch
+        if written is not None:
+            self.say(f"prepared {counted(written, 'row')}")
 
     def show(self, state: RunState, session: Record) -> None:
         """Begin in the middle: what others have done so far is in the table; times are those of the run."""

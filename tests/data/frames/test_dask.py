@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.backend import InlineBackend
 from hopyard.data import Ragged, as_source, prepare
 from hopyard.data.frames.recognise import is_frame
 from hopyard.data.frames.writing import Files
@@ -232,7 +233,29 @@ def test_progress_is_told(store):
         of(frame()), store, progress=lambda *done: told.append(done), watch=lambda *at: watched.append(at)
     )
     assert told[-1] == (200, 200)
-    assert watched == [("reading", 0, None), ("writing", 200, 200)]
+    shares = [done for phase, done, rows in watched if (phase, rows) == ("reading", None)]
+    assert shares[0] == 0.0
+    assert shares[-1] == 1.0
+    assert shares == sorted(shares)
+    assert len(set(shares)) > 3
+    assert all(isinstance(share, float) for share in shares)  # so that none is taken for a number of rows
+    written = [done for phase, done, rows in watched if (phase, rows) == ("writing", 200)]
+    assert written == sorted(written)
+    assert (written[0], written[-1]) == (0, 200)
+    assert len(shares) + len(written) == len(watched)
+
+
+def test_backends_show_on_a_terminal_how_far_they_are(store, monkeypatch, capsys):
+    InlineBackend().prepare_data(store, of(frame(100)))
+    assert capsys.readouterr() == ("", "")  # a file gets a line twice a minute
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}.items():
+        monkeypatch.setenv(name, value)
+    InlineBackend().prepare_data(store, of(frame()))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert all(text in err for text in ("reading", "100%", "writing", "200 of 200 rows"))
+    InlineBackend().prepare_data(store, of(frame(50)), progress=False)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_number_of_row_groups_is_said_before_anything_is_written(store):

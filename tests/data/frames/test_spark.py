@@ -190,6 +190,8 @@ def test_a_frame_is_a_source_and_backends_prepare_it(frame, tmp_path):
     assert {name: values.shape for name, values in head.items()} == {"vector": (3, 3), "pair.x": (3,)}
     watched = []
     prepare(frame, LocalStore(tmp_path), watch=lambda *at: watched.append(at))
+    assert watched[0] == ("reading", 0.0, None)
+    assert ("reading", 1.0, None) in watched
     assert watched[-1] == ("writing", 120, 120)
     prepared = InlineBackend().prepare_data(LocalStore(tmp_path), frame)
     assert prepared.reused

@@ -68,7 +68,8 @@ class _DaskExchange(Exchange):
         self._packed = packed
 
     def survey(self, report: Report) -> list[list[Survey]]:
-        self._packed = [frame.persist() for frame in self._packed]
+        with _watched(report):
+            self._packed = [frame.persist() for frame in self._packed]
         meta = _pandas(pa.schema([(FIXED, pa.binary())]).empty_table())
         found = [
             loaded(frame.map_partitions(_on_tables(surveys_of), meta=meta).compute()[FIXED])
@@ -86,12 +87,27 @@ class _DaskExchange(Exchange):
         placed = rows.map_partitions(_on_tables(numbered), writing, meta=_pandas(schema.empty_table()))
         grouped = placed.shuffle(on=FILE, npartitions=writing.count, ignore_index=True)
         meta = _pandas(pa.schema([(RESULT, pa.binary())]).empty_table())
-        done = grouped.map_partitions(_on_tables(write_block), writing, meta=meta).compute()
+        with _watched(report):
+            done = grouped.map_partitions(_on_tables(write_block), writing, meta=meta).compute()
         report(1.0)
         return heard(done[RESULT])
 
     def close(self) -> None:
         self._packed = []
+
+
+def _watched(report: Report) -> Any:
+    """Inside, ``report`` is told the share of the tasks that Dask's own schedulers have done; that of a cluster tells
+    its dashboard."""
+    from dask import callbacks
+
+    watched_by: Any = callbacks.Callback  # which has no type
+
+    def told(key: Any, result: Any, tasks: Any, state: Mapping[str, Any], worker: Any) -> None:
+        done = len(state["finished"])
+        report(done / (done + sum(len(state[left]) for left in ("ready", "waiting", "running"))))
+
+    return watched_by(posttask=told)
 
 
 class _on_tables:  # noqa: N801, it is used as a function

@@ -58,7 +58,8 @@ class FramePreparation:
         repeat: runs a write until there is space for it.
         progress: called with (rows written, rows in all).
         accept: called with the number of row groups of training data before anything is written.
-        watch: called with the phase, rows done, and rows in all (None while they are read).
+        watch: called with the phase, rows done, and rows in all; while they are read, with the share of the tasks
+            that are done, as a float, and None.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class FramePreparation:
             for source, layout, part in zip(self._sources, layouts, self._parts(), strict=True)
         ]
         with closing(frame.exchange(packings, self._store.train_data.staging())) as exchange:
-            report = self._report("reading", None)
+            report = self._begin("reading", None)
             surveyed: list[list[Survey]] = self._repeat(lambda: exchange.survey(report))
             surveys = [_merged(found, layouts[0]) for found in surveyed]
             for survey in surveys:
@@ -145,7 +146,7 @@ class FramePreparation:
         stores = split_stores(self._store, fingerprint)
         writing = Writing(layout, shapes, policies, stores, files, cut)
         self._accept(files[0].count * files[0].groups)
-        report = self._report("writing", whole.rows)
+        report = self._begin("writing", whole.rows)
         written: list[Written] = self._repeat(lambda: exchange.write(writing, report))
         if rows_and_sum(written) != (whole.rows, whole.order_sum):
             raise DataError(
@@ -201,14 +202,16 @@ class FramePreparation:
         )
         return Dataset(store, self._repeat(lambda: publish(store, manifest)))
 
-    def _report(self, phase: str, rows: int | None) -> Callable[[float], None]:
-        def report(share: float) -> None:
-            done = 0 if rows is None else round(rows * share)
-            if self._watch is not None:
-                self._watch(phase, done, rows)
-            if self._progress is not None and rows is not None:
-                self._progress(done, rows)
+    def _begin(self, phase: str, rows: int | None) -> Callable[[float], None]:
+        """A phase begins, which may say nothing for long; what is returned is told the share of it that is done."""
 
+        def report(share: float) -> None:
+            if self._watch is not None:
+                self._watch(phase, float(share) if rows is None else round(rows * share), rows)
+            if self._progress is not None and rows is not None:
+                self._progress(round(rows * share), rows)
+
+        report(0.0)
         return report
 
 

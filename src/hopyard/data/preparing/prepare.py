@@ -75,7 +75,8 @@ def prepare(
             what it raises ends the preparation.
         watch: called with the phase (``"reading"``: the source's rows are digested; ``"writing"``: row groups),
             rows done, and rows in all (None while unknown), many times a file. Reading begins again with a
-            validation source, and with a source that does not fit in memory and is now wanted as a whole.
+            validation source, and with a source that does not fit in memory and is now wanted as a whole. While a
+            cluster reads its frame, a float stands for the rows: the share of its tasks that are done.
 
     Raises:
         DataError: the data breaks a rule, or validation leaves a set empty; ColumnError: unknown columns.

@@ -17,8 +17,8 @@ from hopyard.data.sources.sources import Source, as_source
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
 
-Watch: TypeAlias = Callable[[str, int, int | None], None]
-"""Told the phase, rows done, and rows in all."""
+Watch: TypeAlias = Callable[[str, int | float, int | None], None]
+"""Told the phase, rows done, and rows in all; where nobody counts them, the share of the work as a float, and None."""
 
 
 @dataclass(frozen=True)

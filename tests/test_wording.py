@@ -1,0 +1,14 @@
+"""How numbers and durations are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopyard.wording import describe_seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0123, "0.0123 s"), (61.0, "61 s"), (119, "2 min"), (7500, "2 h 5 min")]
+)
+def test_durations_are_readable(seconds: float, text: str) -> None:
+    assert describe_seconds(seconds) == text
