@@ -30,7 +30,19 @@ from hopyard.errors import (
 )
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
-from hopyard.tune import Callback, GridSearch, RandomSearch, hp_choice, hp_loguniform, hp_uniform
+from hopyard.tune import (
+    ASHA,
+    PBT,
+    Callback,
+    GridSearch,
+    Hyperband,
+    HyperOpt,
+    QuasiRandomSearch,
+    RandomSearch,
+    hp_choice,
+    hp_loguniform,
+    hp_uniform,
+)
 
 
 def linear(params: dict[str, Any]) -> TorchEstimator:
@@ -138,6 +150,41 @@ def test_arguments_of_another_search_are_refused(untouched: Any) -> None:
         GridSearch(InlineBackend(), untouched, linear, {"x": hp_uniform(0, 1)}, 1)
     with refused(SpaceError, "num_models=3, but the search space has only 2 different points."):
         RandomSearch(InlineBackend(), untouched, linear, {"x": hp_choice([1, 2])}, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "ours"),
+    [
+        (RandomSearch, "num_samples", "num_models"),  # Ray Tune
+        (QuasiRandomSearch, "n_trials", "num_models"),  # Optuna
+        (HyperOpt, "max_trials", "num_models"),  # Keras Tuner, Determined
+        (PBT, "perturbation_interval", "epochs_per_round"),
+        (ASHA, "reduction_factor", "divisor"),
+        (ASHA, "max_t", "num_epochs"),
+        (Hyperband, "eta", "divisor"),
+        (GridSearch, "parallelism", "max_concurrent_trials"),  # Cerebro
+        (RandomSearch, "verbose", "progress"),
+    ],
+)
+def test_names_of_other_packages_are_answered_with_ours(kind: Any, name: str, ours: str) -> None:
+    with refused(
+        UsageError, f"{kind.__name__} has no argument {name!r}; it is called {ours!r} here. Its arg"
+    ):
+        kind(backend=InlineBackend(), store=MemoryStore(), **{name: 4})
+
+
+def test_what_is_missing_is_said_of_the_class_that_was_called() -> None:
+    given = {"store": MemoryStore(), "estimator_gen_fn": linear, "search_space": {"x": hp_choice([1])}}
+    with refused(
+        UsageError, "RandomSearch cannot be made: missing a required argument: 'num_models'. Its arguments"
+    ):
+        RandomSearch(InlineBackend(), num_epochs=1, **given)  # type: ignore[arg-type,call-arg]
+    with refused(
+        UsageError, "PBT cannot be made: multiple values for argument 'store'. Its arguments are backend,"
+    ):
+        PBT(InlineBackend(), MemoryStore(), **given)  # type: ignore[arg-type,call-arg,misc]
+    with refused(UsageError, "GridSearch cannot be made: too many positional arguments."):
+        GridSearch(*range(9))  # type: ignore[call-arg,arg-type]
 
 
 def test_dimensions_that_cannot_be_meant_are_refused() -> None:

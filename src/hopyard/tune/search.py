@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from hopyard.backend import Backend
 from hopyard.data import open_dataset
@@ -92,7 +93,8 @@ _DEFAULTS: Common = {
 
 CALLED_ELSEWHERE = {
     "num_models": ("num_samples", "n_trials", "max_trials"),
-    "max_concurrent_trials": ("max_concurrent", "n_jobs"),
+    "num_epochs": ("epochs", "max_epochs", "max_t"),
+    "max_concurrent_trials": ("max_concurrent", "n_jobs", "parallelism"),
     "evaluation_metric": ("metric", "objective"),
     "divisor": ("eta", "reduction_factor"),
     "search_space": ("param_space", "config", "hyperparameters", "space"),
@@ -100,8 +102,37 @@ CALLED_ELSEWHERE = {
     "time_budget": ("time_budget_s", "timeout"),
     "epochs_per_round": ("perturbation_interval",),
     "truncate_fraction": ("quantile_fraction",),
+    "progress": ("verbose", "show_progress_bar"),
 }
-"""What Ray Tune, Optuna, Determined and Keras Tuner call our arguments."""
+"""What Cerebro, Ray Tune, Optuna, Determined and Keras Tuner call our arguments."""
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def named_as_called(init: Init) -> Init:
+    """``__init__`` of a search whose arguments are checked first, so that what does not fit is said of the class that
+    the user called, whichever class defines it, with the names that the arguments have here."""
+    signature = inspect.signature(init)
+    taken = (signature.parameters.keys() | _DEFAULTS.keys()) - {"common"}
+
+    @functools.wraps(init)
+    def checked(self: Search, *given: Any, **named: Any) -> None:
+        called = type(self).__name__
+        own = inspect.signature(type(self)).parameters
+        known = [*(name for name in own if name != "common"), *_DEFAULTS]
+        arguments = f"Its arguments are {', '.join(known)}."
+        for name in named:
+            if name not in taken:
+                ours = [our for our, theirs in CALLED_ELSEWHERE.items() if name in theirs and our in known]
+                meant = f"; it is called {ours[0]!r} here." if ours else nearest(name, known, ".")
+                raise UsageError(f"{called} has no argument {name!r}{meant} {arguments}")
+        try:
+            signature.bind(self, *given, **named)
+        except TypeError as error:
+            raise UsageError(f"{called} cannot be made: {error}. {arguments}") from None
+        init(self, *given, **named)
+
+    return cast("Init", checked)
 
 
 class Search(ABC):
@@ -154,6 +185,7 @@ class Search(ABC):
 
     kind: str
 
+    @named_as_called
     def __init__(
         self,
         backend: Backend,
@@ -163,16 +195,6 @@ class Search(ABC):
         num_epochs: int,
         **common: Unpack[Common],
     ) -> None:
-        for name in common:
-            if name not in _DEFAULTS:
-                known = [*inspect.signature(type(self)).parameters, *_DEFAULTS]
-                known.remove("common")
-                ours = [our for our, theirs in CALLED_ELSEWHERE.items() if name in theirs and our in known]
-                meant = f"; it is called {ours[0]!r} here." if ours else nearest(name, known, ".")
-                raise UsageError(
-                    f"{type(self).__name__} has no argument {name!r}{meant} "
-                    f"Its arguments are {', '.join(known)}."
-                )
         fields: dict[str, Any] = {
             **_DEFAULTS,
             **common,

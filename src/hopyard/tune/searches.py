@@ -24,7 +24,7 @@ from hopyard.search.base import positive
 from hopyard.search.brackets import MODES, brackets, checked_divisor, rungs_in_visits
 from hopyard.search.pbt import Pbt, share
 from hopyard.storage import Store
-from hopyard.tune.search import Common, Search
+from hopyard.tune.search import Common, Search, named_as_called
 
 
 class GridSearch(Search):
@@ -41,6 +41,7 @@ class GridSearch(Search):
 class _Drawn(Search):
     """What the searches share whose points are drawn: ``num_models`` of them."""
 
+    @named_as_called
     def __init__(
         self,
         backend: Backend,
@@ -122,6 +123,7 @@ class HyperOpt(_Sampled):
 
     kind = "tpe"
 
+    @named_as_called
     def __init__(
         self,
         backend: Backend,
@@ -172,6 +174,7 @@ class ASHA(_Sampled):
 
     kind = "asha"
 
+    @named_as_called
     def __init__(
         self,
         backend: Backend,
@@ -231,6 +234,7 @@ class Hyperband(_Sampled):
 
     kind = "hyperband"
 
+    @named_as_called
     def __init__(
         self,
         backend: Backend,
@@ -268,6 +272,7 @@ class PBT(_Drawn):
 
     kind = "pbt"
 
+    @named_as_called
     def __init__(
         self,
         backend: Backend,
