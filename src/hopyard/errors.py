@@ -230,18 +230,24 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
 
 
 _LATER = {
-    "hopyard.storage": ("HDFSStore",),
+    "HDFSStore": "hopyard.storage",
+    "KerasTrial": "hopyard.experiment",
+    "TorchTrial": "hopyard.experiment",
 }
+
+
+def comes_later(name: str, meanwhile: str) -> MissingExtraError:
+    """The error for what the documented interface names, and a later version brings."""
+    return MissingExtraError(
+        f"{name} is not in this version of Hopyard; it comes with a later one. {meanwhile}"
+    )
 
 
 def no_name(module: str, name: str, names: Iterable[str] = ()) -> Exception:
     """What a module's ``__getattr__`` raises for a name that it does not have: names of the documented interface
     that a later version brings say so, also in ``from module import name``."""
-    if name in _LATER.get(module, ()):
-        return MissingExtraError(
-            f"{module}.{name} is not in this version of Hopyard; it comes with a later one. "
-            f"What {module} has: {', '.join(names)}."
-        )
+    if name in _LATER:
+        return comes_later(f"{_LATER[name]}.{name}", f"What {module} has: {', '.join(names)}.")
     return AttributeError(f"module {module!r} has no attribute {name!r}")
 
 

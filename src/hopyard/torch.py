@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hopyard.errors import missing_extra
+from typing import NoReturn
+
+from hopyard.errors import missing_extra, no_name
 
 try:
     import torch as _torch  # noqa: F401
@@ -12,3 +14,7 @@ except ModuleNotFoundError as error:
 from hopyard.training.torch.estimator import TorchEstimator
 
 __all__ = ["TorchEstimator"]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_name(__name__, name, __all__)
