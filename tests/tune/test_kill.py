@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from hopyard.backend import LocalBackend
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
@@ -108,6 +109,31 @@ def test_a_worker_killed_while_it_saves_a_state_costs_no_result(
     assert model.run.broken_rules() == []
     lost = [record for record in read_records(store.runs.at(model.run_id)) if record["r"] == "lost"]
     assert [record["t"] for record in lost] == [[trial]]
+
+
+def move_out(cache: str) -> None:
+    """On a worker: be on a machine of its own."""
+    os.environ["HOPYARD_CACHE"] = cache
+
+
+def test_partitions_stay_where_they_live_when_a_worker_is_lost(
+    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path
+) -> None:
+    undisturbed = search(LocalStore(tmp_path / "undisturbed"), num_partitions=4).fit(make_rows())
+    fault = Fault("kill_before", match="runs/*/00001/*", once=tmp_path / "killed")
+    store = FaultyStore(LocalStore(tmp_path / "store"), fault)
+    with LocalBackend(num_workers=2, device="cpu") as backend:
+        for worker in range(2):
+            backend.submit(worker, move_out, str(tmp_path / f"cache-{worker}")).result()
+        run = search(store, backend, num_partitions=4).fit(make_rows()).run
+    assert contents_of(run) == contents_of(undisturbed.run)
+    assert run.broken_rules() == []
+    records = list(read_records(store.runs.at(run.run_id)))
+    (lost,) = [record for record in records if record["r"] == "lost"]
+    after = records[records.index(lost) :]
+    repeated = next(record for record in after if record["r"] == "unit" and record["t"] == lost["t"])
+    stayed = [unit for unit in run.units() if (unit["t"], unit["v"]) != (repeated["t"], repeated["v"])]
+    assert {(unit["p"], unit["w"]) for unit in stayed} == {(0, 0), (1, 0), (2, 1), (3, 1)}
 
 
 def test_a_trial_that_kills_its_worker_twice_fails_with_its_last_words_and_the_others_go_on(
