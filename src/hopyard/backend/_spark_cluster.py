@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from hopyard.backend._spark_task import Said, carrier, closer
 from hopyard.backend._task import Task
 from hopyard.backend.agent import Answer, Site
 from hopyard.backend.remote import Cluster
+from hopyard.data.frames.spark_failures import LAST_FAILURE, is_full, is_unfit, without_stack
+from hopyard.data.frames.spark_tasks import ENVIRONMENT
 from hopyard.errors import StorageFullError, WorkerError, WorkerLostError, WorkerMismatchError
 from hopyard.objects import pickles
 
@@ -23,27 +24,12 @@ BROADCAST_BYTES = 512 * 1024
 
 CLOSING_SECONDS = 2.0  # that stop gives executors to end idle workers
 
-_LAST_FAILURE = re.compile(
-    r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>\S+) executor (?P<id>\S+)\): (?P<why>.*)", re.S
-)
-_UNFIT = (
-    "Cannot run program",
-    "Error from python worker",
-    "PYTHON_VERSION_MISMATCH",
-    "No module named 'pyspark",
-)
-_FULL = ("No space left on device", "Disk quota exceeded")
-_ENVIRONMENT = (
-    "Executors need the driver's Python with the same packages: set spark.pyspark.python (or PYSPARK_PYTHON) to one "
-    "that all machines have, or send it along with spark.archives; docs/spark.md shows both."
-)
-
 
 _Failure: TypeAlias = WorkerError | StorageFullError
 
 
 class SparkCluster(Cluster):
-    """The executors of a SparkContext."""
+    """The executors of a SparkContext. All jobs are in the scheduler pool of the thread that makes this object."""
 
     def __init__(self, context: Any, workers: int) -> None:
         self._context = context
@@ -172,7 +158,7 @@ class SparkCluster(Cluster):
         """What a job that was given up says of its worker."""
         java = getattr(error, "java_exception", None)
         text = str(error) if java is None else str(java.getMessage())
-        found = _LAST_FAILURE.search(text)
+        found = LAST_FAILURE.search(text)
         if found is None:
             return _full(worker, place, task, text) or _lost(worker, place, task, text)
         return self._verdict(worker, found["id"], found["host"], task, found["why"])
@@ -189,20 +175,14 @@ class SparkCluster(Cluster):
 
     def _verdict(self, worker: int, executor: str, host: str, task: Task, why: str) -> _Failure:
         place = Executor(executor, host, 1)
-        if any(sign in why for sign in _UNFIT):
-            return _mismatch(worker, str(place), _without_stack(why))
-        why = _without_stack(why)
+        if is_unfit(why):
+            return _mismatch(worker, str(place), without_stack(why))
+        why = without_stack(why)
         return _full(worker, place, task, why) or _lost(worker, place, task, why)
 
 
 def _sequence(java: Any, items: Any) -> Any:
     return java.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
-
-
-def _without_stack(text: str) -> str:
-    """The lines of a Java exception before its stack."""
-    lines = text.partition("\n\tat ")[0].partition("Driver stacktrace:")[0].splitlines()
-    return " ".join(line.strip() for line in lines if line.strip())
 
 
 def _lost(worker: int, place: Executor | None, task: Task, why: str) -> WorkerLostError:
@@ -215,7 +195,7 @@ def _lost(worker: int, place: Executor | None, task: Task, why: str) -> WorkerLo
 
 
 def _full(worker: int, place: Executor | None, task: Task, why: str) -> StorageFullError | None:
-    if not any(sign in why for sign in _FULL):
+    if not is_full(why):
         return None
     where = "" if place is None else f", {place},"
     return StorageFullError(
@@ -225,4 +205,4 @@ def _full(worker: int, place: Executor | None, task: Task, why: str) -> StorageF
 
 
 def _mismatch(worker: int, where: str, why: str) -> WorkerMismatchError:
-    return WorkerMismatchError(f"Worker {worker}, {where}, cannot run units: {why}. {_ENVIRONMENT}")
+    return WorkerMismatchError(f"Worker {worker}, {where}, cannot run units: {why}. {ENVIRONMENT}")

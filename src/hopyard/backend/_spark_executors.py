@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 LOOK_AGAIN = 0.1  # seconds; Spark tells only listeners in Java of a new executor
+from hopyard.data.frames.spark_failures import executor_name
+
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Executor:
     slots: int
 
     def __str__(self) -> str:
-        return "the driver's own executor" if self.id == "driver" else f"executor {self.id} on {self.host}"
+        return executor_name(self.id, self.host)
 
 
 def list_executors(context: Any) -> list[Executor]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias
 
+from hopyard.data.frames.spark_tasks import unfitness
+
 Said: TypeAlias = tuple[Literal["answer", "repeated", "unfit"], int, str, tuple[Any, ...]]
 """What a task says: the kind, the number of its stage, the host's name, and
 
@@ -25,12 +27,12 @@ def carrier(unit: Callable[[], bytes], version: str) -> Callable[[Iterator[Any]]
         version: of the driver's Hopyard.
     """
 
+    unfit = unfitness(version)
+
     # A function inside a function is pickled by value, and what it imports is imported there.
     def carry(rows: Iterator[Any]) -> Iterator[Said]:
         import pickle
-        import platform
         import socket
-        import sys
 
         from pyspark import TaskContext
 
@@ -42,18 +44,13 @@ def carrier(unit: Callable[[], bytes], version: str) -> Callable[[Iterator[Any]]
         if context.attemptNumber() > 0:
             yield "repeated", stage, host, ()
             return
-        python = f"{sys.executable}, Python {platform.python_version()}"
-        try:
-            import hopyard
-            from hopyard.backend import agent
-        except ImportError as error:
-            missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else "hopyard"
-            reason = f"the package {missing.partition('.')[0]!r} cannot be imported by {python}: {error}"
-            yield "unfit", stage, host, (reason,)
-            return
-        if hopyard.__version__ != version:
-            reason = f"{python} has hopyard {hopyard.__version__}, and the driver has hopyard {version}"
-            yield "unfit", stage, host, (reason,)
+        if (why := unfit()) is None:
+            try:
+                from hopyard.backend import agent
+            except ImportError as error:
+                why = unfit(error)
+        if why is not None:
+            yield "unfit", stage, host, (why,)
             return
         site, worker, name, parts = pickle.loads(unit())
         resources = context.resources()

@@ -14,7 +14,7 @@ import pytest
 
 from hopyard.data.converter import making
 from hopyard.data.converter.kept import MARKER
-from hopyard.errors import DataError, NotFoundError, UsageError, WorkerMismatchError
+from hopyard.errors import DataError, NotFoundError, UsageError
 from hopyard.spark import SparkDatasetConverter, make_spark_converter, register_delete_dir_handler
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
@@ -207,17 +207,6 @@ def test_a_job_that_fails_leaves_nothing(spark: Any, cache: Path) -> None:
     with pytest.raises(Exception, match="broken row"):
         make_spark_converter(failing)
     assert not [name for name in cache.rglob("*") if name.is_file()]
-
-
-def test_executors_without_the_package_say_so() -> None:
-    class Frame:
-        def mapInArrow(self, *_: object) -> Any:  # noqa: N802
-            raise RuntimeError("... ModuleNotFoundError: No module named 'hopyard'")
-
-    with pytest.raises(
-        WorkerMismatchError, match=r"executors do not have the package hopyard.*Install the same"
-    ):
-        making._run(Frame(), None)  # type: ignore[arg-type]
 
 
 def test_the_same_plan_and_parameters_have_the_same_files(spark: Any, cache: Path) -> None:

@@ -218,6 +218,18 @@ def test_a_store_that_workers_cannot_reach_is_refused():
         prepare(of(frame()), MemoryStore())
 
 
+def test_a_validation_frame_may_have_its_columns_in_another_order(store):
+    rows = pd.DataFrame({"x": np.arange(60.0), "y": -np.arange(60.0), "text": [str(i) for i in range(60)]})
+    other = rows[["text", "y", "x"]].assign(more=1)
+    for number, val in enumerate((other[["text", "y", "x"]], other)):
+        prepared = prepare(of(rows), LocalStore(store.path(f"{number}")), val=of(val))
+        assert prepared.val.schema.names == ["x", "y", "text"]
+        batch = prepared.val[:]
+        assert sorted(batch["x"].tolist()) == list(range(60))
+        assert np.array_equal(batch["y"], -batch["x"])
+        assert batch["text"].tolist() == [str(int(x)) for x in batch["x"]]
+
+
 def test_statistics_and_settings_are_those_of_other_data(tmp_path):
     ours = prepare(of(frame()), LocalStore(tmp_path / "a"), None, label_columns="label").train.manifest
     theirs = prepare(frame(), LocalStore(tmp_path / "b"), None, label_columns="label").train.manifest

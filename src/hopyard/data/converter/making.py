@@ -22,8 +22,10 @@ from hopyard.data.converter.places import parent_url, plain_path
 from hopyard.data.converter.plans import inputs, is_same_plan
 from hopyard.data.converter.written import RESULT_SCHEMA, Job, check_types, uneven_lists
 from hopyard.data.frames.spark_plan import plan_digest
+from hopyard.data.frames.spark_progress import run_watched
+from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.data.opening.opening import open_dataset
-from hopyard.errors import DataError, UsageError, WorkerMismatchError
+from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
@@ -61,7 +63,8 @@ def make_spark_converter(
     Raises:
         UsageError: the parent directory is not set or its URL is impossible; an unknown codec or dtype.
         DataError: there are no rows, or columns that no dataset can hold; names them all.
-        WorkerMismatchError: the executors lack the package hopyard.
+        WorkerMismatchError: an executor lacks a package, or has another version of it.
+        WorkerLostError: executors were lost, again and again.
         StorageError: this machine does not see what the executors wrote.
     """
     codec = _checked_codec(compression_codec)
@@ -151,29 +154,14 @@ def _written(df: Any, store: Store, job: Job, parameters: dict[str, Any]) -> Mar
 
 def _run(frame: Any, job: Job) -> list[tuple[KeptFile, str]]:
     """Have the executors write: the files in the order of their rows, and the columns of each."""
-    try:
-        answers = frame.mapInArrow(_Task(job), RESULT_SCHEMA).collect()
-    except Exception as error:  # of a classic session or of Spark Connect, which share no class
-        if "No module named 'hopyard'" in str(error):
-            raise WorkerMismatchError(
-                "Spark's executors do not have the package hopyard, which writes the files there. Install the same "
-                "version on all of them, or send it with --archives or spark.addArtifacts(...)."
-            ) from error
-        raise
+    written = frame.mapInArrow(OnExecutors(job.run), RESULT_SCHEMA)
+    answers = run_watched(
+        written.sparkSession, "writing a converter's files", lambda _: None, written.collect
+    )
     for answer in answers:
         if answer.error:
             raise DataError(answer.error)
     return [(KeptFile(answer.name, answer.size, answer.rows), answer.columns) for answer in answers]
-
-
-class _Task:
-    """What Spark pickles: a function by its name, so that executors must have this package and nothing else."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self._job.run(batches)
 
 
 @contextlib.contextmanager

@@ -98,25 +98,25 @@ class FramePreparation:
         plans = _plans(self._request, self._sources, self._store)
         if found := plans.find(self._request.settings()):
             return found
-        frame = self._sources[0].frame
+        frame, layout = self._sources[0].frame, Layout(layouts[0])  # of both: one may order its columns otherwise
         packings = [
             (
                 source.frame,
                 source.roots,
-                Packing(replace(source.reading, sparse=sparse), Layout(layout), part, self._request.seed),
+                Packing(replace(source.reading, sparse=sparse), layout, part, self._request.seed),
             )
-            for source, layout, part in zip(self._sources, layouts, self._parts(), strict=True)
+            for source, part in zip(self._sources, self._parts(), strict=True)
         ]
         with closing(frame.exchange(packings, self._store.train_data.staging())) as exchange:
             report = self._begin("reading", None)
             surveyed: list[list[Survey]] = self._repeat(lambda: exchange.survey(report))
-            surveys = [_merged(found, layouts[0]) for found in surveyed]
+            surveys = [_merged(found, layout.columns) for found in surveyed]
             for survey in surveys:
                 survey.checked(split)
-            fingerprint = self._fingerprint(surveys, layouts[0])
+            fingerprint = self._fingerprint(surveys, layout.columns)
             prepared = find_prepared(self._store, fingerprint, self._request.settings())
             if prepared is None:
-                prepared = self._write(exchange, Layout(layouts[0]), surveys, fingerprint)
+                prepared = self._write(exchange, layout, surveys, fingerprint)
         plans.note(fingerprint)
         return prepared
 

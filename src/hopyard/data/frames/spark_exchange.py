@@ -19,6 +19,7 @@ from hopyard.data.frames.spark_progress import run_watched
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import HALF, Writing, Written, heard, told
+from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.errors import StorageFullError
 from hopyard.storage.temporary import temporary_name
 
@@ -26,6 +27,7 @@ _FILE, _RESULT = "hopyard_file", "hopyard_result"
 
 
 @dataclass(frozen=True)
+_ANSWER = f"{_RESULT} binary"
 class Rows:
     """The rows of one frame, and how they are packed.
 
@@ -38,13 +40,15 @@ class Rows:
     scan: ParquetScan | None = None
 
     @property
-    def pack(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """A task of ``mapInArrow``."""
-        return _Packer(self.packing, self.scan)
+    def packed(self) -> Any:
+        """The frame of the packed rows."""
+        return self.frame.mapInArrow(
+            OnExecutors(_Packer(self.packing, self.scan)), _ddl(self.packing.layout.arrow)
+        )
 
-    def spill(self, folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """The same into files of a folder."""
-        return _Spiller(self.packing, self.scan, folder)
+    def spilled(self, folder: Path) -> Any:
+        """The frame of what tasks say that spill them into files of a folder."""
+        return self.frame.mapInArrow(OnExecutors(_Spiller(self.packing, self.scan, folder)), _ANSWER)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class SpilledExchange(Exchange):
             left.unlink()
         self._names, found = [], []
         for each in self._rows:
-            done = each.frame.mapInArrow(each.spill(self._folder), f"{_RESULT} binary")
+            done = each.spilled(self._folder)
             results = run_watched(done.sparkSession, "reading rows", report, done.collect)
             spilled: list[Spilled] = [pickle.loads(row[_RESULT]) for row in results]
             for task in spilled:
@@ -102,7 +106,7 @@ class SpilledExchange(Exchange):
     def write(self, writing: Writing, report: Report) -> list[Written]:
         session = self._rows[0].frame.sparkSession
         files = session.range(0, writing.count, 1, writing.count)  # a task for each
-        results = files.mapInArrow(_SpilledWriter(writing, self._folder, self._names), f"{_RESULT} binary")
+        results = files.mapInArrow(OnExecutors(_SpilledWriter(writing, self._folder, self._names)), _ANSWER)
         done = run_watched(session, "writing files", report, results.collect)
         return heard(row[_RESULT] for row in done)
 
@@ -132,8 +136,7 @@ class KeptExchange(Exchange):
     def __init__(self, rows: Sequence[Rows]) -> None:
         from pyspark.storagelevel import StorageLevel
 
-        packed = [each.frame.mapInArrow(each.pack, _ddl(each.packing.layout.arrow)) for each in rows]
-        self._packed = [frame.persist(StorageLevel.MEMORY_AND_DISK) for frame in packed]
+        self._packed = [each.packed.persist(StorageLevel.MEMORY_AND_DISK) for each in rows]
 
     def survey(self, report: Report) -> list[list[Survey]]:
         found = []
@@ -151,7 +154,7 @@ class KeptExchange(Exchange):
             grouped = numbered.repartitionById(writing.count, _FILE)
         else:
             grouped = numbered.repartition(writing.count, _FILE).sortWithinPartitions(_FILE)
-        results = grouped.mapInArrow(_Writer(writing), f"{_RESULT} binary")
+        results = grouped.mapInArrow(OnExecutors(_Writer(writing)), _ANSWER)
         done = run_watched(results.sparkSession, "writing files", report, results.collect)
         return heard(row[_RESULT] for row in done)
 

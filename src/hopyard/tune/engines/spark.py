@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.errors import UnsupportedTypeError, UsageError
 from hopyard.tune.engines.predictor import Packed, Predictor
 
@@ -37,18 +39,25 @@ def transform(frame: Any, packed: Packed, columns: Sequence[str], fields: Sequen
     predictor = Predictor(packed.digest, _sent(frame.sparkSession, packed), columns, fields, _device, vectors)
     # PySpark refuses ``mapInArrow`` where a name has a dot.
     plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-    return plain.mapInArrow(_on_batches(predictor, frame.columns), StructType([*frame.schema.fields, *added]))
+    task = OnExecutors(_Predicting(predictor, tuple(frame.columns)))
+    return plain.mapInArrow(task, StructType([*frame.schema.fields, *added]))
 
 
-def _on_batches(
-    predictor: Predictor, names: Sequence[str]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def add_outputs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True)
+class _Predicting:
+    """A task of ``mapInArrow``.
+
+    Attributes:
+        names: of the columns, as the model knows them.
+    """
+
+    predictor: Predictor
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = pa.Table.from_batches([batch]).rename_columns(names)
-            yield from predictor(rows).combine_chunks().to_batches()
-
-    return add_outputs
+            rows = pa.Table.from_batches([batch]).rename_columns(self.names)
+            yield from self.predictor(rows).combine_chunks().to_batches()
 
 
 def _sent(session: Any, packed: Packed) -> Callable[[], bytes]:

@@ -1,0 +1,161 @@
+"""Executors that cannot run Hopyard, or die: which one, why, and what to do, in one sentence."""
+
+import os
+import signal
+import sys
+import sysconfig
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from hopyard.data import prepare
+from hopyard.data.frames.spark_failures import explained
+from hopyard.data.frames.spark_tasks import ENVIRONMENT, OnExecutors
+from hopyard.errors import StorageFullError, WorkerError, WorkerLostError, WorkerMismatchError
+from hopyard.spark import SparkDatasetConverter, make_spark_converter
+from hopyard.storage import LocalStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+
+@pytest.fixture
+def python(spark, tmp_path, monkeypatch):
+    """``python(*folders)``: executors get a Python that finds packages nowhere but in these folders."""
+
+    def use(*folders):
+        script = tmp_path / "python"
+        path = ":".join(map(str, folders))
+        script.write_text(f'#!/bin/sh\nPYTHONPATH="{path}:$PYTHONPATH" exec "{sys.executable}" -S "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", str(script))
+
+    return use
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """A folder with all packages but ours."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        if not package.name.lower().startswith("hopyard"):
+            (folder / package.name).symlink_to(package)
+    return folder
+
+
+def files_in(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_an_executor_without_our_package_is_named(spark, tmp_path, python, packages):
+    python(packages)
+    with pytest.raises(WorkerMismatchError) as caught:
+        prepare(spark.range(20), LocalStore(tmp_path / "store"))
+    text = str(caught.value)
+    assert text.startswith("Spark gave up reading rows: executor ")
+    assert " on 127.0.0.1 cannot run it: the package 'hopyard' cannot be imported by " in text
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert text.endswith(f", Python {version}: No module named 'hopyard'. {ENVIRONMENT}")
+    assert "Traceback" in str(caught.value.__cause__)
+    assert files_in(tmp_path / "store") == []
+
+
+def test_an_executor_with_another_version_is_named(spark, tmp_path, python, packages):
+    (tmp_path / "old" / "hopyard").mkdir(parents=True)
+    (tmp_path / "old" / "hopyard" / "__init__.py").write_text('__version__ = "0.0.7"\n')
+    python(tmp_path / "old", packages)
+    spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}/cache")
+    with pytest.raises(WorkerMismatchError) as caught:
+        make_spark_converter(spark.range(20))
+    spark.conf.unset(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF)
+    text = str(caught.value)
+    assert text.startswith("Spark gave up writing a converter's files: executor ")
+    assert " has hopyard 0.0.7, and the driver has hopyard " in text
+    assert text.endswith(ENVIRONMENT)
+    assert files_in(tmp_path / "cache") == []
+
+
+def test_an_executor_without_any_package_or_without_python_is_named(spark, tmp_path, python, monkeypatch):
+    python()
+    with pytest.raises(WorkerMismatchError, match=r": executor \d+ on 127\.0\.0\.1 cannot run it: .*pyarrow"):
+        prepare(spark.range(20), LocalStore(tmp_path))
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
+    with pytest.raises(
+        WorkerMismatchError, match=r': executor \d+ on 127\.0\.0\.1 cannot run it: .*"/nowhere/python"'
+    ):
+        prepare(spark.range(20), LocalStore(tmp_path))
+
+
+def test_an_executor_whose_python_dies_again_and_again_is_named(spark, tmp_path):
+    from pyspark.sql.functions import udf
+
+    frame = spark.range(20).withColumn("x", udf(lambda i: os.kill(os.getpid(), signal.SIGKILL), "int")("id"))
+    with pytest.raises(WorkerLostError) as caught:
+        prepare(frame, LocalStore(tmp_path))
+    text = str(caught.value)
+    assert text.startswith("Spark gave up reading rows, because executor ")
+    assert " on 127.0.0.1 was lost again and again, the last time so: " in text
+    assert "Python worker exited unexpectedly" in text
+    assert "spark.executor.memoryOverhead is for Python" in text
+    assert "\tat " not in text
+    assert "java" in str(caught.value.__cause__)
+
+
+class _Broken:
+    def __call__(self, batches):
+        yield from batches
+        raise ImportError("libnothing.so.1: cannot open shared object file")
+
+
+def test_what_cannot_be_imported_later_is_told_too(spark):
+    import pyspark.cloudpickle
+
+    pyspark.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors cannot import this file
+    told = "cannot import all that is needed: libnothing.so.1: cannot open shared object file. Executors need"
+    with pytest.raises(Exception, match=told):
+        spark.range(3).mapInArrow(OnExecutors(_Broken()), "id long").collect()
+
+
+def test_here_a_task_is_itself():
+    rows = pa.record_batch({"id": [1, 2]})
+    with pytest.raises(ImportError, match="libnothing"):
+        list(OnExecutors(_Broken())(iter([rows])))
+
+
+def test_what_spark_says_becomes_one_sentence():
+    def said(why):
+        return explained(
+            RuntimeError(
+                "Job aborted due to stage failure: Task 1 in stage 4.0 failed 4 times, most recent failure: Lost task "
+                f"1.3 in stage 4.0 (TID 9) (10.0.0.7 executor 2): {why}\n\tat java.io.Some.where()\nDriver stacktrace:"
+            ),
+            "writing files",
+        )
+
+    lost = (
+        "ExecutorLostFailure (executor 2 exited) Reason: Container killed by YARN for exceeding its memory."
+    )
+    error = said(lost)
+    assert type(error) is WorkerLostError
+    assert str(error) == (
+        "Spark gave up writing files, because executor 2 on 10.0.0.7 was lost again and again, the last time so: "
+        f"{lost} Its log has more. If its memory ran out, give executors more (spark.executor.memory; "
+        "spark.executor.memoryOverhead is for Python), or the frame more partitions; then run it again."
+    )
+    error = said("java.io.IOException: No space left on device")
+    assert type(error) is StorageFullError
+    assert str(error) == (
+        "Spark found no space while writing files in its local folders (SPARK_LOCAL_DIRS, spark.local.dir) on executor "
+        "2 on 10.0.0.7: java.io.IOException: No space left on device. Make space there."
+    )
+    error = said("java.io.InvalidClassException: local class incompatible")
+    assert type(error) is WorkerError
+    assert str(error) == (
+        "Spark gave up writing files, because a task failed on executor 2 on 10.0.0.7: java.io.InvalidClassException: "
+        "local class incompatible. The executor's log has more; mend that, and run it again: nothing was half-written."
+    )
+
+
+def test_what_is_said_of_the_rows_stays_as_it_is():
+    assert explained(ValueError("[DIVIDE_BY_ZERO] Division by zero."), "writing files") is None
