@@ -163,6 +163,24 @@ def test_what_cannot_be_transformed_is_said_before_anything_runs(spark: Any, mod
         model.set_output_columns(["a", "b"]).transform(frame)
 
 
+def test_an_executor_with_another_version_of_ours_says_so_when_rows_are_asked_for(
+    spark: Any, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hopyard").mkdir()
+    (tmp_path / "hopyard" / "__init__.py").write_text('__version__ = "0.0.7"\n')
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    found = model.set_output_columns(["score"]).transform(
+        spark.sql("select array(1f, 2f, 3f, 4f) as features")
+    )
+    with pytest.raises(
+        Exception, match=r"has hopyard 0.0.7, and the driver has hopyard .*spark.archives; docs/spark.md"
+    ):
+        found.collect()
+
+
 CONNECT = """
 import sys, hopyard, warnings
 warnings.simplefilter("ignore")
