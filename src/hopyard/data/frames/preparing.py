@@ -98,7 +98,8 @@ class FramePreparation:
         plans = _plans(self._request, self._sources, self._store)
         if found := plans.find(self._request.settings()):
             return found
-        frame, layout = self._sources[0].frame, Layout(layouts[0])  # of both: one may order its columns otherwise
+        frame = self._sources[0].frame
+        layout = Layout(layouts[0])  # of both: one may have its columns in another order
         packings = [
             (
                 source.frame,
