@@ -65,6 +65,48 @@ def test_what_is_wrong_is_said_before_a_frame_is_prepared(
         search(MemoryStore()).fit(frame)
 
 
+def test_parquet_that_spark_wrote_is_searched_on_as_it_is(
+    spark: Any, search: MakeSearch, make_rows: MakeRows, contents_of: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    rows = make_rows(240)
+    listed = list(zip(rows["features"].tolist(), rows["label"].tolist(), range(240), strict=True))
+    frame = spark.createDataFrame(listed, "features array<float>, label long, number long")
+    train, val = tmp_path / "train", tmp_path / "val"
+    # Two levels of directories, several files in each, and what Spark leaves beside them.
+    train_rows = frame.where("number % 4 > 0").selectExpr("*", "number % 2 as half", "number % 3 as third")
+    train_rows.repartition(3).write.partitionBy("half", "third").parquet(str(train))
+    frame.where("number % 4 = 0").repartition(2).write.parquet(str(val))
+    assert len(list(train.glob("half=*/third=*/part-*.snappy.parquet"))) > 6
+    assert all((folder / "_SUCCESS").exists() and list(folder.rglob(".*.crc")) for folder in (train, val))
+
+    found = search(LocalStore(tmp_path / "a")).fit_on_parquet(train, val)
+    assert (
+        sum(
+            unit["rows"]
+            for unit in found.run.units()
+            if (unit["t"], unit["e"], unit["ph"]) == ([0], 0, "train")
+        )
+        == 180
+    )
+    assert (
+        sum(
+            unit["rows"]
+            for unit in found.run.units()
+            if (unit["t"], unit["e"], unit["ph"]) == ([0], 0, "validate")
+        )
+        == 60
+    )
+    held = np.arange(240) % 4 == 0
+    validated = {name: values[held] for name, values in rows.items()}
+    best = max(found.get_history()["val_accuracy"])
+    assert found.evaluate(validated)["accuracy"] == pytest.approx(best)
+
+    store = LocalStore(tmp_path / "b", train_path=train, val_path=val)
+    for again in (search(store).fit_on_prepared_data(), search(store, fresh=True).fit_on_parquet()):
+        assert contents_of(again.run) == contents_of(found.run)
+    assert {path.name for path in train.iterdir()} == {"half=0", "half=1", "_SUCCESS", "._SUCCESS.crc"}
+
+
 def test_a_converter_is_searched_on(spark: Any, search: MakeSearch, written: str, tmp_path: Path) -> None:
     from hopyard.spark import SparkDatasetConverter, make_spark_converter
 

@@ -103,6 +103,14 @@ def test_outputs_come_beside_columns_that_stay_as_they_are(
     assert np.array_equal(scores, model.predict(rows["features"]))
 
 
+def test_without_names_an_output_is_called_after_its_label(spark: Any, make_rows: MakeRows) -> None:
+    rows = make_rows(40)
+    found = searched(rows, classifier).transform(
+        frame_of(spark, {"features": rows["features"].tolist()}, "features array<float>")
+    )
+    assert found.dtypes == [("features", "array<float>"), ("label__output", "array<float>")]
+
+
 def test_vectors_are_features_and_ints_stay_ints(spark: Any, make_rows: MakeRows) -> None:
     from pyspark.ml.linalg import Vectors
 

@@ -52,6 +52,27 @@ def test_batches_are_namedtuples_of_exact_types(converter: SparkDatasetConverter
         assert [len(batch.id) for batch in dataset] == [20]  # 32 at once by default
 
 
+def test_batches_of_what_spark_wrote_have_its_types_and_shapes(spark: Any, cache: Path) -> None:
+    grid = "transform(sequence(0, 3), i -> transform(sequence(0, 9), j -> cast(100 * id + 10 * i + j as {})))"
+    frame = spark.range(0, 30, 1, 2).selectExpr(
+        "id", "cast(id as short) short", "cast(-id as int) whole", f"{grid.format('float')} grid",
+        f"{grid.format('short')} shorts", f"{grid.format('int')} wholes",
+    )  # fmt: skip
+    with make_spark_converter(frame).make_tf_dataset(batch_size=8) as dataset:
+        assert dataset.element_spec._asdict() == {
+            "id": tf.TensorSpec((None,), tf.int64), "short": tf.TensorSpec((None,), tf.int16),
+            "whole": tf.TensorSpec((None,), tf.int32), "grid": tf.TensorSpec((None, 4, 10), tf.float32),
+            "shorts": tf.TensorSpec((None, 4, 10), tf.int16), "wholes": tf.TensorSpec((None, 4, 10), tf.int32),
+        }  # fmt: skip
+        batches = list(dataset)
+    assert [batch.grid.shape for batch in batches] == [(8, 4, 10)] * 3 + [(6, 4, 10)]
+    for batch in batches:
+        places = 100 * batch.id.numpy()[:, None, None] + np.arange(40).reshape(4, 10)
+        assert np.array_equal(batch.short, batch.id)
+        assert np.array_equal(batch.whole, -batch.id)
+        assert all(np.array_equal(each, places) for each in (batch.grid, batch.shorts, batch.wholes))
+
+
 def test_fields_are_those_that_a_transform_returns(converter: SparkDatasetConverter) -> None:
     def turned(batch: dict[str, Any], rng: Any) -> dict[str, Any]:
         return {"x": 2 * batch["x"], "id": batch["id"]}
