@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -9,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LOOK_AGAIN = 0.1  # seconds; Spark tells only listeners in Java of a new executor
 from hopyard.data.frames.spark_failures import executor_name
 
+LOOK_AGAIN = 0.1  # seconds; Spark tells only listeners in Java of a new executor
+SETTLED = 3.0  # seconds without a new executor, after which all are there that a cluster has room for
+SPARKS_OWN = 2  # executors, where YARN and Kubernetes are not told how many
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,39 @@ def alive_ids(context: Any) -> frozenset[str]:
     return frozenset(context._jsc.sc().getExecutorIds().mkString(",").split(",")) - {""}
 
 
-def wait_for(context: Any, executors: int, slots: int) -> list[Executor]:
-    """The executors, once there are that many with that many slots in all, or once Spark's own time for that
-    (``spark.scheduler.maxRegisteredResourcesWaitingTime``, 30 s) is over: they register after the session's start."""
+def expected_executors(master: str, instances: str | None) -> int | None:
+    """How many executors a session gets at its start; None: as many as its cluster has room for.
+
+    Args:
+        instances: ``spark.executor.instances``, which only YARN and Kubernetes heed.
+    """
+    if master == "yarn" or master.startswith("k8s://"):
+        return int(instances) if instances else SPARKS_OWN
+    cluster = re.match(r"local-cluster\[\s*(\d+)", master)
+    return int(cluster[1]) if cluster else None
+
+
+def wait_for(context: Any, executors: int | None, slots: int) -> list[Executor]:
+    """The executors, which register one after another after the session's start: once there are enough, or once
+    Spark's own time for that (``spark.scheduler.maxRegisteredResourcesWaitingTime``, 30 s) is over.
+
+    Args:
+        executors: how many must be there; None: nobody knows, so all that come before none does for a while.
+        slots: how many they must have in all.
+    """
     key = "spark.scheduler.maxRegisteredResourcesWaitingTime"
-    deadline = time.monotonic() + context._jsc.sc().conf().getTimeAsSeconds(key, "30s")
+    changed = time.monotonic()
+    deadline = changed + context._jsc.sc().conf().getTimeAsSeconds(key, "30s")
     never = threading.Event()
+    before = 0
     while True:
-        found = list_executors(context)
-        if len(found) >= executors and sum(executor.slots for executor in found) >= slots:
+        found, now = list_executors(context), time.monotonic()
+        if len(found) != before:
+            before, changed = len(found), now
+        are_all = now - changed >= SETTLED if executors is None else len(found) >= executors
+        if found and are_all and sum(executor.slots for executor in found) >= slots:
             return found
-        if context._jsc.sc().isLocal() or time.monotonic() >= deadline:
+        if context._jsc.sc().isLocal() or now >= deadline:
             return found
         never.wait(LOOK_AGAIN)
 

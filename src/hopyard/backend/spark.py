@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from hopyard.backend._spark_cluster import SparkCluster
-from hopyard.backend._spark_executors import Executor, wait_for
+from hopyard.backend._spark_executors import Executor, expected_executors, wait_for
 from hopyard.backend.base import check_count, check_threads, check_timeout
 from hopyard.backend.remote import RemoteBackend
 from hopyard.errors import UsageError, missing_extra
@@ -120,20 +119,17 @@ def _floor_of_dynamic_allocation(context: Any, num_workers: int | None) -> int |
 
 def _count_slots(context: Any, num_workers: int | None) -> int:
     """``num_workers`` if there are as many slots, or the number of executors (local mode: of slots)."""
-    executors = wait_for(context, 1 if num_workers else _expected_executors(context), num_workers or 1)
+    if num_workers:
+        executors = wait_for(context, 1, num_workers)
+    else:
+        instances = context.getConf().get("spark.executor.instances")
+        executors = wait_for(context, expected_executors(context.master, instances), 1)
     slots = sum(executor.slots for executor in executors)
     if slots == 0 or slots < (num_workers or 1):
         raise UsageError(_too_few(context, num_workers, executors, slots))
     if num_workers is not None:
         return num_workers
     return slots if context._jsc.sc().isLocal() else len(executors)
-
-
-def _expected_executors(context: Any) -> int:
-    """How many executors the session was started with, as far as its settings say; 1 if they do not."""
-    conf = context.getConf()
-    cluster = re.match(r"local-cluster\[\s*(\d+)", context.master)
-    return int(conf.get("spark.executor.instances", "") or (cluster[1] if cluster else 1))
 
 
 def _too_few(context: Any, num_workers: int | None, executors: list[Executor], slots: int) -> str:
