@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from hopyard.backend import SparkBackend
-from hopyard.backend._spark_executors import Executor, assign, wait_for
+from hopyard.backend._spark_executors import Executor, assign, expected_executors, wait_for
 from hopyard.backend.testing import BackendSuite, result_of
 from hopyard.errors import UsageError, WorkerLostError, WorkerMismatchError
 
@@ -87,6 +88,45 @@ def test_workers_spread_over_executors_and_stay_when_others_come_and_go() -> Non
     assert assign([a, c], range(4), first) == {0: a, 1: a, 2: c, 3: c}
     assert assign([b], range(4), first) == {0: None, 1: None, 2: b, 3: None}
     assert assign([], range(1), first) == {0: None}
+
+
+@pytest.mark.parametrize(
+    ("master", "instances", "expected"),
+    [
+        ("yarn", None, 2),
+        ("yarn", "5", 5),
+        ("k8s://https://10.0.0.1:6443", None, 2),
+        ("local-cluster[3, 1, 1024]", None, 3),
+        ("spark://host:7077", None, None),
+        ("spark://host:7077", "5", None),
+    ],
+)
+def test_how_many_executors_a_session_gets(master: str, instances: str | None, expected: int | None) -> None:
+    assert expected_executors(master, instances) == expected
+
+
+def test_where_nobody_knows_how_many_executors_there_will_be_all_are_awaited_that_come(
+    context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for(context, 2, 2)
+    monkeypatch.setattr("hopyard.backend._spark_executors.SETTLED", 0.3)
+    started = time.monotonic()
+    assert len(wait_for(context, None, 1)) == 2
+    assert time.monotonic() - started >= 0.3
+
+
+def test_jobs_are_in_the_pool_of_the_thread_that_starts_the_backend(context: Any) -> None:
+    context.setLocalProperty("spark.scheduler.pool", "nightly")
+    with SparkBackend(num_workers=2) as backend:
+        context.setLocalProperty("spark.scheduler.pool", None)
+        assert [result_of(backend.submit(worker, abs, -worker)) for worker in range(2)] == [0, 1]
+    store = context._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    descriptions = {jobs.apply(index).jobId(): jobs.apply(index) for index in range(jobs.size())}
+    newest = [descriptions[job] for job in sorted(descriptions)[-3:]]
+    assert [job.description().get() for job in newest][-1] == "end of Hopyard's workers"
+    stages = [store.lastStageAttempt(job.stageIds().last()) for job in newest]
+    assert [stage.schedulingPool() for stage in stages] == ["nightly"] * 3
 
 
 def test_a_worker_whose_executor_is_killed_moves_to_the_one_that_replaces_it(context: Any) -> None:
@@ -251,6 +291,9 @@ conf.set("spark.task.resource.gpu.amount", "1").set("spark.local.dir", sys.argv[
 context = SparkContext(master="local-cluster[1,2,1024]", conf=conf)
 with SparkBackend(num_workers=2) as backend:
     print(sorted(backend.submit(worker, os.getenv, "CUDA_VISIBLE_DEVICES").result() for worker in (0, 1)))
+from pyspark.sql import SparkSession
+from hopyard.tune.engines.spark import _device
+print(SparkSession(context).range(1).rdd.map(lambda _: _device()).collect())
 """
 
 
@@ -260,7 +303,9 @@ def test_workers_that_share_an_executor_see_the_gpus_that_spark_gave_their_task(
     script = tmp_path / "gpus"
     script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["5", "7"]}'\n""")
     script.chmod(0o755)
-    assert run_script(GPUS, script, tmp_path) in {"['5', '5']\n", "['5', '7']\n", "['7', '7']\n"}
+    seen, predicted = run_script(GPUS, script, tmp_path).splitlines()
+    assert seen in {"['5', '5']", "['5', '7']", "['7', '7']"}
+    assert predicted in {"['cuda:5']", "['cuda:7']"}
 
 
 FULL = """

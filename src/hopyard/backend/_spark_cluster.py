@@ -23,7 +23,7 @@ BROADCAST_BYTES = 512 * 1024
 """Larger tasks travel by broadcast. Half of Spark's own limit for that, and far below ``spark.rpc.message.maxSize``."""
 
 CLOSING_SECONDS = 2.0  # that stop gives executors to end idle workers
-
+_POOL = "spark.scheduler.pool"
 
 _Failure: TypeAlias = WorkerError | StorageFullError
 
@@ -34,6 +34,7 @@ class SparkCluster(Cluster):
     def __init__(self, context: Any, workers: int) -> None:
         self._context = context
         self._group = f"hopyard-{uuid.uuid4().hex[:12]}"
+        self._pool: str | None = context.getLocalProperty(_POOL)
         self._lock = threading.Lock()
         self._places: dict[int, Executor | None] = dict.fromkeys(range(workers))
         self._known: frozenset[str] | None = None
@@ -54,7 +55,7 @@ class SparkCluster(Cluster):
         self._busy.add(worker)
         try:
             with self._travelling(unit) as ticket:
-                self._context.setJobGroup(self._group, f"{task.label} on worker {worker}", True)
+                self._begin_job(self._group, f"{task.label} on worker {worker}")
                 said: Said = rows.mapPartitions(carrier(ticket, hopyard.__version__)).collect()[0]
         except Exception as error:
             raise self._failure(worker, place, task, error) from error
@@ -85,11 +86,16 @@ class SparkCluster(Cluster):
     def _close(self, workers: list[int]) -> None:
         """End the processes of idle workers; Spark itself kills the Python of tasks that are cancelled."""
         with contextlib.suppress(Exception):
-            self._context.setJobGroup(f"{self._group}-end", "end of Hopyard's workers", True)
+            self._begin_job(f"{self._group}-end", "end of Hopyard's workers")
             drivers = {self._drivers[worker] for worker in workers}
             places = [self._places[worker] for worker in workers]
             for driver in drivers:
                 self._rows(places).mapPartitions(closer(driver)).collect()
+
+    def _begin_job(self, group: str, description: str) -> None:
+        """Say of what this thread submits next to what it belongs."""
+        self._context.setJobGroup(group, description, True)
+        self._context.setLocalProperty(_POOL, self._pool)
 
     # Places ----------------------------------------------------------------------------------
 
