@@ -112,6 +112,43 @@ def test_spark_reads_whatever_is_more_than_columns_of_plain_files(spark, folder,
     assert np.array_equal(times["at"], times["id"] * 10**9)
 
 
+RULE = """
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+
+public class NobodySeesRows extends org.apache.spark.sql.catalyst.rules.Rule {
+    public TreeNode apply(TreeNode plan) {
+        if (plan instanceof Filter) return plan;
+        return new Filter(org.apache.spark.sql.catalyst.expressions.Literal.FalseLiteral(), (LogicalPlan) plan);
+    }
+}
+"""
+
+
+def test_rules_of_extensions_hold(spark, folder, tmp_path):
+    """As those that say who sees which rows."""
+    plain = spark.read.parquet(str(folder)).select("id", "half")
+    assert scan_of(plain.where("1 = 1")).columns == ("id", "half")
+    java = spark.sparkContext._jvm
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(RULE)
+    rule = compiler.getClassLoader().loadClass("NobodySeesRows").newInstance()
+    rules = java.java.util.ArrayList()
+    rules.add(rule)
+    experimental = spark._jsparkSession.experimental()
+    before = experimental.extraOptimizations()
+    set_rules = getattr(experimental, "extraOptimizations_$eq")
+    set_rules(java.scala.jdk.javaapi.CollectionConverters.asScala(rules).toSeq())
+    try:
+        assert scan_of(spark.read.parquet(str(folder)).select("id", "half")) is None
+        with pytest.raises(DataError, match="no rows"):
+            prepare(spark.read.parquet(str(folder)).select("id"), LocalStore(tmp_path))
+    finally:
+        set_rules(before)
+
+
 def test_a_column_that_some_files_lack_is_null_there(spark, folder, tmp_path):
     pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"id": pa.array([3], pa.int64()), "x": [5]}), tmp_path / "b.parquet")

@@ -23,9 +23,6 @@ from hopyard.data.sources.convert_arrow import is_list
 
 _RELATION = "org.apache.spark.sql.execution.datasources.LogicalRelation"
 _PROJECT = "org.apache.spark.sql.catalyst.plans.logical.Project"
-_SAME_ROWS = tuple(
-    f"org.apache.spark.sql.catalyst.plans.logical.{name}" for name in ("SubqueryAlias", "View")
-)
 _ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
 _ALIAS = "org.apache.spark.sql.catalyst.expressions.Alias"
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
@@ -44,11 +41,11 @@ _THREADS = 8
 
 
 @dataclass(frozen=True)
-class _Groups:
-    """Some row groups of a file, and how many rows are about ``_BATCH_BYTES``."""
+class _Group:
+    """A row group of a file, and how many rows are about ``_BATCH_BYTES``."""
 
     path: str
-    numbers: tuple[int, ...]
+    number: int
     batch_rows: int
 
 
@@ -62,14 +59,14 @@ class ParquetScan:
     """
 
     columns: tuple[str, ...]
-    parts: tuple[tuple[_Groups, ...], ...]
+    parts: tuple[tuple[_Group, ...], ...]
 
     def read(self, part: int) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""
         wanted = list(dict.fromkeys(self.columns))
-        for groups in self.parts[part]:
-            with pq.ParquetFile(groups.path) as file:
-                for batch in file.iter_batches(groups.batch_rows, groups.numbers, wanted):
+        for group in self.parts[part]:
+            with pq.ParquetFile(group.path) as file:
+                for batch in file.iter_batches(group.batch_rows, [group.number], wanted):
                     columns = [batch.column(name) for name in self.columns]
                     yield pa.RecordBatch.from_arrays(columns, [f"c{place}" for place in range(len(columns))])
 
@@ -85,7 +82,8 @@ def parquet_scan(frame: Any, types: Sequence[pa.DataType | str]) -> ParquetScan 
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     try:
-        plan = frame._jdf.queryExecution().withCachedData()
+        # After the optimizer, to which extensions may have added rules, such as filters that say who sees which rows.
+        plan = frame._jdf.queryExecution().optimizedPlan()
         columns = _columns(json.loads(plan.toJSON()))
         if columns is None or any(
             "." in name for name in columns
@@ -120,14 +118,13 @@ def _columns(nodes: list[dict[str, Any]]) -> list[str] | None:
         return None
     names = {_id(each[0]): each[0]["name"] for each in nodes[-1]["output"]}
     for node in reversed(nodes[:-1]):
-        if node["class"] == _PROJECT:
-            chosen = [_chosen(expression, names) for expression in node["projectList"]]
-            if None in chosen:
-                return None
-            names = dict(each for each in chosen if each is not None)
-            if len(names) < len(chosen):
-                return None
-        elif node["class"] not in _SAME_ROWS:
+        if node["class"] != _PROJECT:
+            return None
+        chosen = [_chosen(expression, names) for expression in node["projectList"]]
+        if None in chosen:
+            return None
+        names = dict(each for each in chosen if each is not None)
+        if len(names) < len(chosen):
             return None
     return list(names.values())
 
@@ -200,7 +197,7 @@ def _is_same(spark: pa.DataType | str, file: pa.DataType) -> bool:
 
 def _parts(
     paths: Sequence[str], footers: Iterable[pq.FileMetaData], most: int, slots: int
-) -> tuple[tuple[_Groups, ...], ...]:
+) -> tuple[tuple[_Group, ...], ...]:
     """Row groups for tasks: of about ``most`` bytes, and as many as keep all slots busy to the end."""
     found = []
     for path, footer in zip(paths, footers, strict=True):
@@ -210,10 +207,10 @@ def _parts(
                 found.append((path, number, max(group.total_byte_size, 1), group.num_rows))
     total = sum(size for _, _, size, _ in found)
     count = math.ceil(math.ceil(total / most) / slots) * slots
-    parts: list[list[_Groups]] = [[] for _ in range(count)]
+    parts: list[list[_Group]] = [[] for _ in range(count)]
     before = 0
     for path, number, size, rows in found:
         batch_rows = min(max(1, _BATCH_BYTES * rows // size), _BATCH_ROWS)
-        parts[(2 * before + size) * count // (2 * total)].append(_Groups(path, (number,), batch_rows))
+        parts[(2 * before + size) * count // (2 * total)].append(_Group(path, number, batch_rows))
         before += size
     return tuple(tuple(part) for part in parts if part)
