@@ -134,6 +134,31 @@ def test_nulls_and_structs_are_kept_for_the_loader_to_decide(spark: Any, cache: 
         assert next(iter(loader))["x"][29:32].tolist() == [7.25, 0, 7.75]
 
 
+def test_names_may_have_dots(spark: Any, cache: Path) -> None:
+    frame = rows_of(spark).selectExpr(
+        "id",
+        "x as `a.b`",
+        "array(x, x) as `a.c`",
+        "struct(id as i, x as f) as a",
+        "if(id = 30, null, x) as `b.`",
+    )
+    plain = make_spark_converter(frame.select("id", "`a.b`", "`a.c`")).dataset()
+    assert plain.schema.names == ["id", "a.b", "a.c"]
+    mixed = make_spark_converter(frame)
+    for dataset in (plain, mixed.dataset(nulls="fill")):
+        batch = dataset[:]
+        assert batch["id"].tolist() == list(range(40))
+        assert np.array_equal(batch["a.b"], batch["id"] / 4)
+        assert np.array_equal(batch["a.c"][:, 1], batch["id"] / 4)
+    assert np.array_equal(batch["a.f"], batch["id"] / 4)
+    with mixed.make_torch_dataloader(
+        batch_size=40, nulls="fill", shuffle=False, columns=["a.b", "b."]
+    ) as loader:
+        assert next(iter(loader))["b."][29:32].tolist() == [7.25, 0, 7.75]
+    with pytest.raises(DataError, match=r"would both be the column 'a\.f'"):
+        make_spark_converter(frame.selectExpr("a", "id as `a.f`"))
+
+
 def test_times_and_decimals_become_numbers(spark: Any, cache: Path) -> None:
     moment = datetime.datetime(2024, 5, 6, 7, 8, 9, tzinfo=datetime.UTC)
     frame = spark.createDataFrame([(moment, moment.date())], "moment timestamp, day date")

@@ -86,7 +86,9 @@ def make_spark_converter(
     marker = usable_marker(store)
     if marker is None:
         with _quiet_about_pandas():
-            marker = _written(df, store, Job(url, new_attempt(), dtype, size, codec), parameters)
+            marker = _written(
+                df, store, Job(url, new_attempt(), tuple(df.columns), dtype, size, codec), parameters
+            )
     rows = sum(file.rows for file in marker.files)
     converter = SparkDatasetConverter(url, [f"{store.url}/{file.name}" for file in marker.files], rows, True)
     if delete_at_exit if delete_at_exit is not None else plan is None:
@@ -154,7 +156,9 @@ def _written(df: Any, store: Store, job: Job, parameters: dict[str, Any]) -> Mar
 
 def _run(frame: Any, job: Job) -> list[tuple[KeptFile, str]]:
     """Have the executors write: the files in the order of their rows, and the columns of each."""
-    written = frame.mapInArrow(OnExecutors(job.run), RESULT_SCHEMA)
+    # PySpark refuses ``mapInArrow`` where a name has a dot.
+    plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    written = plain.mapInArrow(OnExecutors(job.run), RESULT_SCHEMA)
     answers = run_watched(
         written.sparkSession, "writing a converter's files", lambda _: None, written.collect
     )

@@ -45,6 +45,7 @@ class Job:
     Attributes:
         url: of the directory.
         attempt: what the names of files begin with: no other attempt's do.
+        names: of the columns.
         dtype: of floating columns: ``"float32"``, ``"float64"`` or None: as they are.
         group_bytes: of a row group, before compression.
         codec: of pyarrow, or None.
@@ -53,6 +54,7 @@ class Job:
 
     url: str
     attempt: str
+    names: tuple[str, ...]
     dtype: str | None
     group_bytes: int
     codec: str | None
@@ -92,7 +94,7 @@ class Job:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            table = pa.Table.from_batches([batch])
+            table = pa.Table.from_batches([batch]).rename_columns(list(self.names))
             table = table.cast(cast_schema(table.schema, self.dtype))
             held.append(table)
             size += 0 if rows else table.nbytes
