@@ -197,25 +197,6 @@ spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "fals
 frame = spark.createDataFrame([([1.0, 2.0, 3.0, 4.0],), ([0.0, 0.0, 0.0, 0.0],)], "features array<float>")
 model = hopyard.load_model(sys.argv[1]).set_output_columns(["score"])
 print([row["score"] for row in model.transform(frame).collect()])
-def test_an_executor_with_another_version_of_ours_says_so_when_rows_are_asked_for(
-    spark: Any, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "hopyard").mkdir()
-    (tmp_path / "hopyard" / "__init__.py").write_text('__version__ = "0.0.7"\n')
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
-    found = model.set_output_columns(["score"]).transform(
-        spark.sql("select array(1f, 2f, 3f, 4f) as features")
-    )
-    with pytest.raises(
-        Exception, match=r"has hopyard 0.0.7, and the driver has hopyard .*spark.archives; docs/spark.md"
-    ):
-        found.collect()
-
-
-print([row["score"] for row in model.transform(frame).collect()])
 """
 
 
