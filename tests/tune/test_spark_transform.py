@@ -197,6 +197,7 @@ spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "fals
 frame = spark.createDataFrame([([1.0, 2.0, 3.0, 4.0],), ([0.0, 0.0, 0.0, 0.0],)], "features array<float>")
 model = hopyard.load_model(sys.argv[1]).set_output_columns(["score"])
 print([row["score"] for row in model.transform(frame).collect()])
+print([row["score"] for row in model.transform(frame).collect()])
 """
 
 
