@@ -24,6 +24,12 @@ _FROM_NUMPY = {
     "b1": "BOOL", "u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "u4": "U32", "i4": "I32", "u8": "U64",
     "i8": "I64", "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128",
 }  # fmt: skip
+ML_DTYPES = {
+    "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}  # fmt: skip
+"""Dtypes that NumPy lacks, by their names in PyTorch and in the package ml_dtypes (of JAX, TensorFlow, Keras)."""
+_OF_ML_DTYPES = {ours: name for name, ours in ML_DTYPES.items()}
 _TO_NUMPY: dict[str, np.dtype[Any]] = {dtype: np.dtype("<" + name) for name, dtype in _FROM_NUMPY.items()}
 _RAW: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2")}
 
@@ -59,11 +65,14 @@ class Tensor:
 
     @classmethod
     def from_numpy(cls, array: np.ndarray[Any, Any]) -> Tensor:
-        """The same values. Shares memory if the array is contiguous and little-endian.
+        """The same values, of NumPy's dtypes or those of ml_dtypes. Shares memory if the array is contiguous and
+        little-endian.
 
         Raises:
             DataError: elements that are not numbers of a fixed width everywhere.
         """
+        if (ours := ML_DTYPES.get(array.dtype.name)) is not None:
+            return cls(ours, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         dtype = _FROM_NUMPY.get(array.dtype.str[1:])
         if dtype is None:
             raise DataError(
@@ -78,6 +87,19 @@ class Tensor:
         """The values, sharing memory. BF16 and F8 have no NumPy dtype: their raw uint16 or uint8."""
         dtype: np.dtype[Any] = _TO_NUMPY.get(self.dtype) or _RAW[ITEM_SIZES[self.dtype]]
         return self.data.view(dtype).reshape(self.shape)
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values, sharing memory; BF16 and F8 in the dtypes of the package ml_dtypes.
+
+        Raises:
+            ModuleNotFoundError: that is needed, and not installed.
+        """
+        if self.dtype not in _OF_ML_DTYPES:
+            return self.numpy()
+        import ml_dtypes
+
+        dtype = np.dtype(getattr(ml_dtypes, _OF_ML_DTYPES[self.dtype]))
+        return self.numpy().view(dtype)
 
     @cached_property
     def digest(self) -> str:

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -126,6 +126,9 @@ class Visit:
 
 class Replica(ABC):
     """A trial's model, optimizer and the rest, on a device."""
+
+    framework: ClassVar[str]
+    """``"torch"`` or ``"keras"``."""
 
     module: Any
     """The framework's model."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from hopyard.objects import derive_seed
 
-_FRAMEWORKS = {"torch": "hopyard.training.torch.session"}
+_FRAMEWORKS = {"torch": "hopyard.training.torch.session", "keras": "hopyard.training.keras.session"}
 
 
 class FrameworkSession(Protocol):

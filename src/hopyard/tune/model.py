@@ -29,6 +29,7 @@ from hopyard.tune.saved import INFO, ModelInfo, Weights, read_model, schema_of, 
 from hopyard.tune.stages import become_stage
 
 if TYPE_CHECKING:
+    import keras
     import pandas as pd
     import torch
 
@@ -109,9 +110,34 @@ class Model:
     # What it does ---------------------------------------------------------------------------
 
     def torch(self) -> torch.nn.Module:
-        """The trained module, in evaluation mode, on the CPU."""
-        module: torch.nn.Module = self._loaded().module
+        """The trained module, in evaluation mode, on the CPU.
+
+        Raises:
+            UsageError: it is a model of another framework.
+        """
+        module: torch.nn.Module = self._module("torch")
         return module
+
+    def keras(self) -> keras.Model:
+        """The trained Keras model, compiled as it was for training.
+
+        Raises:
+            UsageError: it is a model of another framework.
+        """
+        model: keras.Model = self._module("keras")
+        if not model.built:  # nothing has told it the shapes of its inputs
+            self._loaded().predict(self._example())
+            model = self._module("keras")
+        return model
+
+    def _module(self, framework: str) -> Any:
+        replica = self._loaded()
+        if replica.framework != framework:
+            raise UsageError(
+                f"The model was trained by a {replica.framework.capitalize()}Estimator, so that it is no {framework} "
+                f"model; call .{replica.framework}()."
+            )
+        return replica.module
 
     def set_output_columns(self, names: Sequence[str]) -> Model:
         """Names of the columns that ``transform`` adds, one per output. Returns the model."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hopyard.data.ragged import offsets_of
 from hopyard.errors import DataError, MissingExtraError
-from hopyard.objects.tensors import ITEM_SIZES, Tensor
+from hopyard.objects.tensors import ITEM_SIZES, ML_DTYPES, Tensor
 from hopyard.stockroom.data.fragments import row_width
 from hopyard.stockroom.data.rows import Rows
 from hopyard.stockroom.records import ColumnRecord
@@ -21,21 +21,12 @@ from hopyard.stockroom.records import ColumnRecord
 Stored: TypeAlias = Tensor | str | bytes
 """A sample as it is stored."""
 
-# Names that NumPy (by ml_dtypes, of JAX and Keras) and PyTorch have for what NumPy itself lacks.
-_UNCOMMON = {
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}
 _COMMON = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64",
     "complex128": "C128",
 }  # fmt: skip
-_NAMES = {stored: name for name, stored in (_COMMON | _UNCOMMON).items()}
+_NAMES = {stored: name for name, stored in (_COMMON | ML_DTYPES).items()}
 
 
 def dtype_name(stored: str) -> str:
@@ -45,7 +36,7 @@ def dtype_name(stored: str) -> str:
 
 def is_uncommon(stored: str) -> bool:
     """Whether NumPy lacks this dtype."""
-    return stored in _UNCOMMON.values()
+    return stored in ML_DTYPES.values()
 
 
 def stored_dtype(dtype: Any) -> str:
@@ -57,14 +48,14 @@ def stored_dtype(dtype: Any) -> str:
     text = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
     if text in ITEM_SIZES:
         return text
-    if text not in _COMMON and text not in _UNCOMMON:
+    if text not in _COMMON and text not in ML_DTYPES:
         with suppress(TypeError):
             text = np.dtype(dtype).name
-    found = _COMMON.get(text) or _UNCOMMON.get(text)
+    found = _COMMON.get(text) or ML_DTYPES.get(text)
     if found is None:
         raise DataError(
             f"dtype={dtype!r} is none that tensors of a column can have. Use one of {', '.join(_COMMON)}, "
-            f"{', '.join(_UNCOMMON)}."
+            f"{', '.join(ML_DTYPES)}."
         )
     return found
 
@@ -172,7 +163,7 @@ def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
             "is of dtype object. Columns store numbers, text and bytes: convert it with .astype(...), or give a list: "
             ".tolist() of text, or arrays if their shapes differ"
         )
-    name = _UNCOMMON.get(array.dtype.name) or _COMMON.get(array.dtype.name)
+    name = ML_DTYPES.get(array.dtype.name) or _COMMON.get(array.dtype.name)
     if name is None:
         raise DataError(
             f"is of dtype {array.dtype}. Convert it with .astype(...) to one of {', '.join(_COMMON)}"

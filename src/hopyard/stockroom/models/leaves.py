@@ -13,7 +13,6 @@ kind           what it was                                       what it becomes
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -25,19 +24,9 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, DataError, MissingExtraError, missing_extra
 from hopyard.objects import Tensor, Tree, flatten
+from hopyard.objects.tensors import ML_DTYPES
 
 Keys = tuple[int | str, ...]
-
-# Of the package ml_dtypes, which JAX, TensorFlow and Keras bring: name of the dtype to ours.
-_ML_DTYPES = {
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}
-_NAMES = {ours: name for name, ours in _ML_DTYPES.items()}
 
 
 @dataclass
@@ -130,11 +119,9 @@ def _leaf(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
 def _array(array: npt.NDArray[Any], keys: Keys, taken: Taken, name: str, kind: str) -> Tensor:
     place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str)
     memory = place if array.size and kind == "numpy" else None
-    ours = _ML_DTYPES.get(array.dtype.name)
-    if ours is not None:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return _add(taken, "ml_dtypes", array, memory, Tensor(ours, array.shape, data))
     try:
+        if array.dtype.name in ML_DTYPES:
+            return _add(taken, "ml_dtypes", array, memory, Tensor.from_numpy(array))
         return _add(taken, kind, array, memory, Tensor.from_numpy(array))
     except DataError as error:
         raise DataError(f"{_where(keys)} of the model {name!r} cannot be stored: {error}") from None
@@ -203,15 +190,12 @@ def give_back(tensor: Tensor, kind: str, path: str) -> Any:
 
 def _ml_dtype(tensor: Tensor, path: str) -> npt.NDArray[Any]:
     try:
-        import ml_dtypes
+        return tensor.array()
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"Reading the array {path!r} of {tensor.dtype} needs the package 'ml_dtypes', which is not installed. "
             "Install it with: pip install ml_dtypes"
         ) from error
-    dtype = np.dtype(getattr(ml_dtypes, _NAMES[tensor.dtype]))
-    flat = tensor.data.view(dtype) if math.prod(tensor.shape) else np.empty(0, dtype)
-    return flat.reshape(tensor.shape)
 
 
 def in_order(tree: Tree, ordered: Mapping[Keys, Any], keys: Keys = ()) -> Tree:

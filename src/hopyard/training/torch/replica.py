@@ -13,7 +13,7 @@ from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch import hidden, state
-from hopyard.training.torch.binding import Batch, Binding, as_tensors
+from hopyard.training.torch.binding import Binding, as_tensors
 from hopyard.training.torch.export import export_onnx
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.loss import Loss
@@ -22,6 +22,7 @@ from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.session import Flags, resolve_device
 from hopyard.training.torch.training import TrainingPass
 from hopyard.training.torch.validation import measure
+from hopyard.training.transforms import transformed
 
 if TYPE_CHECKING:
     from hopyard.training.torch.estimator import TorchEstimator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 class TorchReplica(Replica):
     """See :class:`hopyard.training.estimator.Replica`; the arguments' meaning is TorchEstimator's."""
 
+    framework = "torch"
     module: torch.nn.Module
 
     def __init__(self, estimator: TorchEstimator, context: Context) -> None:
@@ -106,14 +108,14 @@ class TorchReplica(Replica):
         batches = visit.training_batches(given.batch_size, columns, "torch")
         if given.transform is None:
             return batches
-        return transformed(batches, given.transform, visit, "transform")
+        return transformed(map(as_tensors, batches), given.transform, visit, "transform")
 
     def validate(self, visit: Visit) -> MetricSet:
         given = self._estimator
         columns = self._forward.binding.columns(every_feature=bool(given.val_transform or given.step))
         batches = visit.validation_batches(given.batch_size, columns, "torch")
         if given.val_transform is not None:
-            batches = transformed(batches, given.val_transform, visit, "val_transform")
+            batches = transformed(map(as_tensors, batches), given.val_transform, visit, "val_transform")
         self._flags.apply()
         before = hidden.snapshot(self.module)
         found = self._measure(batches)
@@ -218,22 +220,4 @@ class TorchReplica(Replica):
         transform = self._estimator.val_transform
         if transform is None:
             return batches
-        return transformed(batches, transform, Visit(OneBatch({}), 0, 0, 0), "predict")
-
-
-def transformed(
-    batches: Iterable[Mapping[str, Any]], transform: Any, visit: Visit, kind: str
-) -> Iterable[Batch]:
-    """Every batch through the user's transform, each with a generator of its own.
-
-    Raises:
-        EstimatorError: it returns something else than a dict.
-    """
-    for number, batch in enumerate(batches):
-        result = transform(as_tensors(batch), visit.transform_rng(kind, number))
-        if not isinstance(result, dict):
-            raise EstimatorError(
-                f"{kind}=fn(batch, rng) returned {type(result).__name__}, but must return the dict of columns to use; "
-                "end it with `return batch`."
-            )
-        yield result
+        return transformed(map(as_tensors, batches), transform, Visit(OneBatch({}), 0, 0, 0), "predict")

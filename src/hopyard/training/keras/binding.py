@@ -1,0 +1,181 @@
+"""From columns of a batch to what a Keras model is given: inputs, labels and row weights.
+
+Columns are bound to a model's inputs by name if all inputs are called like columns, else in the order of
+``feature_columns``, one each; labels to outputs likewise. Floating numbers become float32, all others stay as they
+are stored: Keras casts them to an input's own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+
+from hopyard.errors import ColumnError, EstimatorError, nearest
+from hopyard.training.keras.weights import ClassWeight, class_table
+
+Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
+Batch: TypeAlias = Mapping[str, Any]
+
+
+class Binding:
+    """How the columns of batches are used.
+
+    Args:
+        inputs: None: by name or in order; names: these columns in order; a dict: by input, a column or a list of
+            scalar columns, stacked to (n, columns).
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        inputs: Inputs,
+        feature_columns: Sequence[str],
+        label_columns: Sequence[str],
+        weight_column: str | None,
+        class_weight: ClassWeight | None,
+    ) -> None:
+        self.features = list(feature_columns)
+        self._weight = weight_column
+        self._class_table = None if class_weight is None else class_table(class_weight)
+        free = [name for name in feature_columns if name != weight_column]
+        self._inputs, self._input_form = _bound_inputs(model, inputs, free)
+        self._labels, self._label_form = _bound_labels(model, list(label_columns))
+        unknown = [name for name in self.model_columns if name not in self.features]
+        if unknown:
+            raise EstimatorError(
+                f"inputs names the column {unknown[0]!r}, which is not one of feature_columns {self.features}"
+                f"{nearest(unknown[0], self.features, '.')} Correct the name, or add it to feature_columns."
+            )
+
+    @property
+    def model_columns(self) -> list[str]:
+        """The feature columns that the model takes."""
+        return [name for group in self._inputs for name in group]
+
+    def columns(self, every_feature: bool) -> list[str]:
+        """What a pass reads; ``every_feature`` where a transform may look at any."""
+        names = (self.features if every_feature else self.model_columns) + self._labels
+        return list(dict.fromkeys(names if self._weight is None else [*names, self._weight]))
+
+    def inputs(self, batch: Batch) -> Any:
+        """Arrays (n, ...) in the structure of the model's inputs."""
+        arrays = [self._input(batch, group) for group in self._inputs]
+        return keras.tree.pack_sequence_as(self._input_form, arrays)
+
+    def arguments(self, batch: Batch) -> tuple[Any, ...]:
+        """(inputs, labels), or with weights (inputs, labels, weights (n,) float32), as ``train_step`` takes them."""
+        labels = self._label_arrays(batch)
+        packed = keras.tree.pack_sequence_as(self._label_form, labels)
+        weights = self._weights(batch, labels)
+        inputs = self.inputs(batch)
+        return (inputs, packed) if weights is None else (inputs, packed, weights)
+
+    def _input(self, batch: Batch, group: Sequence[str]) -> np.ndarray[Any, Any]:
+        arrays = [_numbers(batch, name, "feature") for name in group]
+        if len(arrays) == 1:
+            return arrays[0]
+        shapes = {name: array.shape[1:] for name, array in zip(group, arrays, strict=True)}
+        if any(shape not in ((), (1,)) for shape in shapes.values()):
+            raise EstimatorError(
+                f"inputs stacks columns with rows of shape {shapes}, but only scalar columns can be stacked; give the "
+                "others inputs of their own."
+            )
+        return np.stack([array.reshape(-1) for array in arrays], axis=1)
+
+    def _label_arrays(self, batch: Batch) -> list[np.ndarray[Any, Any]]:
+        arrays = [_numbers(batch, name, "label") for name in self._labels]
+        stacked = len(keras.tree.flatten(self._label_form)) < len(arrays)
+        return [np.stack([array.reshape(len(array)) for array in arrays], axis=1)] if stacked else arrays
+
+    def _weights(self, batch: Batch, labels: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
+        weights = None
+        if self._weight is not None:
+            weights = _numbers(batch, self._weight, "weight").astype(np.float32).reshape(-1)
+        if self._class_table is None:
+            return weights
+        of_class = self._class_table(labels[0])
+        return of_class if weights is None else of_class * weights
+
+
+def _numbers(batch: Batch, name: str, role: str) -> np.ndarray[Any, Any]:
+    if name not in batch:
+        raise ColumnError(
+            f"The {role} column {name!r} is missing{nearest(name, batch, '.')} Given are {', '.join(batch)}. Give all "
+            "columns that the model was trained with; a transform must return them too."
+        )
+    value = batch[name]
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+        raise EstimatorError(
+            f"The {role} column {name!r} holds {_kind(value)}, not numbers of one shape; encode or pad it when "
+            "preparing the data, or turn it into an array of numbers in `transform`."
+        )
+    return value.astype(np.float32) if value.dtype.kind == "f" and value.dtype != np.float32 else value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.dtype == object and len(value):
+        return f"{type(value[0]).__name__} objects"
+    return str(value.dtype) if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _bound_inputs(model: keras.Model, inputs: Inputs, free: list[str]) -> tuple[list[list[str]], Any]:
+    """The columns of each of the model's inputs, and their structure."""
+    form = _form(model, "input")
+    names = [] if form is None else [tensor.name for tensor in keras.tree.flatten(form)]
+    if isinstance(inputs, Mapping):
+        return _of_mapping(inputs, names, form)
+    columns = list(inputs) if inputs is not None else free
+    if form is None:  # a model of the user's own class, which says nothing of its inputs
+        return [[name] for name in columns], columns[0] if len(columns) == 1 else dict.fromkeys(columns)
+    if inputs is None and all(name in columns for name in names):
+        columns = names
+    if len(columns) != len(names):
+        raise EstimatorError(
+            f"The model's inputs {names} match the feature columns {columns} neither by name nor in number. Name the "
+            "inputs like columns, give feature_columns as many as there are inputs, or say which column goes "
+            f"where: inputs={{{names[0]!r}: {columns[:2]}}} stacks scalar columns into one input."
+        )
+    return [[name] for name in columns], form
+
+
+def _of_mapping(
+    inputs: Mapping[str, str | Sequence[str]], names: list[str], form: Any
+) -> tuple[list[list[str]], Any]:
+    groups = {name: [group] if isinstance(group, str) else list(group) for name, group in inputs.items()}
+    if form is None:
+        return list(groups.values()), dict.fromkeys(groups)
+    if set(groups) != set(names):
+        raise EstimatorError(
+            f"inputs= is for {sorted(groups)}, but the model's inputs are called {names}. Give each of them a column, "
+            "or a list of scalar columns."
+        )
+    return [groups[name] for name in names], form
+
+
+def _bound_labels(model: keras.Model, labels: list[str]) -> tuple[list[str], Any]:
+    """The label columns in the order of the model's outputs, and the structure in which they are given."""
+    form = _form(model, "output")
+    if form is None:
+        return labels, labels[0] if len(labels) == 1 else labels
+    if len(keras.tree.flatten(form)) == 1:
+        return labels, form
+    names = list(model.output_names)
+    if set(names) == set(labels):
+        return names, form
+    if len(names) != len(labels):
+        raise EstimatorError(
+            f"The model's outputs {names} match the label columns {labels} neither by name nor in number. Give "
+            "label_columns one column for each output, in their order or of their names."
+        )
+    return labels, form
+
+
+def _form(model: keras.Model, which: str) -> Any:
+    """The structure of a model's inputs or outputs; None if it says nothing of them."""
+    try:
+        return getattr(model, which)
+    except (AttributeError, ValueError):  # a class of the user's own; a Sequential that is not built yet
+        return None

@@ -1,0 +1,102 @@
+"""A compiled model that trials of one architecture use in turn, each with its own values in its variables."""
+
+from __future__ import annotations
+
+import random
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from hopyard.training.keras.state import Array, assign, values_of
+from hopyard.training.keras.steps import Kind, steps_of
+
+
+class Holder:
+    """Whose values a compiled model may have in its variables.
+
+    Attributes:
+        values: of ``Compiled.variables``, while the model does not have them.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Array] | None = None
+
+
+class Compiled:
+    """A Keras model that is built and compiled.
+
+    Attributes:
+        weights, optimizer: the variables that a state consists of.
+        nbytes: of these.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.lock = threading.RLock()
+        self.weights: list[Any] = list(model.weights)
+        self.optimizer: list[Any] = [] if model.optimizer is None else list(model.optimizer.variables)
+        kept = {id(variable) for variable in self.weights}
+        self._seeds = [variable for variable in model.variables if id(variable) not in kept]
+        self.nbytes = sum(value.nbytes for value in values_of(self.variables))
+        self._steps = steps_of(model)
+        self._holder: weakref.ref[Holder] | None = None
+
+    def holder(self) -> Holder:
+        """A new holder, of the values that the variables have."""
+        found = Holder()
+        self._holder = weakref.ref(found)
+        return found
+
+    @property
+    def variables(self) -> list[Any]:
+        return [*self.weights, *self.optimizer]
+
+    def take(self, holder: Holder) -> None:
+        """Have that holder's values in the variables, and keep those of the one before."""
+        before = None if self._holder is None else self._holder()
+        if before is holder:
+            return
+        if before is not None:
+            before.values = values_of(self.variables)
+        assert holder.values is not None
+        assign(self.variables, holder.values)
+        holder.values = None
+        self._holder = weakref.ref(holder)
+
+    def values(self, holder: Holder) -> list[Array]:
+        """That holder's values, wherever they are."""
+        return values_of(self.variables) if holder.values is None else holder.values
+
+    def give(self, holder: Holder, values: list[Array]) -> None:
+        """Make these that holder's values."""
+        if holder.values is None:
+            assign(self.variables, values)
+        else:
+            holder.values = values
+
+    def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
+        """All batches, with random numbers from where Python's own generator is now; see ``Steps.run``."""
+        for variable in self._seeds:
+            seed = [random.getrandbits(31), 0]
+            variable.assign(keras.ops.cast(seed, variable.dtype))
+        return self._steps.run(kind, batches)
+
+
+_KEPT = 2
+_shared: weakref.WeakValueDictionary[str, Compiled] = weakref.WeakValueDictionary()
+_last: deque[Compiled] = deque(maxlen=_KEPT)  # also while no replica has them: the next trial may be alike
+
+
+def shared(architecture: str | None, own: Compiled) -> Compiled:
+    """The compiled model of that architecture that this process has; ``own`` becomes it if there is none."""
+    if architecture is None:
+        return own
+    found = _shared.setdefault(architecture, own)
+    if found in _last:
+        _last.remove(found)
+    _last.append(found)
+    return found

@@ -1,0 +1,189 @@
+"""KerasEstimator: what a user's function returns for a Keras 3 model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from hopyard.errors import EstimatorError
+from hopyard.training.estimator import Context, Estimator, Replica
+from hopyard.training.keras.binding import Inputs
+from hopyard.training.keras.replica import KerasReplica
+from hopyard.training.keras.weights import ClassWeight, class_table
+
+Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+
+
+class KerasEstimator(Estimator):
+    """A Keras 3 model with all that training it takes, on the backend that Keras runs on (``KERAS_BACKEND``).
+
+    Columns are bound to the model's inputs by name if all inputs are called like columns, else in order; label
+    columns to its outputs likewise. Numbers come as arrays (n, ...): floating ones as float32, others as stored;
+    Keras casts them to each input's dtype.
+
+    Args:
+        model: a keras.Model (Functional, Sequential or a class of your own), made inside the function.
+        optimizer: of keras.optimizers, or its name; None: the one that the model was compiled with.
+        loss: as in ``model.compile``; None: the one that the model was compiled with.
+        metrics: as in ``model.compile``: names, functions, objects of keras.metrics, or by output. Their variables
+            must add up over parts of the data, as those of keras.metrics do.
+        batch_size: rows of a batch.
+        custom_objects: functions and classes by the names that loss, metrics or optimizer call them.
+        loss_weights: as in ``model.compile``.
+        weighted_metrics: as in ``model.compile``.
+        inputs: None: by name or in order; a list of columns, in order; or a dict from the names of inputs to a
+            column, or a list of scalar columns, stacked to (n, columns).
+        sample_weight_column: column of the rows' weights in the loss and in weighted_metrics. A search keeps it if it
+            is among feature_columns; the model gets it only if ``inputs`` names it.
+        class_weight: weight per class in the loss, a dict (others weigh 1) or a sequence.
+        transform: ``fn(batch, rng)`` on every training batch before all else: a dict of arrays, which may be changed
+            in place, and a NumPy generator; returns the dict to use.
+        val_transform: the same for validation and prediction. ``transform`` is not used there.
+        jit_compile: as in ``model.compile``. ``"auto"``: XLA with JAX; with TensorFlow not, since it compiles for
+            every number of rows anew.
+        run_eagerly: as in ``model.compile``.
+
+    Raises:
+        EstimatorError: an argument is not usable.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        batch_size: int = 32,
+        custom_objects: Mapping[str, Any] | None = None,
+        loss_weights: Any = None,
+        weighted_metrics: Any = None,
+        inputs: Inputs = None,
+        sample_weight_column: str | None = None,
+        class_weight: ClassWeight | None = None,
+        transform: Transform | None = None,
+        val_transform: Transform | None = None,
+        jit_compile: bool | str = "auto",
+        run_eagerly: bool = False,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.loss = loss
+        self.metrics = metrics
+        self.batch_size = batch_size
+        self.custom_objects = dict(custom_objects or {})
+        self.loss_weights = loss_weights
+        self.weighted_metrics = weighted_metrics
+        self.inputs = inputs
+        self.sample_weight_column = sample_weight_column
+        self.class_weight = class_weight
+        self.transform = transform
+        self.val_transform = val_transform
+        self.jit_compile = jit_compile
+        self.run_eagerly = run_eagerly
+        self._check()
+
+    def replica(self, context: Context) -> Replica:
+        return KerasReplica(self, context)
+
+    @property
+    def compiled_with(self) -> list[Any]:
+        """What the model is compiled with besides its optimizer."""
+        model = self.model
+        return [
+            model.loss if self.loss is None else self.loss,
+            self.metrics,
+            self.loss_weights,
+            self.weighted_metrics,
+            model.jit_compile,
+            model.run_eagerly,
+            self.custom_objects,
+        ]
+
+    def compiled_model(self) -> Any:
+        """The model, compiled with what was given; one that already was, and for which nothing was given, as it is.
+
+        Raises:
+            EstimatorError: Keras refuses an argument.
+        """
+        if self.optimizer is None:
+            return self.model
+        jit = self.jit_compile
+        if jit == "auto" and keras.backend.backend() == "tensorflow":
+            jit = False
+        with keras.saving.custom_object_scope(self.custom_objects):
+            try:
+                self.model.compile(
+                    optimizer=self.optimizer,
+                    loss=self.loss,
+                    metrics=None if self.metrics is None else _copied(self.metrics),
+                    loss_weights=self.loss_weights,
+                    weighted_metrics=_copied(self.weighted_metrics),
+                    jit_compile=jit,
+                    run_eagerly=self.run_eagerly,
+                )
+            except (ValueError, TypeError) as error:
+                raise EstimatorError(f"Keras cannot compile the model: {error}") from error
+        return self.model
+
+    def _check(self) -> None:
+        if not isinstance(self.model, keras.Model):
+            raise EstimatorError(f"model={_short(self.model)} was given, but must be a keras.Model.")
+        self._check_compiled()
+        value = self.batch_size
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise EstimatorError(f"batch_size={value!r} was given, but must be an int >= 1.")
+        self.batch_size = int(value)
+        for name in ("transform", "val_transform"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise EstimatorError(
+                    f"{name}={_short(given)} was given, but must be a function fn(batch, rng)."
+                )
+        if self.class_weight is not None:
+            class_table(self.class_weight)
+
+    def _check_compiled(self) -> None:
+        """Optimizer and loss are the estimator's, or else the model's own: not some of each."""
+        compiled = bool(self.model.compiled)
+        if self.optimizer is None or self.loss is None:
+            lacks = "optimizer" if self.optimizer is None else "loss"
+            if not compiled:
+                raise EstimatorError(
+                    f"{lacks}= was not given, and the model is not compiled. Give KerasEstimator(model=..., "
+                    "optimizer=..., loss=...), or compile the model in the function."
+                )
+            if (self.optimizer, self.loss, self.metrics, self.weighted_metrics) != (None, None, None, None):
+                raise EstimatorError(
+                    f"{lacks}= was not given, so that the model's own would count, but other arguments of compile "
+                    "were. Give both optimizer= and loss=, or none and compile the model with all of them."
+                )
+        elif compiled and _differs(self.model.loss, self.loss):
+            raise EstimatorError(
+                f"The model was compiled with loss={_short(self.model.loss)}, but loss={_short(self.loss)} was given. "
+                "Take one of them out: models need not be compiled here."
+            )
+
+
+def _copied(metrics: Any) -> Any:
+    """Containers anew: Keras changes those that it is given."""
+    with contextlib.suppress(TypeError, ValueError):
+        return keras.tree.map_structure(lambda metric: metric, metrics)
+    return metrics
+
+
+def _differs(own: Any, given: Any) -> bool:
+    try:
+        return bool(
+            keras.losses.serialize(keras.losses.get(own)) != keras.losses.serialize(keras.losses.get(given))
+        )
+    except (TypeError, ValueError):  # several losses, or functions
+        return bool(own != given)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{type(value).__name__}(...)"

@@ -1,0 +1,266 @@
+"""A trial's Keras model and optimizer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from hopyard.errors import DivergedError, EstimatorError
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit
+from hopyard.training.keras.architecture import architecture
+from hopyard.training.keras.binding import Binding
+from hopyard.training.keras.compiled import Compiled, Holder, shared
+from hopyard.training.keras.metrics import KerasMetricSet, results
+from hopyard.training.keras.ownership import claim
+from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
+from hopyard.training.transforms import transformed
+
+if TYPE_CHECKING:
+    from hopyard.training.keras.estimator import KerasEstimator
+
+_RATE = "/learning_rate"
+
+
+class KerasReplica(Replica):
+    """See :class:`hopyard.training.estimator.Replica`; the arguments' meaning is KerasEstimator's.
+
+    Its first visit has it share a compiled model with trials of the same architecture; until then, and in a process
+    that only predicts, its model is its own.
+    """
+
+    framework = "keras"
+
+    def __init__(self, estimator: KerasEstimator, context: Context) -> None:
+        self._estimator = estimator
+        self.batch_size = estimator.batch_size
+        self._model = estimator.compiled_model()
+        claim(self._model)
+        self._binding = Binding(
+            self._model,
+            estimator.inputs,
+            context.feature_columns,
+            context.label_columns,
+            estimator.sample_weight_column,
+            estimator.class_weight,
+        )
+        self._compiled: Compiled | None = None
+        self._holder = Holder()
+        self._loaded: list[
+            Mapping[str, Any]
+        ] = []  # states, in the order in which they came, of a model not yet built
+        self._shares = False
+        if all(layer.built for layer in self._model._flatten_layers()):
+            self._build(None)
+
+    @property
+    def module(self) -> Any:
+        """The Keras model, with this trial's values; one that knows no shapes yet is not built."""
+        if self._compiled is None:
+            return self._model
+        self._compiled.take(self._holder)
+        return self._compiled.model
+
+    def _build(self, arguments: tuple[Any, ...] | None) -> Compiled:
+        """Make the variables that are not there yet, of which some follow from a batch only."""
+        if arguments is not None:
+            self._model._symbolic_build(data_batch=arguments)
+        elif not self._model.optimizer.built:
+            self._model.optimizer.build(self._model.trainable_variables)
+        self._compiled = compiled = Compiled(self._model)
+        self._holder = compiled.holder()
+        self._names = names_of(compiled.weights), names_of(compiled.optimizer)
+        self._shapes = [variable.shape for variable in compiled.variables]
+        for tree in self._loaded:
+            self.load(tree)
+        self._loaded.clear()
+        return compiled
+
+    def _ready(self, arguments: tuple[Any, ...]) -> Compiled:
+        """The model with all that it takes to train and validate such batches."""
+        compiled = self._compiled or self._build(arguments)
+        compiled.take(self._holder)
+        compiled.model._symbolic_build(data_batch=arguments)  # metrics and losses, at its first batch
+        return compiled
+
+    def _sharing(self, arguments: tuple[Any, ...]) -> Compiled:
+        """The same, on the compiled model of the architecture."""
+        compiled = self._ready(arguments)
+        if not self._shares:
+            self._shares = True
+            given = self._estimator
+            key = architecture(
+                compiled.model, *given.compiled_with, *keras.tree.map_structure(_kind, arguments)
+            )
+            other = shared(key, compiled)
+            if other is not compiled:
+                self._holder = Holder()
+                self._holder.values = values_of(compiled.variables)
+                self._compiled = other
+        return self._ready(arguments)
+
+    def check_labels(self, visit: Visit) -> None:
+        for arguments in self._arguments(self._training_batches(visit)):
+            try:
+                self._ready(arguments).run("test", [arguments])
+            except EstimatorError:
+                raise
+            except Exception as error:
+                raise EstimatorError(
+                    f"The model, its loss or its metrics failed on a first batch, {_shapes(arguments)}: {error} "
+                    "Change the columns, the model's inputs and outputs, or the loss."
+                ) from error
+            return
+
+    def train(self, visit: Visit) -> dict[str, list[float]]:
+        batches, compiled = self._opened(self._training_batches(visit))
+        with compiled.lock:
+            compiled.model.reset_metrics()
+            logs = compiled.run("train", batches)
+            found = results(compiled.model, logs)
+        if not math.isfinite(found["loss"]):
+            raise DivergedError(
+                f"The loss became {found['loss']} in epoch {visit.epoch + 1}, partition {visit.partition}; lower the "
+                "learning rate, set clipnorm of the optimizer, or look for values in the data that are not finite."
+            )
+        rows = float(len(visit.rows))
+        return {name: [value * rows, rows] for name, value in found.items()}
+
+    def validate(self, visit: Visit) -> KerasMetricSet:
+        given = self._estimator
+        columns = self._binding.columns(every_feature=given.val_transform is not None)
+        batches = visit.validation_batches(given.batch_size, columns, "numpy")
+        if given.val_transform is not None:
+            batches = transformed(batches, given.val_transform, visit, "val_transform")
+        return self._measured(*self._opened(batches))
+
+    def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+        arguments = self._arguments(self._prepared(batches))
+        first = next(arguments)
+        return self._measured(itertools.chain([first], arguments), self._ready(first)).compute()
+
+    def _measured(self, batches: Iterable[tuple[Any, ...]], compiled: Compiled) -> KerasMetricSet:
+        with compiled.lock:
+            compiled.model.reset_metrics()
+            compiled.run("test", batches)
+            return KerasMetricSet(compiled.model)
+
+    def _opened(self, batches: Iterable[Mapping[str, Any]]) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
+        """What the model is given, and the compiled model, which a first batch may have built."""
+        arguments = self._arguments(batches)
+        first = next(arguments)
+        return itertools.chain([first], arguments), self._sharing(first)
+
+    def _arguments(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+        return map(self._binding.arguments, batches)
+
+    def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
+        given = self._estimator
+        columns = self._binding.columns(every_feature=given.transform is not None)
+        batches = visit.training_batches(given.batch_size, columns, "numpy")
+        return (
+            batches if given.transform is None else transformed(batches, given.transform, visit, "transform")
+        )
+
+    # State ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        if self._compiled is None:  # it has none yet
+            return {"model": {}, "optimizer": {}}
+        values = self._compiled.values(self._holder)
+        weights, optimizer = self._names
+        return {
+            "model": to_tree(weights, values[: len(weights)]),
+            "optimizer": to_tree(optimizer, values[len(weights) :]),
+        }
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        if self._compiled is None:
+            self._loaded.append(tree)
+            return
+        weights, optimizer = self._names
+        shapes = self._shapes
+        values = from_tree("model", tree["model"], weights, shapes[: len(weights)])
+        if "optimizer" in tree:
+            values += from_tree("optimizer", tree["optimizer"], optimizer, shapes[len(weights) :])
+        else:
+            values += self._compiled.values(self._holder)[len(weights) :]
+        self._compiled.give(self._holder, values)
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        """The optimizer's rates are its variables of that name, and what its constructor was given."""
+        own = {} if self._compiled is None else self.state()["optimizer"]
+        rates = {name: value for name, value in own.items() if name.endswith(_RATE)}
+        theirs = tree["optimizer"]
+        alike = self._compiled is None or theirs.keys() == own.keys()
+        try:
+            self.load({"model": tree["model"]} | ({"optimizer": {**theirs, **rates}} if alike else {}))
+        except EstimatorError as error:
+            raise EstimatorError(
+                "A trial that goes on from another one's state must have a model of the same architecture, so a "
+                "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
+                f"Make these constants of the search space, or use ASHA. {error}"
+            ) from error
+
+    def keeps_hidden_state(self) -> bool:
+        return False
+
+    def nbytes(self) -> int:
+        return 0 if self._compiled is None else self._compiled.nbytes
+
+    # Predictions ----------------------------------------------------------------------------
+
+    def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
+        size = self._estimator.batch_size
+        names = [name for name in self._binding.features if name in batch]
+        rows = len(batch[names[0]]) if names else 0
+        pieces = ({name: batch[name][i : i + size] for name in names} for i in range(0, max(rows, 1), size))
+        parts = [self._outputs(piece) for piece in self._prepared(pieces)]
+        whole = tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+        return whole if len(whole) > 1 else whole[0]
+
+    def _outputs(self, batch: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+        inputs = (self._binding.inputs(batch),)
+        compiled = self._compiled
+        if compiled is None:
+            self._model(keras.tree.map_structure(lambda a: keras.ops.zeros(a.shape, a.dtype), inputs[0]))
+            compiled = self._build(None)
+        with compiled.lock:
+            compiled.take(self._holder)
+            outputs = compiled.run("predict", [inputs])
+        return [as_numpy(each) for each in keras.tree.flatten(outputs)]
+
+    def _prepared(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        transform = self._estimator.val_transform
+        if transform is None:
+            return batches
+        return transformed(batches, transform, Visit(OneBatch({}), 0, 0, 0), "predict")
+
+    def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
+        """By Keras' own ``model.export``."""
+        self._outputs(next(iter(self._prepared([example]))))
+        try:
+            self.module.export(str(path), format="onnx", verbose=False)
+        except Exception as error:
+            raise EstimatorError(
+                f"Keras could not export the model to ONNX ({type(error).__name__}: {error}). On TensorFlow and JAX it "
+                "needs the package tf2onnx; model.keras().export(path, format=...) has other formats."
+            ) from error
+
+
+def _kind(values: Any) -> str:
+    return f"{values.dtype}{list(values.shape[1:])}"
+
+
+def _shapes(arguments: tuple[Any, ...]) -> str:
+    names = ("inputs", "labels", "weights")
+    parts = [
+        f"{name} {keras.tree.map_structure(_kind, value)}"
+        for name, value in zip(names, arguments, strict=False)
+    ]
+    return ", ".join(parts)

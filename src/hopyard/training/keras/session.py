@@ -1,0 +1,87 @@
+"""Keras' part in a session: its names, its settings, and the generators of TensorFlow.
+
+PyTorch's part is its own; JAX has no global generators.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+
+_NAMES = "object_name_uids"  # how often each name was given to a layer, by which new ones are numbered
+
+
+class KerasSession:
+    """Every trial's layers are named, and every trial's settings begin, as in a fresh process."""
+
+    def __init__(self, threads: int) -> None:
+        self._names = global_state.get_global_attribute(_NAMES)
+        self._settings = _settings()
+        self._tensorflow = _TensorFlow(threads) if keras.backend.backend() == "tensorflow" else None
+        self.reset()
+
+    def reset(self) -> None:
+        global_state.set_global_attribute(_NAMES, None)
+        _set("float32", "float32", 1e-7, "channels_last")
+
+    def seed(self, value: int) -> None:
+        if self._tensorflow is not None:
+            self._tensorflow.seed(value)
+
+    def close(self) -> None:
+        global_state.set_global_attribute(_NAMES, self._names)
+        _set(*self._settings)
+        if self._tensorflow is not None:
+            self._tensorflow.close()
+
+
+def _settings() -> tuple[Any, str, float, str]:
+    config = keras.config
+    return config.dtype_policy(), config.floatx(), config.epsilon(), config.image_data_format()
+
+
+def _set(policy: Any, floatx: str, epsilon: float, image_data_format: str) -> None:
+    config = keras.config
+    config.set_floatx(floatx)
+    config.set_dtype_policy(policy)
+    config.set_epsilon(epsilon)
+    config.set_image_data_format(image_data_format)
+
+
+class _TensorFlow:
+    """TensorFlow's generators; its threads, as long as it has not started them; and deterministic operations."""
+
+    def __init__(self, threads: int) -> None:
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+        from tensorflow.python.framework import config
+
+        self._tf, self._config = tf, config
+        self._context: Any = context.context()
+        if self._context._context_handle is None:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        self._deterministic = config.is_op_determinism_enabled()
+        self._generator = self._context._seed, getattr(self._context, "_rng", None)
+        if not self._deterministic:
+            config.enable_op_determinism()
+
+    def seed(self, value: int) -> None:
+        self._tf.random.set_seed(value % 2**63)
+
+    def close(self) -> None:
+        if not self._deterministic:
+            self._config.disable_op_determinism()
+        self._context._seed, self._context._rng = self._generator
+
+
+def open_session(threads: int) -> KerasSession:
+    """What the session of a unit calls."""
+    return KerasSession(threads)
+
+
+def is_imported() -> bool:
+    return "keras" in sys.modules
