@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from hopyard.data.frames import spilling
-from hopyard.data.frames.packing import Layout, Packing
+from hopyard.data.frames.packing import ORDER, Layout, Packing
 from hopyard.data.frames.reading import Reading, columns_of_types
 from hopyard.data.frames.spilling import spill
+from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Files, Writing
 from hopyard.errors import StorageFullError
 
@@ -29,6 +30,38 @@ def test_the_files_of_rows_are_the_ranges_of_their_orders(counts):
             first, last = writing.orders(number)
             mine = (order >= first) & (order < last) & (writing.is_val(number) == (part < 512))
             assert np.array_equal(mine, numbers == number)
+
+
+def packed_ids():
+    layout = Layout(tuple(columns_of_types({"id": pa.int64(), "text": pa.string()}, ["id", "text"]).values()))
+    return Packing(Reading(("id", "text"), ("id", "text")), layout, None, 0)
+
+
+def test_runs_are_large_sorted_and_hold_every_row_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(spilling, "_RUN_BYTES", 20_000)
+    packing = packed_ids()
+    batches = [
+        pa.record_batch({"id": list(range(start, start + 50)), "text": ["x" * 100] * 50})
+        for start in range(0, 1000, 50)
+    ]
+    spilled = spill(packing, tmp_path, iter(batches))
+    expected = next(packing.rows(iter([pa.Table.from_batches(batches)]), Survey(packing.layout.columns)))
+    with pa.OSFile(str(tmp_path / spilled.name)) as source:
+        file = pa.ipc.open_file(source)
+        runs = [file.get_batch(number) for number in range(file.num_record_batches)]
+    assert spilled.survey.rows == 1000
+    assert all(10_000 < run.nbytes <= 20_000 for run in runs[:-1])
+    for run in runs:
+        assert np.all(np.diff(run[ORDER].to_numpy()) > 0)
+    assert pa.Table.from_batches(runs).sort_by(ORDER).equals(pa.Table.from_batches([expected]).sort_by(ORDER))
+
+
+def test_a_batch_larger_than_a_run_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(spilling, "_RUN_BYTES", 10)
+    rows = pa.record_batch({"id": [3, 1, 2], "text": ["c", "a", "b"]})
+    spilled = spill(packed_ids(), tmp_path, iter([rows, rows]))
+    with pa.OSFile(str(tmp_path / spilled.name)) as file:
+        assert pa.ipc.open_file(file).num_record_batches == 2
 
 
 def test_a_full_disk_is_told_by_the_survey(tmp_path, monkeypatch):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +19,19 @@ from hopyard.data.frames.base import Exchange, Report
 from hopyard.data.frames.packing import FIXED, ORDER, PART, Packing
 from hopyard.data.frames.spark_parquet import ParquetScan
 from hopyard.data.frames.spark_progress import run_watched
+from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import HALF, Writing, Written, heard, told
-from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.errors import StorageFullError
 from hopyard.storage.temporary import temporary_name
 
 _FILE, _RESULT = "hopyard_file", "hopyard_result"
+_ANSWER = f"{_RESULT} binary"
+_TOUCH_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-_ANSWER = f"{_RESULT} binary"
 class Rows:
     """The rows of one frame, and how they are packed.
 
@@ -87,6 +91,8 @@ class SpilledExchange(Exchange):
         self._folder = folder / temporary_name()
         self._folder.mkdir()
         self._names: list[str] = []
+        self._closed = threading.Event()
+        threading.Thread(target=_touch, args=(self._folder, self._closed), daemon=True).start()
 
     def survey(self, report: Report) -> list[list[Survey]]:
         for left in self._folder.iterdir():  # by an attempt that found no space
@@ -111,7 +117,16 @@ class SpilledExchange(Exchange):
         return heard(row[_RESULT] for row in done)
 
     def close(self) -> None:
+        self._closed.set()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _touch(folder: Path, closed: threading.Event) -> None:
+    """Now and then until it is closed: stores sweep what nobody has touched for a day, and this may take longer."""
+    while not closed.wait(_TOUCH_SECONDS):
+        with contextlib.suppress(OSError):
+            os.utime(folder)
+            os.utime(folder.parent)
 
 
 @dataclass(frozen=True)

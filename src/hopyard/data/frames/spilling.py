@@ -1,8 +1,9 @@
 """Packed rows in files of one folder that all workers see, on their way from who reads rows to who writes them.
 
-A worker appends what it reads to a file of its own, batch by batch, each sorted by the rows' order. Whoever
-writes a file of the dataset maps them all and takes its rows, which are one piece of every batch. So rows never
-go through the engine, which would copy them several times; there is as much space taken as by the dataset.
+A worker appends what it reads to a file of its own, in runs: record batches that are sorted by the rows' order, and
+large, so that there are few. Whoever writes a file of the dataset maps them all and takes its rows, which are one
+piece of every run. So rows never go through the engine, which would copy them several times; there is as much space
+taken as by the dataset.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from hopyard.data.frames.packing import ORDER, PART, Packing
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Writing, Written
 from hopyard.errors import StorageFullError
+
+_RUN_BYTES = 128 << 20
+"""Of a run, at most, unless a single batch is larger. A worker holds two of these for a moment."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ def spill(packing: Packing, folder: Path, batches: Iterator[pa.RecordBatch | pa.
     survey = Survey(packing.layout.columns)
     try:
         with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, packing.layout.arrow) as file:
-            for rows in packing.rows(batches, survey):
-                file.write_batch(rows.take(pc.sort_indices(rows[ORDER])))
+            for run in _runs(packing.rows(batches, survey)):
+                file.write_batch(run)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -54,13 +58,33 @@ def spill(packing: Packing, folder: Path, batches: Iterator[pa.RecordBatch | pa.
     return Spilled(name, survey)
 
 
+def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if held and size + batch.nbytes > _RUN_BYTES:
+            yield _sorted(held)
+            size = 0
+        held.append(batch)
+        size += batch.nbytes
+    if held:
+        yield _sorted(held)
+
+
+def _sorted(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Rows of the batches as one, which are let go."""
+    rows = pa.concat_batches(held)
+    held.clear()
+    return rows.take(pc.sort_indices(rows[ORDER]))
+
+
 def write_spilled(writing: Writing, folder: Path, names: Sequence[str], number: int) -> Written | None:
     """Write file ``number`` of a dataset, of its rows in all spilled files; None if it has none."""
     held: list[pa.RecordBatch] = []
     for name in names:
         with pa.memory_map(str(folder / name)) as source, pa.ipc.open_file(source) as file:
-            for each in range(file.num_record_batches):
-                held.extend(_rows_of(writing, number, file.get_batch(each)))
+            for run in range(file.num_record_batches):
+                held.extend(_rows_of(writing, number, file.get_batch(run)))
     return writing.write(number, pa.Table.from_batches(held)) if held else None
 
 
