@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 
 from hopyard.data.frames import spilling
-from hopyard.data.frames.packing import ORDER, Layout, Packing
+from hopyard.data.frames.packing import ORDER, ORDER_BITS, Layout, Packing
 from hopyard.data.frames.reading import Reading, columns_of_types
-from hopyard.data.frames.spilling import spill
+from hopyard.data.frames.spilling import spill, write_spilled
 from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Files, Writing
+from hopyard.data.frames.writing import Files, Writing, of_split, rows_and_sum
+from hopyard.data.preparing.policies import plan_policies
 from hopyard.errors import StorageFullError
+from hopyard.storage import LocalStore
 
 
 @pytest.mark.parametrize("counts", [(3, 1), (1, 12), (24, 2)])
@@ -37,23 +39,40 @@ def packed_ids():
     return Packing(Reading(("id", "text"), ("id", "text")), layout, None, 0)
 
 
-def test_runs_are_large_sorted_and_hold_every_row_once(tmp_path, monkeypatch):
+def test_every_file_gets_its_rows_of_all_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(spilling, "_RUN_BYTES", 20_000)
     packing = packed_ids()
     batches = [
         pa.record_batch({"id": list(range(start, start + 50)), "text": ["x" * 100] * 50})
         for start in range(0, 1000, 50)
     ]
-    spilled = spill(packing, tmp_path, iter(batches))
-    expected = next(packing.rows(iter([pa.Table.from_batches(batches)]), Survey(packing.layout.columns)))
-    with pa.OSFile(str(tmp_path / spilled.name)) as source:
-        file = pa.ipc.open_file(source)
-        runs = [file.get_batch(number) for number in range(file.num_record_batches)]
-    assert spilled.survey.rows == 1000
-    assert all(10_000 < run.nbytes <= 20_000 for run in runs[:-1])
-    for run in runs:
-        assert np.all(np.diff(run[ORDER].to_numpy()) > 0)
-    assert pa.Table.from_batches(runs).sort_by(ORDER).equals(pa.Table.from_batches([expected]).sort_by(ORDER))
+    (tmp_path / "rows").mkdir()
+    spilled = [spill(packing, tmp_path / "rows", iter(part)) for part in (batches[:15], batches[15:])]
+    for task in spilled:
+        with pa.OSFile(str(tmp_path / "rows" / task.name)) as source:
+            file = pa.ipc.open_file(source)
+            runs = [file.get_batch(number) for number in range(file.num_record_batches)]
+        assert all(10_000 < run.nbytes <= 20_000 for run in runs[:-1])
+        assert all(np.all(np.diff(run[ORDER].to_numpy() >> ORDER_BITS - 16) >= 0) for run in runs)
+
+    columns = packing.layout.columns
+    whole = Survey(columns)
+    for task in spilled:
+        whole.merge(task.survey)
+    samples = {column.name: whole.sample(column) for column in columns}
+    writing = Writing(
+        packing.layout,
+        {name: sample.column for name, sample in samples.items()},
+        plan_policies([samples], "error", "error"),
+        (LocalStore(tmp_path / "train"), LocalStore(tmp_path / "val")),
+        (Files(5, 2), Files(3, 2)),
+        256,
+    )
+    names = [task.name for task in spilled]
+    written = [write_spilled(writing, tmp_path / "rows", names, number) for number in range(8)]
+    assert rows_and_sum(written) == (whole.rows, whole.order_sum) == (1000, whole.order_sum)
+    val = sum(entry.rows for part in of_split(written, 1) for entry in part.entries)
+    assert val == whole.parts[:256].sum()
 
 
 def test_a_batch_larger_than_a_run_is_one(tmp_path, monkeypatch):

@@ -1,30 +1,32 @@
 """Packed rows in files of one folder that all workers see, on their way from who reads rows to who writes them.
 
-A worker appends what it reads to a file of its own, in runs: record batches that are sorted by the rows' order, and
-large, so that there are few. Whoever writes a file of the dataset maps them all and takes its rows, which are one
-piece of every run. So rows never go through the engine, which would copy them several times; there is as much space
-taken as by the dataset.
+A worker appends what it reads to a file of its own, in runs: record batches that are sorted by the first bits of the
+rows' order, and large, so that there are few. Whoever writes a file of the dataset maps them all and takes its rows,
+which are in one piece of every run. So rows never go through the engine, which would copy them several times; there
+is as much space taken as by the dataset.
 """
 
 from __future__ import annotations
 
 import errno
 import uuid
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from hopyard.data.frames.packing import ORDER, PART, Packing
+from hopyard.data.frames.packing import ORDER, ORDER_BITS, PART, Packing
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Writing, Written
 from hopyard.errors import StorageFullError
 
 _RUN_BYTES = 128 << 20
 """Of a run, at most, unless a single batch is larger. A worker holds two of these for a moment."""
+
+_OTHER_BITS = ORDER_BITS - 16  # by 16 bits, rows are sorted in two passes over them; by all, in twenty or so
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ def _sorted(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Rows of the batches as one, which are let go."""
     rows = pa.concat_batches(held)
     held.clear()
-    return rows.take(pc.sort_indices(rows[ORDER]))
+    first_bits = (rows[ORDER].to_numpy() >> _OTHER_BITS).astype(np.uint16)
+    return rows.take(pa.array(np.argsort(first_bits, kind="stable")))
 
 
 def write_spilled(writing: Writing, folder: Path, names: Sequence[str], number: int) -> Written | None:
@@ -89,9 +92,16 @@ def write_spilled(writing: Writing, folder: Path, names: Sequence[str], number: 
 
 
 def _rows_of(writing: Writing, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    start, stop = np.searchsorted(rows[ORDER].to_numpy(), writing.orders(number)).tolist()
-    rows = rows.slice(start, stop - start)
-    in_val = pc.less(rows[PART], writing.cut)
-    chosen = rows.filter(in_val if writing.is_val(number) else pc.invert(in_val))
+    first, end = writing.orders(number)
+    order = rows[ORDER].to_numpy()
+    start = bisect_left(order, first >> _OTHER_BITS, key=_first_bits)
+    stop = bisect_right(order, (end - 1) >> _OTHER_BITS, key=_first_bits)
+    order, rows = order[start:stop], rows.slice(start, stop - start)
+    of_split = (rows[PART].to_numpy() < writing.cut) == writing.is_val(number)
+    chosen = rows.filter(pa.array(of_split & (order >= first) & (order < end)))
     if chosen.num_rows:
         yield chosen
+
+
+def _first_bits(order: int) -> int:
+    return order >> _OTHER_BITS
