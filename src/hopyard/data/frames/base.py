@@ -30,6 +30,9 @@ from hopyard.data.sources.columns import empty_data
 Report = Callable[[float], None]
 """Told the share of a phase that is done, 0 to 1."""
 
+Types = Mapping[str, pa.DataType | str]
+"""Of columns, by their names, in order; a text says what a type is that Arrow does not have."""
+
 
 class Exchange(ABC):
     """The rows of one or two frames on their way into a dataset."""
@@ -57,8 +60,8 @@ class Frame(ABC):
     """Columns that are vectors of Spark ML; their type is then that of lists."""
 
     @abstractmethod
-    def types(self) -> Mapping[str, pa.DataType | str]:
-        """Of its own columns, in order; a text says what a type is that Arrow does not have."""
+    def types(self) -> Types:
+        """Of its own columns."""
 
     @abstractmethod
     def head(self, names: Sequence[str], rows: int) -> pa.Table:
@@ -69,10 +72,8 @@ class Frame(ABC):
         """All rows of these of its columns, on the driver."""
 
     @abstractmethod
-    def exchange(
-        self, packings: Sequence[tuple[Frame, Sequence[str], Packing]], folder: Path | None
-    ) -> Exchange:
-        """The exchange of frames of this engine, of which each has the columns of these names, and is packed.
+    def exchange(self, packings: Sequence[tuple[Frame, Types, Packing]], folder: Path | None) -> Exchange:
+        """The exchange of frames of this engine, of which each has the columns of these types, and is packed.
 
         Args:
             folder: a directory that workers see wherever they see the store, for rows on their way; None: there
@@ -89,22 +90,28 @@ class FrameSource(Source):
 
     Args:
         names: the columns, fields of structs dotted; None: all.
+        types: of the frame's columns, if they are known; some engines look at rows for them.
     """
 
     one_shot = True  # its fingerprint is known once it was read
 
-    def __init__(self, frame: Frame, names: Sequence[str] | None = None) -> None:
+    def __init__(self, frame: Frame, names: Sequence[str] | None = None, types: Types | None = None) -> None:
         self.frame = frame
-        self._types = frame.types()
+        self._types = frame.types() if types is None else types
         self.columns = flat_names(self._types) if names is None else list(names)
 
     def select(self, names: Sequence[str]) -> FrameSource:
-        return FrameSource(self.frame, list(pick(dict.fromkeys(self.columns), names)))
+        return FrameSource(self.frame, list(pick(dict.fromkeys(self.columns), names)), self._types)
 
     @property
     def roots(self) -> list[str]:
         """The frame's own columns in which the source's are."""
         return list(dict.fromkeys(self._paths()[name][0] for name in self.columns))
+
+    @property
+    def types(self) -> Types:
+        """Of these."""
+        return {name: self._types[name] for name in self.roots}
 
     @property
     def reading(self) -> Reading:
@@ -116,8 +123,7 @@ class FrameSource(Source):
         Raises:
             DataError: names all columns that a dataset cannot hold.
         """
-        types = {name: self._types[name] for name in self.roots}
-        return tuple(columns_of_types(types, self.columns).values())
+        return tuple(columns_of_types(self.types, self.columns).values())
 
     def batches(self) -> Iterator[Batch]:
         self.layout()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.base import Exchange, Frame, Report
+from hopyard.data.frames.base import Exchange, Frame, Report, Types
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
@@ -35,7 +35,7 @@ class DaskFrame(Frame):
     def __init__(self, data: Any) -> None:
         self.data = data
 
-    def types(self) -> Mapping[str, pa.DataType | str]:
+    def types(self) -> Types:
         """Columns of objects are what their first rows are."""
         head = self.data.head(_ROWS_FOR_TYPES, npartitions=-1)
         if not len(head):
@@ -49,15 +49,12 @@ class DaskFrame(Frame):
         for partition in self.data[list(names)].to_delayed():
             yield _table(partition.compute())
 
-    def exchange(
-        self, packings: Sequence[tuple[Frame, Sequence[str], Packing]], folder: Path | None
-    ) -> Exchange:
+    def exchange(self, packings: Sequence[tuple[Frame, Types, Packing]], folder: Path | None) -> Exchange:
         packed = []
-        for frame, names, packing in packings:
+        for frame, types, packing in packings:
             assert isinstance(frame, DaskFrame)
-            types = {name: kind for name, kind in frame.types().items() if name in set(names)}
             meta = _pandas(packing.layout.arrow.empty_table())
-            packed.append(frame.data[list(names)].map_partitions(_pack, packing, types, meta=meta))
+            packed.append(frame.data[list(types)].map_partitions(_pack, packing, types, meta=meta))
         return _DaskExchange(packed)
 
 

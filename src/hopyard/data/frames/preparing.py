@@ -103,7 +103,7 @@ class FramePreparation:
         packings = [
             (
                 source.frame,
-                source.roots,
+                source.types,
                 Packing(replace(source.reading, sparse=sparse), layout, part, self._request.seed),
             )
             for source, part in zip(self._sources, self._parts(), strict=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hopyard.data.frames.base import Exchange, Frame, Report
+from hopyard.data.frames.base import Exchange, Frame, Report, Types
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
@@ -38,7 +38,7 @@ class RayFrame(Frame):
     def __init__(self, data: Any) -> None:
         self.data = data
 
-    def types(self) -> Mapping[str, pa.DataType | str]:
+    def types(self) -> Types:
         schema = getattr(self.data.schema(), "base_schema", None)
         if not isinstance(schema, pa.Schema) or any(is_unknown(kind) for kind in schema.types):
             # Blocks are pandas frames, or the first row does not say it all.
@@ -53,13 +53,10 @@ class RayFrame(Frame):
         for batch in self.data.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield plain_tensors(batch).select(list(names))
 
-    def exchange(
-        self, packings: Sequence[tuple[Frame, Sequence[str], Packing]], folder: Path | None
-    ) -> Exchange:
+    def exchange(self, packings: Sequence[tuple[Frame, Types, Packing]], folder: Path | None) -> Exchange:
         packed = []
-        for frame, names, packing in packings:
+        for frame, types, packing in packings:
             assert isinstance(frame, RayFrame)
-            types = {name: kind for name, kind in frame.types().items() if name in set(names)}
             packed.append(
                 frame.data.map_batches(
                     _pack,

@@ -6,13 +6,13 @@ where a plan can be seen and is that of plain Parquet files, executors read thos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.base import Exchange, Frame
+from hopyard.data.frames.base import Exchange, Frame, Types
 from hopyard.data.frames.packing import Packing
 from hopyard.data.frames.spark_exchange import KeptExchange, Rows, SpilledExchange
 from hopyard.data.frames.spark_parquet import parquet_scan
@@ -29,7 +29,7 @@ class SparkFrame(Frame):
         fields = self.data.schema.fields
         self.vectors = frozenset(field.name for field in fields if _is_vector(field.dataType))
 
-    def types(self) -> Mapping[str, pa.DataType | str]:
+    def types(self) -> Types:
         return {field.name: _arrow_type(field.dataType) for field in self.data.schema.fields}
 
     def head(self, names: Sequence[str], rows: int) -> pa.Table:
@@ -38,22 +38,20 @@ class SparkFrame(Frame):
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch | pa.Table]:
         yield self._select(names).toArrow()
 
-    def exchange(
-        self, packings: Sequence[tuple[Frame, Sequence[str], Packing]], folder: Path | None
-    ) -> Exchange:
+    def exchange(self, packings: Sequence[tuple[Frame, Types, Packing]], folder: Path | None) -> Exchange:
         rows = []
-        for frame, names, packing in packings:
+        for frame, types, packing in packings:
             assert isinstance(frame, SparkFrame)
-            rows.append(frame._rows(names, packing))
+            rows.append(frame._rows(types, packing))
         return KeptExchange(rows) if folder is None else SpilledExchange(rows, folder)
 
     def plan_key(self) -> str | None:
         return plan_digest(self.data, deterministic=True)
 
-    def _rows(self, names: Sequence[str], packing: Packing) -> Rows:
+    def _rows(self, types: Types, packing: Packing) -> Rows:
         # PySpark refuses ``mapInArrow`` where a name has a dot; those of batches do not count.
-        plain = self._select(names).toDF(*(f"c{number}" for number in range(len(names))))
-        scan = parquet_scan(plain, [self.types()[name] for name in names])
+        plain = self._select(list(types)).toDF(*(f"c{number}" for number in range(len(types))))
+        scan = parquet_scan(plain, list(types.values()))
         if scan is None:
             return Rows(plain, packing)
         tasks = len(scan.parts)
