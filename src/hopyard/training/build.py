@@ -36,6 +36,7 @@ def build_in_session(
             device or program.device,
             tuple(len(partition) for partition in program.train_partitions),
             program.num_epochs,
+            params,
         )
     )
     if program.init_from is not None:
@@ -52,13 +53,21 @@ def _call(program: Program, params: dict[str, Any], trial: int, session: Session
     """
     session.reset()
     session.seed(program.seed, trial, "init")
-    estimator = program.estimator_gen_fn(copy.deepcopy(params))  # nested ones may be changed in place, too
-    if session.admit():
-        session.seed(program.seed, trial, "init")
-        estimator = program.estimator_gen_fn(copy.deepcopy(params))
+    try:
+        estimator = program.estimator_gen_fn(
+            copy.deepcopy(params)
+        )  # nested ones may be changed in place, too
+        if session.admit():
+            session.seed(program.seed, trial, "init")
+            estimator = program.estimator_gen_fn(copy.deepcopy(params))
+    except (TypeError, ValueError) as error:
+        session.admit()  # it may have imported what knows better
+        if hint := session.hint(error):
+            raise EstimatorError(f"{error} {hint}") from error
+        raise
     if not isinstance(estimator, Estimator):
         raise EstimatorError(
-            f"The estimator function returned {type(estimator).__name__}, but must return a "
-            "TorchEstimator; end it with `return TorchEstimator(model=..., optimizer=..., loss=...)`."
+            f"The estimator function returned {type(estimator).__name__}, but must return a TorchEstimator or a "
+            "KerasEstimator; end it with `return TorchEstimator(model=..., optimizer=..., loss=...)`."
         )
     return estimator

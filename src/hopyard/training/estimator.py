@@ -57,6 +57,7 @@ class Context:
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:n"``.
         partition_rows: rows of every training partition, from which schedulers' steps follow.
         num_epochs: epochs that schedulers are made for.
+        params: the trial's point of the search space.
     """
 
     feature_columns: tuple[str, ...]
@@ -64,6 +65,7 @@ class Context:
     device: str
     partition_rows: tuple[int, ...]
     num_epochs: int
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -142,6 +144,14 @@ class Replica(ABC):
 
         Raises:
             EstimatorError: labels do not fit the loss; says which would.
+        """
+
+    def begin_visit(self, epoch: int, history: Mapping[str, float] | None) -> None:  # noqa: B027
+        """Called before each training visit, in the state that it begins with.
+
+        Args:
+            history: in the first visit of an epoch, the values of the one before (empty if there is none), by the
+                names of histories; else None.
         """
 
     @abstractmethod

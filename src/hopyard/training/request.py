@@ -34,6 +34,7 @@ class UnitRequest:
         last: the last unit of its phase before, or in, a validation. Train: the state is saved with the model
             in a file of its own. Validate: metric states are merged, and values computed.
         carried: validate: the ``metrics`` of the partitions validated before in this validation.
+        history: train: each trial's values of its last epoch, by the names of its history; empty in its first.
         log_tail: ``"module:function"`` that gives the last lines printed in this process, imported only
             when a trial fails; empty: none.
     """
@@ -51,6 +52,7 @@ class UnitRequest:
     save: bool = True
     last: bool = False
     carried: tuple[tuple[dict[str, Any], ...], ...] = ()
+    history: tuple[dict[str, float], ...] = ()
     log_tail: str = ""
 
     @property

@@ -27,6 +27,10 @@ class FrameworkSession(Protocol):
 
     def reset(self) -> None: ...
 
+    def hint(self, error: Exception) -> str:
+        """What to do about an error of a user's function, if the framework's own text does not say it; else empty."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -64,6 +68,10 @@ class Session:
         """Undo what a user's function set in frameworks: another trial's comes next."""
         for session in self._open.values():
             session.reset()
+
+    def hint(self, error: Exception) -> str:
+        """What to do about an error of a user's function; empty: it says so itself, or nobody knows."""
+        return " ".join(filter(None, (session.hint(error) for session in self._open.values())))
 
     def seed(self, *parts: int | str) -> None:
         """Seed the global generators of Python, NumPy and the frameworks from ``parts``."""

@@ -158,14 +158,18 @@ class _TrialUnit:
         return kept.position == self._request.position
 
     def _train(self, resident: Resident, visit: Visit) -> _Done:
+        request = self._request
         assert resident.replica is not None
+        first = request.position % len(self._program.train_partitions) == 0
+        history = request.history[self._index] if request.history else {}
+        resident.replica.begin_visit(request.epoch, history if first else None)
         sums = resident.replica.train(visit)
         ref, written, nbytes = None, 0, resident.replica.nbytes()
-        if self._request.save or not residents.has_room(self._key, nbytes):
-            parts = ("model",) if self._request.last else ()
+        if request.save or not residents.has_room(self._key, nbytes):
+            parts = ("model",) if request.last else ()
             ref = save_state(self._store, resident.replica.state(), previous=resident.ref, parts=parts)
             written = self._bytes_of_new_files(ref, resident.ref)
-        position = self._request.position + 1
+        position = request.position + 1
         self._keep(resident.replica, position, ref or resident.ref, ref is not None, nbytes)
         return _Done(ref, dict(sums), nbytes=written)
 

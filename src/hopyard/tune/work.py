@@ -41,9 +41,14 @@ class TrainingWork:
             save=save,
             last=unit.last,
             carried=tuple(trial.progress.carried for trial in trials),
+            history=tuple(_last_epoch(trial) for trial in trials) if unit.phase == "train" else (),
             log_tail="hopyard.backend.output:last_lines",
         )
         return run_tagged, (request, self._like)
+
+
+def _last_epoch(trial: TrialState) -> dict[str, float]:
+    return {name: values[-1] for name, values in trial.history.items() if values}
 
 
 def _home(trial: TrialState) -> int:

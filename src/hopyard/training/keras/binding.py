@@ -177,5 +177,10 @@ def _form(model: keras.Model, which: str) -> Any:
     """The structure of a model's inputs or outputs; None if it says nothing of them."""
     try:
         return getattr(model, which)
-    except (AttributeError, ValueError):  # a class of the user's own; a Sequential that is not built yet
+    except (AttributeError, ValueError):
+        pass
+    try:  # a Sequential has one of each, once it is built
+        (only,) = getattr(model, f"{which}s")
+    except (AttributeError, ValueError, TypeError):  # a class of the user's own
         return None
+    return only

@@ -6,7 +6,8 @@ import random
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -78,12 +79,31 @@ class Compiled:
         else:
             holder.values = values
 
+    def changed(self) -> None:
+        """Trace and compile anew: the model does something else now, or to other variables."""
+        self._steps = steps_of(self.model)
+        for kind in ("train", "test", "predict"):
+            setattr(self.model, f"{kind}_function", None)
+
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
         """All batches, with random numbers from where Python's own generator is now; see ``Steps.run``."""
         for variable in self._seeds:
             seed = [random.getrandbits(31), 0]
             variable.assign(keras.ops.cast(seed, variable.dtype))
         return self._steps.run(kind, batches)
+
+
+@contextmanager
+def all_trainable(model: Any) -> Iterator[None]:
+    """So that an optimizer is built for layers that are frozen now, too."""
+    layers = list(model._flatten_layers())
+    before = [layer.trainable for layer in layers]
+    model.trainable = True
+    try:
+        yield
+    finally:
+        for layer, trainable in zip(layers, before, strict=True):
+            layer.trainable = trainable
 
 
 _KEPT = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ import numpy as np
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.keras.binding import Inputs
+from hopyard.training.keras.callbacks import check_callbacks
 from hopyard.training.keras.replica import KerasReplica
 from hopyard.training.keras.weights import ClassWeight, class_table
 
@@ -35,6 +36,11 @@ class KerasEstimator(Estimator):
         custom_objects: functions and classes by the names that loss, metrics or optimizer call them.
         loss_weights: as in ``model.compile``.
         weighted_metrics: as in ``model.compile``.
+        callbacks: of keras.callbacks, which see whole epochs: ``on_train_begin``, ``on_epoch_begin`` and, when the
+            next epoch begins, ``on_epoch_end`` with the values of the whole epoch. What they keep in attributes hops
+            with the trial.
+        model_update_fn: ``fn(model, epoch, params)``, called when an epoch begins, may change which layers are
+            trainable (not on JAX), rates and the like; epochs count from 0.
         inputs: None: by name or in order; a list of columns, in order; or a dict from the names of inputs to a
             column, or a list of scalar columns, stacked to (n, columns).
         sample_weight_column: column of the rows' weights in the loss and in weighted_metrics. A search keeps it if it
@@ -61,6 +67,8 @@ class KerasEstimator(Estimator):
         custom_objects: Mapping[str, Any] | None = None,
         loss_weights: Any = None,
         weighted_metrics: Any = None,
+        callbacks: Sequence[Any] = (),
+        model_update_fn: Callable[[Any, int, dict[str, Any]], Any] | None = None,
         inputs: Inputs = None,
         sample_weight_column: str | None = None,
         class_weight: ClassWeight | None = None,
@@ -77,6 +85,8 @@ class KerasEstimator(Estimator):
         self.custom_objects = dict(custom_objects or {})
         self.loss_weights = loss_weights
         self.weighted_metrics = weighted_metrics
+        self.callbacks = check_callbacks(callbacks)
+        self.model_update_fn = model_update_fn
         self.inputs = inputs
         self.sample_weight_column = sample_weight_column
         self.class_weight = class_weight
@@ -137,11 +147,16 @@ class KerasEstimator(Estimator):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise EstimatorError(f"batch_size={value!r} was given, but must be an int >= 1.")
         self.batch_size = int(value)
-        for name in ("transform", "val_transform"):
+        functions = {
+            "transform": "batch, rng",
+            "val_transform": "batch, rng",
+            "model_update_fn": "model, epoch, params",
+        }
+        for name, arguments in functions.items():
             given = getattr(self, name)
             if given is not None and not callable(given):
                 raise EstimatorError(
-                    f"{name}={_short(given)} was given, but must be a function fn(batch, rng)."
+                    f"{name}={_short(given)} was given, but must be a function fn({arguments})."
                 )
         if self.class_weight is not None:
             class_table(self.class_weight)

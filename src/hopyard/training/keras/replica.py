@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from hopyard.errors import DivergedError, EstimatorError
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.keras.architecture import architecture
 from hopyard.training.keras.binding import Binding
-from hopyard.training.keras.compiled import Compiled, Holder, shared
+from hopyard.training.keras.callbacks import Callbacks, logs_of
+from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
 from hopyard.training.keras.metrics import KerasMetricSet, results
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
@@ -49,6 +51,10 @@ class KerasReplica(Replica):
             estimator.sample_weight_column,
             estimator.class_weight,
         )
+        self._callbacks = Callbacks(estimator.callbacks, self._model, context.num_epochs)
+        self._params = context.params
+        self._updated = 0  # epochs for which this model was updated
+        self._begins: tuple[int, Mapping[str, float] | None] = (0, None)
         self._compiled: Compiled | None = None
         self._holder = Holder()
         self._loaded: list[
@@ -68,10 +74,12 @@ class KerasReplica(Replica):
 
     def _build(self, arguments: tuple[Any, ...] | None) -> Compiled:
         """Make the variables that are not there yet, of which some follow from a batch only."""
-        if arguments is not None:
-            self._model._symbolic_build(data_batch=arguments)
-        elif not self._model.optimizer.built:
-            self._model.optimizer.build(self._model.trainable_variables)
+        model = self._model
+        with all_trainable(model) if self._estimator.model_update_fn else nullcontext():
+            if arguments is not None:
+                model._symbolic_build(data_batch=arguments)
+            elif not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
         self._compiled = compiled = Compiled(self._model)
         self._holder = compiled.holder()
         self._names = names_of(compiled.weights), names_of(compiled.optimizer)
@@ -91,9 +99,9 @@ class KerasReplica(Replica):
     def _sharing(self, arguments: tuple[Any, ...]) -> Compiled:
         """The same, on the compiled model of the architecture."""
         compiled = self._ready(arguments)
-        if not self._shares:
+        given = self._estimator
+        if not self._shares and given.model_update_fn is None:
             self._shares = True
-            given = self._estimator
             key = architecture(
                 compiled.model, *given.compiled_with, *keras.tree.map_structure(_kind, arguments)
             )
@@ -117,9 +125,42 @@ class KerasReplica(Replica):
                 ) from error
             return
 
+    def begin_visit(self, epoch: int, history: Mapping[str, float] | None) -> None:
+        self._begins = epoch, history  # once there are variables
+
+    def _begin(self, compiled: Compiled) -> None:
+        """The user's functions of epochs. What was theirs in earlier visits is in the state already."""
+        epoch, history = self._begins
+        self._begins = epoch, None
+        if self._updated <= epoch and self._estimator.model_update_fn is not None:
+            before = compiled.values(self._holder)
+            self._update(compiled, range(self._updated, epoch))
+            first = history is not None
+            if first:
+                compiled.give(self._holder, before)
+            self._update(compiled, range(epoch, epoch + 1))
+            if not first:
+                compiled.give(self._holder, before)
+        if history is not None:
+            self._callbacks.begin_epoch(compiled.model, epoch, logs_of(history))
+
+    def _update(self, compiled: Compiled, epochs: range) -> None:
+        update = self._estimator.model_update_fn
+        assert update is not None
+        for epoch in epochs:
+            returned = update(compiled.model, epoch, dict(self._params))
+            if returned is not None and returned is not compiled.model:
+                raise EstimatorError(
+                    "model_update_fn(model, epoch, params) returned another model, but must change the one that it is "
+                    "given, such as which layers are trainable; end it without return."
+                )
+            self._updated = epoch + 1
+        compiled.changed()
+
     def train(self, visit: Visit) -> dict[str, list[float]]:
         batches, compiled = self._opened(self._training_batches(visit))
         with compiled.lock:
+            self._begin(compiled)
             compiled.model.reset_metrics()
             logs = compiled.run("train", batches)
             found = results(compiled.model, logs)
@@ -177,6 +218,7 @@ class KerasReplica(Replica):
         return {
             "model": to_tree(weights, values[: len(weights)]),
             "optimizer": to_tree(optimizer, values[len(weights) :]),
+            "callbacks": self._callbacks.state(),
         }
 
     def load(self, tree: Mapping[str, Any]) -> None:
@@ -190,6 +232,7 @@ class KerasReplica(Replica):
             values += from_tree("optimizer", tree["optimizer"], optimizer, shapes[len(weights) :])
         else:
             values += self._compiled.values(self._holder)[len(weights) :]
+        self._callbacks.load(tree.get("callbacks", ()))
         self._compiled.give(self._holder, values)
 
     def adopt(self, tree: Mapping[str, Any]) -> None:

@@ -5,13 +5,17 @@ PyTorch's part is its own; JAX has no global generators.
 
 from __future__ import annotations
 
-import sys
+import re
 from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
 
 _NAMES = "object_name_uids"  # how often each name was given to a layer, by which new ones are numbered
+
+
+_INSTEAD = {"lr": "learning_rate=", "decay": "learning_rate=keras.optimizers.schedules.InverseTimeDecay(...)"}
+_OF_KERAS_2 = re.compile(r"(?:not recognized: \{.*|unexpected keyword argument )'(lr|decay)'")
 
 
 class KerasSession:
@@ -30,6 +34,10 @@ class KerasSession:
     def seed(self, value: int) -> None:
         if self._tensorflow is not None:
             self._tensorflow.seed(value)
+
+    def hint(self, error: Exception) -> str:
+        match = _OF_KERAS_2.search(str(error))
+        return "" if match is None else f"In Keras 3 write {_INSTEAD[match[1]]} instead of {match[1]}=."
 
     def close(self) -> None:
         global_state.set_global_attribute(_NAMES, self._names)
@@ -81,7 +89,3 @@ class _TensorFlow:
 def open_session(threads: int) -> KerasSession:
     """What the session of a unit calls."""
     return KerasSession(threads)
-
-
-def is_imported() -> bool:
-    return "keras" in sys.modules

@@ -110,6 +110,9 @@ class TorchSession:
         if self._has_cuda:
             torch.cuda.manual_seed_all(value)
 
+    def hint(self, error: Exception) -> str:
+        return ""
+
     def close(self) -> None:
         setattr(deterministic, _FILL, self._fill)
         self._flags.apply()

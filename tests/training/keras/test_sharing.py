@@ -1,0 +1,126 @@
+"""Trials of one architecture share a compiled model, and notice nothing of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from hopyard.keras import KerasEstimator  # noqa: E402
+from hopyard.objects import digest_json  # noqa: E402
+from hopyard.training.keras import compiled  # noqa: E402
+from hopyard.training.keras.architecture import architecture  # noqa: E402
+from hopyard.training.unit import residents  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation"
+)  # TensorFlow, as Keras reads its tensors
+layers = keras.layers
+
+
+class Scaled(layers.Layer):
+    """A layer of a user's whose configuration does not say all."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x: Any) -> Any:
+        return x * self.factor
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+def mlp(width: int = 8, rate: float = 0.3, factor: float = 1.0) -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((12,)),
+            layers.Dense(width, activation="relu"),
+            layers.Dropout(rate),
+            Scaled(factor),
+            layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+def estimator(params: dict[str, Any]) -> KerasEstimator:
+    optimizer = keras.optimizers.Adam(params["lr"], beta_1=params.get("beta", 0.9))
+    return KerasEstimator(
+        mlp(params.get("width", 8)), optimizer, "sparse_categorical_crossentropy", ["acc"], batch_size=64
+    )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_shared() -> None:
+    compiled._last.clear()
+
+
+def visits(chain: Callable[..., Any], alone: bool, folder: str) -> list[Any]:
+    """Two trials in turns, whose states come from memory; or in new processes, as far as they can tell."""
+    chains = [chain(estimator, trial=trial, folder=folder, lr=0.01 / (trial + 1)) for trial in range(2)]
+    found: list[Any] = []
+    for epoch in range(2):
+        for partition in range(3):
+            for each in chains:
+                if alone:
+                    residents.clear()
+                    compiled._last.clear()
+                each.train(epoch, partition)
+                state = each.state()
+                kept = {
+                    part: {n: t.digest for n, t in state[part].items()} for part in ("model", "optimizer")
+                }
+                found.append(digest_json(kept, "test"))
+        found += [each.validate(epoch) for each in chains]
+    return found
+
+
+def module_of(hopping: Any) -> Any:
+    resident = residents.look((hopping.store.url, hopping.name, hopping.trial))
+    assert resident is not None
+    assert resident.replica is not None
+    return resident.replica.module
+
+
+def test_shared_models_give_each_trial_its_own_result(chain: Callable[..., Any]) -> None:
+    assert visits(chain, alone=False, folder="together") == visits(chain, alone=True, folder="alone")
+
+
+@pytest.mark.parametrize(
+    ("other", "shares"), [({"lr": 0.5}, True), ({"beta": 0.8}, False), ({"width": 4}, False)]
+)
+def test_who_shares(chain: Callable[..., Any], other: dict[str, Any], shares: bool) -> None:
+    first = chain(estimator, trial=0, lr=0.1)
+    second = chain(estimator, trial=1, **{"lr": 0.1, **other})
+    first.train(0, 0)
+    second.train(0, 0)
+    assert (module_of(first) is module_of(second)) == shares
+
+
+def digest_of(loss: Any = "mse", frozen: bool = False, **options: Any) -> str | None:
+    keras.utils.clear_session(free_memory=False)  # names begin anew, as in a session
+    model = mlp(**options)
+    model.layers[0].trainable = not frozen
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return architecture(model, loss)
+
+
+def scaled(factor: float) -> Any:
+    return lambda true, given: factor * keras.ops.mean(keras.ops.square(true - given))
+
+
+def test_what_counts() -> None:
+    plain = digest_of()
+    assert plain is not None
+    assert digest_of() == plain
+    others = [digest_of(rate=0.4), digest_of(factor=2.0), digest_of(frozen=True), digest_of(loss="mae")]
+    others += [digest_of(loss=scaled(2.0)), digest_of(loss=scaled(3.0))]
+    assert None not in others
+    assert len({plain, *others}) == 1 + len(others)
+    assert digest_of(loss=scaled(2.0)) == others[-2]
+    assert digest_of(loss=object()) is None  # says nothing of itself
