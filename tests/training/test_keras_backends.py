@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 # JAX compiles for every number of rows, which takes minutes in all.
-CHOSEN = {"torch": "", "jax": "sgd or two or custom or shared"}
+CHOSEN = {"torch": "", "jax": "equals_fit and (sgd or two) or gives_each"}
 
 
 @pytest.mark.parametrize("backend", CHOSEN)
