@@ -1,6 +1,7 @@
 """Executors that cannot run Hopyard, or die: which one, why, and what to do, in one sentence."""
 
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -11,8 +12,15 @@ import pytest
 
 from hopyard.data import prepare
 from hopyard.data.frames.spark_failures import explained
+from hopyard.data.frames.spark_progress import run_watched
 from hopyard.data.frames.spark_tasks import ENVIRONMENT, OnExecutors
-from hopyard.errors import StorageFullError, WorkerError, WorkerLostError, WorkerMismatchError
+from hopyard.errors import (
+    NotWritableError,
+    StorageFullError,
+    WorkerError,
+    WorkerLostError,
+    WorkerMismatchError,
+)
 from hopyard.spark import SparkDatasetConverter, make_spark_converter
 from hopyard.storage import LocalStore
 
@@ -102,25 +110,60 @@ def test_an_executor_whose_python_dies_again_and_again_is_named(spark, tmp_path)
     assert "java" in str(caught.value.__cause__)
 
 
-class _Broken:
+class _Failing:
+    def __init__(self, error):
+        self.error = error
+
     def __call__(self, batches):
         yield from batches
-        raise ImportError("libnothing.so.1: cannot open shared object file")
+        raise self.error
 
 
-def test_what_cannot_be_imported_later_is_told_too(spark):
+def failed(spark, error):
+    """What the driver raises when executors raise ``error``."""
     import pyspark.cloudpickle
 
     pyspark.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors cannot import this file
+    frame = spark.range(3).mapInArrow(OnExecutors(_Failing(error)), "id long")
+    with pytest.raises(Exception, match=r".") as caught:
+        run_watched(spark, "writing files", lambda _: None, frame.collect)
+    return caught.value
+
+
+def test_what_cannot_be_imported_later_is_told_too(spark):
+    error = failed(spark, ImportError("libnothing.so.1: cannot open shared object file"))
+    assert type(error) is WorkerMismatchError
     told = "cannot import all that is needed: libnothing.so.1: cannot open shared object file. Executors need"
-    with pytest.raises(Exception, match=told):
-        spark.range(3).mapInArrow(OnExecutors(_Broken()), "id long").collect()
+    assert told in str(error)
+
+
+def test_errors_of_stores_are_what_they_are_here(spark):
+    error = failed(
+        spark, NotWritableError("Cannot write /store/a.parquet: the disk is read-only. Mount it again.")
+    )
+    assert type(error) is NotWritableError
+    said = r"Cannot write /store/a\.parquet: the disk is read-only\. Mount it again\. \(On executor \d+ on 127\.0\.0\.1"
+    assert re.fullmatch(said + r", writing files\.\)", str(error))
+
+
+def test_errors_of_the_rows_stay_what_they_are(spark):
+    error = failed(spark, ValueError("row 3 is odd"))
+    assert type(error).__name__ == "PythonException"
+    chained = (
+        "ModuleNotFoundError: No module named 'ujson'\n\nDuring handling of the above exception, another one"
+    )
+    for text in (
+        f"{chained}\nValueError: no",
+        "[DIVIDE_BY_ZERO] Division by zero.",
+        "torch.OutOfMemoryError: CUDA",
+    ):
+        assert explained(RuntimeError(text), "writing files") is None
 
 
 def test_here_a_task_is_itself():
     rows = pa.record_batch({"id": [1, 2]})
     with pytest.raises(ImportError, match="libnothing"):
-        list(OnExecutors(_Broken())(iter([rows])))
+        list(OnExecutors(_Failing(ImportError("libnothing")))(iter([rows])))
 
 
 def test_what_spark_says_becomes_one_sentence():
@@ -146,8 +189,9 @@ def test_what_spark_says_becomes_one_sentence():
     error = said("java.io.IOException: No space left on device")
     assert type(error) is StorageFullError
     assert str(error) == (
-        "Spark found no space while writing files in its local folders (SPARK_LOCAL_DIRS, spark.local.dir) on executor "
-        "2 on 10.0.0.7: java.io.IOException: No space left on device. Make space there."
+        "Spark gave up writing files, because there was no space on executor 2 on 10.0.0.7: java.io.IOException: No "
+        "space left on device. Make space there; where Spark's own folders are, SPARK_LOCAL_DIRS or spark.local.dir "
+        "says."
     )
     error = said("java.io.InvalidClassException: local class incompatible")
     assert type(error) is WorkerError
@@ -155,7 +199,3 @@ def test_what_spark_says_becomes_one_sentence():
         "Spark gave up writing files, because a task failed on executor 2 on 10.0.0.7: java.io.InvalidClassException: "
         "local class incompatible. The executor's log has more; mend that, and run it again: nothing was half-written."
     )
-
-
-def test_what_is_said_of_the_rows_stays_as_it_is():
-    assert explained(ValueError("[DIVIDE_BY_ZERO] Division by zero."), "writing files") is None

@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from hopyard import errors
 from hopyard.data.frames.spark_tasks import CANNOT_RUN, ENVIRONMENT
-from hopyard.errors import HopyardError, StorageFullError, WorkerError, WorkerLostError, WorkerMismatchError
+from hopyard.errors import (
+    HopyardError,
+    StorageError,
+    StorageFullError,
+    WorkerError,
+    WorkerLostError,
+    WorkerMismatchError,
+)
 
 LAST_FAILURE = re.compile(
     r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>\S+) executor (?P<id>\S+)\): (?P<why>.*)", re.S
@@ -21,8 +29,11 @@ _UNFIT = (
 )
 _FULL = ("No space left on device", "Disk quota exceeded")
 _LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "OutOfMemoryError")
+_TRACEBACK = "Traceback (most recent call last):"
+_STATE = re.compile(r"\s*SQLSTATE: \w+\s*\Z")
 _OURS = re.compile(rf"RuntimeError: {CANNOT_RUN} (?P<host>\S+): (?P<why>.*)\. {re.escape(ENVIRONMENT)}", re.S)
-_MISSING = re.compile(r"^ModuleNotFoundError: (?P<why>No module named .*)$", re.M)
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named \S+\Z", re.M)
+_RAISED = re.compile(r"^hopyard\.errors\.(?P<kind>\w+): (?P<message>.*)", re.M | re.S)
 
 
 def executor_name(executor: str, host: str) -> str:
@@ -63,19 +74,23 @@ def explained(error: Exception, doing: str, place: str | None = None) -> Hopyard
             f"Spark gave up {doing}: {place or f'an executor{host}'} cannot run it: {why}. {ENVIRONMENT}"
         )
     place = place or "an executor"
+    if raised := _RAISED.search(said.rpartition(_TRACEBACK)[2]):
+        kind = getattr(errors, raised["kind"], errors.HopyardError)
+        if issubclass(kind, StorageError):
+            return kind(f"{raised['message'].strip()} (On {place}, {doing}.)")
     if is_full(said):
         return StorageFullError(
-            f"Spark found no space while {doing} in its local folders (SPARK_LOCAL_DIRS, spark.local.dir) on {place}: "
-            f"{_why(said)}. Make space there."
+            f"Spark gave up {doing}, because there was no space on {place}: {_why(said)}. Make space there; where "
+            "Spark's own folders are, SPARK_LOCAL_DIRS or spark.local.dir says."
         )
+    if found is None:
+        return None
     if any(sign in said for sign in _LOST):
         return WorkerLostError(
             f"Spark gave up {doing}, because {place} was lost again and again, the last time so: {_why(said)}. Its log "
             "has more. If its memory ran out, give executors more (spark.executor.memory; "
             "spark.executor.memoryOverhead is for Python), or the frame more partitions; then run it again."
         )
-    if found is None:
-        return None
     return WorkerError(
         f"Spark gave up {doing}, because a task failed on {place}: {_why(said)}. The executor's log has more; mend "
         "that, and run it again: nothing was half-written."
@@ -85,11 +100,13 @@ def explained(error: Exception, doing: str, place: str | None = None) -> Hopyard
 def _said(error: Exception) -> str:
     java: Any = getattr(error, "java_exception", None)  # of exceptions that PySpark has no class for
     said = str(error) if java is None else str(java.getMessage())
-    return said.partition("\n\nJVM stacktrace:\n")[0]
+    return _STATE.sub("", said.partition("\n\nJVM stacktrace:\n")[0]).rstrip()
 
 
 def _why(said: str) -> str:
     found = LAST_FAILURE.search(said)
+    if found is None and _TRACEBACK in said:
+        return said.splitlines()[-1].rstrip(".")
     return without_stack(found["why"] if found else said).rstrip(".")
 
 
@@ -97,6 +114,4 @@ def _unfit(said: str) -> tuple[str, str] | None:
     """(host, if it is known, and why the executor's Python cannot run the task); None if it is something else."""
     if found := _OURS.search(said):
         return f" on {found['host']}", found["why"]
-    if found := _MISSING.search(said):
-        return "", found["why"]
-    return ("", _why(said)) if is_unfit(said) else None
+    return ("", _why(said)) if is_unfit(said) or _MISSING.search(said) else None
