@@ -11,6 +11,7 @@ import pytest
 
 import pages
 from hopyard import errors
+from hopyard.keras import KerasEstimator
 from hopyard.torch import TorchEstimator
 from hopyard.tune.search import Common
 
@@ -38,9 +39,10 @@ def test_every_error_says_what_to_do() -> None:
     assert [name for name in classes if f"`{name}`" not in text] == []
 
 
-def test_every_argument_of_an_estimator_is_explained() -> None:
-    text = (DOCS / "estimators.md").read_text()
-    arguments = inspect.signature(TorchEstimator).parameters
+@pytest.mark.parametrize(("page", "estimator"), [("estimators", TorchEstimator), ("keras", KerasEstimator)])
+def test_every_argument_of_an_estimator_is_explained(page: str, estimator: type) -> None:
+    text = (DOCS / f"{page}.md").read_text()
+    arguments = inspect.signature(estimator).parameters
     assert [name for name in arguments if f"{name}=" not in text and f"`{name}" not in text] == []
 
 
