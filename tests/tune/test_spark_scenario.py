@@ -109,6 +109,75 @@ def test_the_snippet_of_cerebros_documentation(
     assert model_selection.fit(train_df).run_id == model.run_id  # the same rows again: found by their content
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Do not pass an `input_shape`/`input_dim` argument:UserWarning",
+    "ignore:The structure of `inputs` doesn't match the expected structure:UserWarning",
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
+)
+def test_the_snippet_with_keras(
+    spark: Any, backend: Any, make_frames: Callable[[Any], list[Any]], tmp_path: Path
+) -> None:
+    """As printed there but for ``learning_rate``, paths and sizes. The warnings are Keras' own, of ``input_dim`` and
+    of a list for one input."""
+    import tensorflow as tf
+
+    from hopyard.keras import SparkEstimator
+
+    train_df, test_df = make_frames(spark)
+    store = LocalStore(prefix_path=str(tmp_path / "experiments"))
+    ckpt_path = str(tmp_path / "checkpoint.keras")
+
+    def estimator_gen_fn(params: dict[str, Any]) -> Any:
+        model = tf.keras.models.Sequential()
+        model.add(tf.keras.layers.Dense(100, input_dim=692))
+        model.add(tf.keras.layers.Dense(1, input_dim=100))
+        model.add(tf.keras.layers.Activation("sigmoid"))
+
+        optimizer = tf.keras.optimizers.Adam(learning_rate=params["lr"])
+        loss = "binary_crossentropy"
+
+        estimator = SparkEstimator(
+            model=model,
+            optimizer=optimizer,
+            loss=loss,
+            metrics=["acc"],
+            batch_size=params["batch_size"])  # fmt: skip
+
+        return estimator  # noqa: RET504
+
+    search_space = {
+        "lr": hp_choice([0.01, 0.001, 0.0001]),
+        "batch_size": hp_quniform(16, 256, 16)
+    }  # fmt: skip
+
+    model_selection = HyperOpt(backend=backend, store=store, estimator_gen_fn=estimator_gen_fn,
+                search_space=search_space, num_models=2, num_epochs=2, validation=0.25, evaluation_metric='loss',
+                feature_columns=['features'], label_columns=['label'], logdir=str(tmp_path / "logs"))  # fmt: skip
+
+    model = model_selection.fit(train_df)
+
+    model_history = model.get_history()
+    assert {len(model_history[name]) for name in ("train_loss", "train_acc", "val_loss", "val_acc")} == {2}
+
+    output_df = model.set_output_columns(["label_predicted"]).transform(test_df)
+    shown = output_df.select("label", "label_predicted").collect()
+
+    all_models = model.get_all_models()
+    all_model_training_history = model.get_all_model_history()
+    assert (len(all_models), len(all_model_training_history)) == (2, 2)
+
+    keras_model = model.keras()
+    pred = keras_model.predict([np.ones([1, 692], dtype=np.float32)])
+    keras_model.save(ckpt_path)
+    all_models_keras = [m.keras() for m in all_models]
+
+    assert np.array_equal(tf.keras.models.load_model(ckpt_path).predict(np.ones([1, 692], np.float32)), pred)
+    assert len({each.count_params() for each in all_models_keras}) == 1
+    features = np.array([row["features"].toArray() for row in test_df.collect()], np.float32)
+    given = [row["label_predicted"] for row in shown]
+    assert np.allclose(given, keras_model.predict(features)[:, 0], atol=1e-6)
+
+
 def leaderboard(model: Any) -> dict[int, Any]:
     return {
         number: (trial.params, trial.history, trial.best and trial.best.state.digest)
