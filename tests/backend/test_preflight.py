@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.backend.base import common_env
 from hopyard.backend.preflight import instruction_set, preflight
 from hopyard.backend.testing import result_of
 from hopyard.errors import UsageError, WorkerLostError, WorkerMismatchError
@@ -117,3 +120,13 @@ def test_the_instruction_set_ignores_what_changes_between_boots(tmp_path: Path) 
     assert digest(first) != digest(first.replace("avx", "avx avx512f"))
     assert digest(first) != digest(first.replace("Intel", "AMD"))
     assert instruction_set(tmp_path / "absent") == instruction_set(tmp_path / "absent")
+
+
+def test_workers_use_the_drivers_backend_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert common_env(1)["KERAS_BACKEND"] == "jax"
+    used = types.SimpleNamespace(backend=types.SimpleNamespace(backend=lambda: "torch"))
+    monkeypatch.setitem(sys.modules, "keras", used)
+    with LocalBackend(num_workers=1, device="cpu") as backend:
+        assert result_of(backend.submit(0, os.getenv, "KERAS_BACKEND")) == "torch"

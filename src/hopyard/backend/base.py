@@ -24,6 +24,8 @@ Rules that every implementation must keep (``backend.testing`` checks them):
 from __future__ import annotations
 
 import math
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -170,6 +172,11 @@ def check_timeout(value: float | None, name: str = "unit_timeout") -> None:
 def common_env(threads: int) -> dict[str, str]:
     """What the environment of every worker's process has, on whatever machine."""
     env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    keras = sys.modules.get("keras")
+    if keras is not None:  # which has one backend in a process, and models are of it
+        env["KERAS_BACKEND"] = keras.backend.backend()
+    elif "KERAS_BACKEND" in os.environ:
+        env["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"]
     # Sets of strings iterate alike, and cuBLAS sums alike, on every worker and in every run.
     return env | {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 

@@ -13,6 +13,7 @@ import os
 import platform
 import secrets
 import socket
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class WorkerFacts:
         worker: its number.
         host, pid: where it runs.
         cache: the directory there that keeps decoded data.
-        python, hopyard, numpy, torch: versions; None for a package that is not installed.
+        python, hopyard, numpy, torch, keras: versions; None for a package that is not installed.
         instructions: a digest of the CPU's vendor and feature flags.
         threads: its OMP_NUM_THREADS; None if unset.
     """
@@ -59,6 +60,7 @@ class WorkerFacts:
     torch: str | None
     instructions: str
     threads: str | None
+    keras: str | None = None
 
     @property
     def node(self) -> str:
@@ -128,8 +130,13 @@ def _begin(text: str) -> str:
 def _for_the_driver(facts: WorkerFacts) -> dict[str, str | None]:
     """What workers must have in the driver's version, if it has any: it pickles for them, and reads what they write.
     Pickles of functions are of a minor version of Python."""
-    minor = facts.python.rpartition(".")[0]
-    return {"Python": minor, "hopyard": facts.hopyard, "numpy": facts.numpy, "torch": facts.torch}
+    found = {
+        "Python": facts.python.rpartition(".")[0],
+        "hopyard": facts.hopyard,
+        "numpy": facts.numpy,
+        "torch": facts.torch,
+    }
+    return found | {"keras": facts.keras} if "keras" in sys.modules else found
 
 
 def _compare_with_driver(facts: Sequence[WorkerFacts], backend: Backend) -> None:
@@ -187,6 +194,7 @@ def _facts(worker: int) -> WorkerFacts:
         torch=_version("torch"),
         instructions=instruction_set(),
         threads=os.environ.get("OMP_NUM_THREADS"),
+        keras=_version("keras"),
     )
 
 
