@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,10 @@ import pytest
 import torch
 
 from hopyard.spark import SparkDatasetConverter, make_spark_converter
+
+HANGS = (
+    300.0  # seconds; 10 to 20 are usual, but a starved machine takes minutes to import PyTorch three times
+)
 
 
 @pytest.fixture
@@ -92,26 +99,49 @@ def test_tensorflow_on_executors(
     assert spark.sparkContext.parallelize([0], 1).map(rows).collect() == [300]
 
 
-# Both processes hung in 3 of some 18 runs on busy machines, for a reason not found yet: run by hand until it is.
-@pytest.mark.skipif(
-    "HOPYARD_DISTRIBUTED" not in os.environ, reason="it hangs now and then: HOPYARD_DISTRIBUTED=1"
-)
+def below(pid: int) -> Iterator[int]:
+    """The processes that it has started, and those that they have, the last ones first."""
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, listed.read_text().split()):
+            yield from below(child)
+            yield child
+
+
+def show_stacks() -> None:
+    """Have what torchrun started, and torchrun, end with their stacks, which are in the output then."""
+    for pid in list(below(os.getpid())):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if "torch.distributed.run" in command or any(word.endswith("train.py") for word in command[:4]):
+                os.kill(pid, signal.SIGABRT)
+
+
+@contextlib.contextmanager
+def showing_what_hangs() -> Iterator[None]:
+    timer = threading.Timer(HANGS, show_stacks)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open
-def test_distributed_training(spark: Any, converters: tuple[SparkDatasetConverter, ...]) -> None:
+def test_distributed_training(
+    spark: Any, converters: tuple[SparkDatasetConverter, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark.ml.torch.distributor import TorchDistributor
 
     train, _ = converters
 
     def work(converter: SparkDatasetConverter) -> dict[str, Any]:
         import datetime
-        import faulthandler
 
         import torch.distributed as dist
 
         from hopyard.errors import UsageError
 
-        faulthandler.dump_traceback_later(90, exit=True)  # whatever hangs is seen in the error
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2 * HANGS))
         rank, size = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(0)
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
@@ -132,10 +162,12 @@ def test_distributed_training(spark: Any, converters: tuple[SparkDatasetConverte
         everything: list[Any] = [None] * size
         dist.all_gather_object(everything, (seen, [p.tolist() for p in model.parameters()]))
         dist.destroy_process_group()
-        faulthandler.cancel_dump_traceback_later()
         return {"size": size, "seen": everything, "refused": refused}
 
-    found = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(work, train)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # both are on this machine, whatever its name stands for
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    with showing_what_hangs():
+        found = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(work, train)
     (first, weights), (second, others) = found["seen"]
     assert found["size"] == 2
     assert len(first) == len(second) == 150
