@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from hopyard.data.frames.writing import Writing, Written, heard
 logger = logging.getLogger(__name__)
 
 _ROWS_FOR_TYPES = 64
+_LEASE_SECONDS = 3.0
+"""Longer than Ray keeps a CPU for the next task after one has ended."""
 
 
 class RayFrame(Frame):
@@ -107,11 +111,15 @@ def warn_if_full() -> None:
     import ray
 
     available: Any = ray.available_resources  # which has no type
-    if ray.is_initialized() and available().get("CPU", 0) < 1:
-        logger.warning(
-            "No CPU of the Ray cluster is free, so reading the dataset waits until one is. A RayBackend that runs "
-            "holds one for each worker: let the search start it (no `with`), or give it fewer num_workers."
-        )
+    deadline, never = time.monotonic() + _LEASE_SECONDS, threading.Event()
+    while ray.is_initialized() and available().get("CPU", 0) < 1:
+        if time.monotonic() >= deadline:
+            logger.warning(
+                "No CPU of the Ray cluster is free, so reading the dataset waits until one is. A RayBackend that runs "
+                "holds one for each worker: let the search start it (no `with`), or give it fewer num_workers."
+            )
+            return
+        never.wait(_LEASE_SECONDS / 20)
 
 
 def _pack(block: pa.Table, packing: Packing, types: Mapping[str, pa.DataType]) -> pa.Table:
