@@ -125,3 +125,37 @@ def test_what_counts() -> None:
     assert len({plain, *others}) == 1 + len(others)
     assert digest_of(loss=scaled(2.0)) == others[-2]
     assert digest_of(loss=threading.Lock()) is None  # says nothing of itself
+
+
+class Counting(layers.Layer):
+    """Keeps in an attribute what a state does not hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def call(self, x: Any) -> Any:
+        self.calls += 1
+        return x * (1.0 if self.calls < 8 else 0.5)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="others run a model's Python once, to trace it"
+)
+def test_what_a_layer_counts_is_not_carried(chain: Callable[..., Any]) -> None:
+    def counting(params: dict[str, Any]) -> KerasEstimator:
+        model = keras.Sequential([keras.Input((12,)), Counting(), layers.Dense(3, activation="softmax")])
+        return KerasEstimator(model, "sgd", "sparse_categorical_crossentropy", batch_size=64)
+
+    def digests(folder: str, elsewhere: bool) -> list[Any]:
+        hopping = chain(counting, folder=folder)
+        found = []
+        for partition in range(3):
+            if elsewhere:
+                residents.clear()
+                compiled._last.clear()
+            hopping.train(0, partition)
+            found.append([tensor.digest for tensor in hopping.state()["model"].values()])
+        return found
+
+    assert digests("here", elsewhere=False) == digests("elsewhere", elsewhere=True)

@@ -44,6 +44,15 @@ def architecture(model: keras.Model, *others: Any) -> str | None:
     return None
 
 
+def own_attributes(model: keras.Model) -> str | None:
+    """Of the parts of a model that are of the user's own classes: a digest of what they keep besides weights. None:
+    there are none, or they keep what cannot be told."""
+    with contextlib.suppress(Exception):
+        own = _own(model, 0)
+        return identity(own, "model").digest if own else None
+    return None
+
+
 def _without_rate(optimizer: Any) -> None:
     config = optimizer["config"]
     config.pop("learning_rate", None)

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from hopyard.training.keras.architecture import own_attributes
 from hopyard.training.keras.state import Array, assign, values_of
 from hopyard.training.keras.steps import Kind, steps_of
 
@@ -44,6 +45,7 @@ class Compiled:
         self._seeds = [variable for variable in model.variables if id(variable) not in kept]
         self.nbytes = sum(value.nbytes for value in values_of(self.variables))
         self._steps = steps_of(model)
+        self._own = own_attributes(model)
         self._holder: weakref.ref[Holder] | None = None
 
     def holder(self) -> Holder:
@@ -85,6 +87,11 @@ class Compiled:
         for kind in ("train", "test", "predict"):
             setattr(self.model, f"{kind}_function", None)
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the model is no longer as it was built, apart from its variables."""
+        return own_attributes(self.model) != self._own
+
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
         """All batches, with random numbers from where Python's own generator is now; see ``Steps.run``."""
         for variable in self._seeds:
@@ -115,7 +122,9 @@ def shared(architecture: str | None, own: Compiled) -> Compiled:
     """The compiled model of that architecture that this process has; ``own`` becomes it if there is none."""
     if architecture is None:
         return own
-    found = _shared.setdefault(architecture, own)
+    found = _shared.get(architecture)
+    if found is None or found.has_changed:
+        found = _shared[architecture] = own
     if found in _last:
         _last.remove(found)
     _last.append(found)

@@ -251,7 +251,7 @@ class KerasReplica(Replica):
             ) from error
 
     def keeps_hidden_state(self) -> bool:
-        return False
+        return self._compiled is not None and self._compiled.has_changed
 
     def nbytes(self) -> int:
         return 0 if self._compiled is None else self._compiled.nbytes
