@@ -49,7 +49,11 @@ def network() -> keras.Model:
 
 def estimator(params: dict[str, Any]) -> KerasEstimator:
     return KerasEstimator(
-        network(), keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy", metrics=["acc"], batch_size=BATCH
+        network(),
+        keras.optimizers.Adam(1e-3),
+        "sparse_categorical_crossentropy",
+        metrics=["acc"],
+        batch_size=BATCH,
     )
 
 
@@ -79,7 +83,16 @@ class Ours:
 
     def seconds(self) -> float:
         request = UnitRequest(
-            self.store, self.program, (0,), ({},), "train", self.position, 0, self.position, (None,), save=False
+            self.store,
+            self.program,
+            (0,),
+            ({},),
+            "train",
+            self.position,
+            0,
+            self.position,
+            (None,),
+            save=False,
         )
         started = time.perf_counter()
         result = run_unit(request)
