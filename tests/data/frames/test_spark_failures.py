@@ -193,9 +193,20 @@ def test_what_spark_says_becomes_one_sentence():
         "space left on device. Make space there; where Spark's own folders are, SPARK_LOCAL_DIRS or spark.local.dir "
         "says."
     )
+    why = (
+        "ShuffleMapStage 5 has failed the maximum allowable number of times: 4. Most recent failure reason: "
+        "org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location for shuffle 2"
+    )
+    error = explained(
+        RuntimeError(f"Job aborted due to stage failure: {why}\n\tat org.apache"), "writing files"
+    )
+    assert type(error) is WorkerLostError
+    assert f"because an executor was lost again and again, the last time so: {why}. Its log has more." in str(
+        error
+    )
     error = said("java.io.InvalidClassException: local class incompatible")
     assert type(error) is WorkerError
     assert str(error) == (
         "Spark gave up writing files, because a task failed on executor 2 on 10.0.0.7: java.io.InvalidClassException: "
-        "local class incompatible. The executor's log has more; mend that, and run it again: nothing was half-written."
+        "local class incompatible. Spark's logs have more; mend that, and run it again: nothing was half-written."
     )

@@ -155,6 +155,14 @@ def test_an_interrupt_also_cancels_the_job_that_is_not_submitted_yet(spark):
     assert "SPARK_JOB_CANCELLED" in said[0]
 
 
+def test_an_action_that_times_out_is_over(spark):
+    def action():
+        raise TimeoutError("the driver waited for too long")
+
+    with pytest.raises(TimeoutError, match="the driver waited for too long"):
+        run_watched(spark, "reading rows", lambda _: None, action)
+
+
 def test_jobs_are_in_the_pool_of_the_thread_that_prepares(spark, tmp_path):
     context = spark.sparkContext
     context.setLocalProperty("spark.scheduler.pool", "nightly")

@@ -28,7 +28,8 @@ _UNFIT = (
     "No module named 'pyspark",
 )
 _FULL = ("No space left on device", "Disk quota exceeded")
-_LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "OutOfMemoryError")
+_LOST = ("ExecutorLostFailure", "FetchFailed", "Python worker exited unexpectedly", "OutOfMemoryError")
+_GIVEN_UP = "Job aborted due to stage failure: "
 _TRACEBACK = "Traceback (most recent call last):"
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*\Z")
 _OURS = re.compile(rf"RuntimeError: {CANNOT_RUN} (?P<host>\S+): (?P<why>.*)\. {re.escape(ENVIRONMENT)}", re.S)
@@ -83,7 +84,7 @@ def explained(error: Exception, doing: str, place: str | None = None) -> Hopyard
             f"Spark gave up {doing}, because there was no space on {place}: {_why(said)}. Make space there; where "
             "Spark's own folders are, SPARK_LOCAL_DIRS or spark.local.dir says."
         )
-    if found is None:
+    if _GIVEN_UP not in said:
         return None
     if any(sign in said for sign in _LOST):
         return WorkerLostError(
@@ -92,8 +93,8 @@ def explained(error: Exception, doing: str, place: str | None = None) -> Hopyard
             "spark.executor.memoryOverhead is for Python), or the frame more partitions; then run it again."
         )
     return WorkerError(
-        f"Spark gave up {doing}, because a task failed on {place}: {_why(said)}. The executor's log has more; mend "
-        "that, and run it again: nothing was half-written."
+        f"Spark gave up {doing}, because a task failed on {place}: {_why(said)}. Spark's logs have more; mend that, "
+        "and run it again: nothing was half-written."
     )
 
 
@@ -107,7 +108,7 @@ def _why(said: str) -> str:
     found = LAST_FAILURE.search(said)
     if found is None and _TRACEBACK in said:
         return said.splitlines()[-1].rstrip(".")
-    return without_stack(found["why"] if found else said).rstrip(".")
+    return without_stack(found["why"] if found else said.removeprefix(_GIVEN_UP)).rstrip(".")
 
 
 def _unfit(said: str) -> tuple[str, str] | None:

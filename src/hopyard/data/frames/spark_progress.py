@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from hopyard.data.frames.spark_failures import executor_name, explained
@@ -82,10 +82,10 @@ def _failed_on(context: Any, group: str) -> str | None:
 
 def _await(tracker: Any, group: str, report: Callable[[float], None], answer: Future[T]) -> T:
     while True:
-        try:
-            return answer.result(_SECONDS)
-        except TimeoutError:
-            report(_share_done(tracker, group))
+        wait([answer], _SECONDS)
+        if answer.done():
+            return answer.result()
+        report(_share_done(tracker, group))
 
 
 def _share_done(tracker: Any, group: str) -> float:
