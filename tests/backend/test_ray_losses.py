@@ -193,7 +193,7 @@ def test_a_node_killed_in_a_unit_costs_no_result(undisturbed: Any, spare: Any, t
         run = search(store, backend, Strike(tmp_path, "node"))
     assert contents(run) == undisturbed
     (why,) = lost(run, store)
-    assert "was lost while it ran the task 'run_tagged': The actor" in why
+    assert "was lost while it ran the task 'trial " in why
 
 
 @pytest.mark.usefixtures("kill_node")

@@ -76,7 +76,7 @@ def test_a_search_is_bitwise_equal_also_when_an_executor_dies_in_a_unit(
     assert contents_of(model.run) == undisturbed
     assert model.run.broken_rules() == []
     (lost,) = [record for record in read_records(store.runs.at(model.run_id)) if record["r"] == "lost"]
-    assert "was lost while it ran the task 'run_tagged'" in lost["why"]
+    assert "was lost while it ran the task 'trial " in lost["why"]
     assert ("Python worker exited unexpectedly", "ExecutorLostFailure")[generation == 3] in lost["why"]
     labels = [description for description in descriptions(spark) if description.startswith("trial 2, ")]
     assert {label.rpartition(" on worker ")[0] for label in labels} >= {

@@ -65,6 +65,14 @@ def test_what_is_wrong_is_said_before_a_frame_is_prepared(
         search(MemoryStore()).fit(frame)
 
 
+def test_parameters_of_spark_ml_are_not_taken_for_rows(spark: Any, search: MakeSearch) -> None:
+    frame = spark.range(1)
+    with pytest.raises(UsageError, match=r"gives parameters as Spark ML does, .* val=, a DataFrame of rows"):
+        search(MemoryStore()).fit(frame, {"lr": 0.1})
+    with pytest.raises(ColumnError):  # an empty one is none: what comes next is the frame itself
+        search(MemoryStore()).fit(frame, {})
+
+
 def test_parquet_that_spark_wrote_is_searched_on_as_it_is(
     spark: Any, search: MakeSearch, make_rows: MakeRows, contents_of: Callable[[Any], Any], tmp_path: Path
 ) -> None:

@@ -171,6 +171,29 @@ def test_what_cannot_be_transformed_is_said_before_anything_runs(spark: Any, mod
         model.set_output_columns(["a", "b"]).transform(frame)
 
 
+def test_modules_beside_the_users_script_go_along(
+    spark: Any, make_rows: MakeRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_models.py").write_text(
+        "import torch\n\ndef network():\n    return torch.nn.Linear(4, 2)\n\n"
+        "def bounded(outputs):\n    return outputs.sigmoid()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_models  # type: ignore[import-not-found]
+
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        loss = torch.nn.CrossEntropyLoss()
+        return TorchEstimator(
+            my_models.network(), torch.optim.SGD, loss, optimizer_params=params, predict=my_models.bounded
+        )
+
+    rows = make_rows(40)
+    model = searched(rows, make)
+    lists = [(row.tolist(),) for row in rows["features"]]
+    found = model.transform(spark.createDataFrame(lists, "features array<float>")).collect()
+    assert np.allclose([row["label__output"] for row in found], model.predict(rows["features"]), atol=1e-6)
+
+
 def test_an_executor_with_another_version_of_ours_says_so_when_rows_are_asked_for(
     spark: Any, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +207,7 @@ def test_an_executor_with_another_version_of_ours_says_so_when_rows_are_asked_fo
         spark.sql("select array(1f, 2f, 3f, 4f) as features")
     )
     with pytest.raises(
-        Exception, match=r"has hopyard 0.0.7, and the driver has hopyard .*spark.archives; docs/spark.md"
+        Exception, match=r"has hopyard 0.0.7, and the driver has hopyard .*spark.archives; .* docs/spark.md"
     ):
         found.collect()
 

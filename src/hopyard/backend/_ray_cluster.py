@@ -138,12 +138,12 @@ class Actors(Cluster):
         place = self._place(worker)
         try:
             run = place.actor.run.options(name=task.label)
-            answer: Answer = ray.get(run.remote(site, worker, task.name, task.parts))
+            answer: Answer = ray.get(run.remote(site, worker, task.label, task.parts))
             is_failure = answer.kind == "failed"
             return replace(answer, where=f"{answer.where} on {place.host}") if is_failure else answer
         except ray.exceptions.OutOfDiskError as error:
             raise StorageFullError(
-                f"Ray found no space for the task {task.name!r} of worker {worker} (on {place.host}) in the folders "
+                f"Ray found no space for the task {task.label!r} of worker {worker} (on {place.host}) in the folders "
                 f"that its object store spills to: {_reason(error)}. Make space there."
             ) from error
         except ray.exceptions.RayTaskError:
@@ -151,7 +151,7 @@ class Actors(Cluster):
         except ray.exceptions.RayError as error:  # it has ended, for one of many reasons
             self._forget(place)
             raise WorkerLostError(
-                f"Worker {worker} (on {place.host}) was lost while it ran the task {task.name!r}: {_reason(error)}"
+                f"Worker {worker} (on {place.host}) was lost while it ran the task {task.label!r}: {_reason(error)}"
             ) from error
 
     def stop(self) -> None:

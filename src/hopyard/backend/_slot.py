@@ -71,7 +71,7 @@ class Slot:
         assert self._task is not None
         self.kill(
             UnitTimeoutError(
-                f"The task {self._task.name!r} took longer than unit_timeout={self._unit_timeout:g} "
+                f"The task {self._task.label!r} took longer than unit_timeout={self._unit_timeout:g} "
                 f"seconds on {self._place()}, which was killed. If it needs that long, give the "
                 "backend a larger unit_timeout, or None for no limit."
             )
@@ -218,7 +218,7 @@ class Slot:
         task, self._task = self._task, None
         verdict, self._verdict = self._verdict, None
         if task is not None:
-            lost = f"{place} while it ran the task {task.name!r}. {process.last_words()}"
+            lost = f"{place} while it ran the task {task.label!r}. {process.last_words()}"
             task.future.set_exception(verdict or WorkerLostError(lost))
         elif not was_ready:
             self._fail_to_start(f"{place} before it was up. {process.last_words()}")

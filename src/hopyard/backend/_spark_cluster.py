@@ -50,7 +50,7 @@ class SparkCluster(Cluster):
         return self._places[worker]
 
     def call(self, site: Site, worker: int, task: Task) -> Answer:
-        unit = pickles.dumps((site, worker, task.name, [bytes(part) for part in task.parts]))
+        unit = pickles.dumps((site, worker, task.label, [bytes(part) for part in task.parts]))
         place, rows = self._pinned(worker)
         self._busy.add(worker)
         try:
@@ -194,7 +194,7 @@ def _sequence(java: Any, items: Any) -> Any:
 def _lost(worker: int, place: Executor | None, task: Task, why: str) -> WorkerLostError:
     where = "" if place is None else f", {place},"
     return WorkerLostError(
-        f"Worker {worker}{where} was lost while it ran the task {task.name!r}: {why}. The executor's log has more; "
+        f"Worker {worker}{where} was lost while it ran the task {task.label!r}: {why}. The executor's log has more; "
         "if its memory ran out, give executors more (spark.executor.memoryOverhead is for Python), or use smaller "
         "batches."
     )
@@ -205,7 +205,7 @@ def _full(worker: int, place: Executor | None, task: Task, why: str) -> StorageF
         return None
     where = "" if place is None else f", {place},"
     return StorageFullError(
-        f"Spark found no space for the task {task.name!r} of worker {worker}{where} in its local folders "
+        f"Spark found no space for the task {task.label!r} of worker {worker}{where} in its local folders "
         f"(SPARK_LOCAL_DIRS, spark.local.dir) on the executor or the driver: {why}. Make space there."
     )
 

@@ -109,7 +109,7 @@ class _Passed(Task):
     """A task that the driver pickled, and whose answer the driver will unpickle."""
 
     def __init__(self, worker: int, name: str, parts: Sequence[Part]) -> None:
-        self.worker, self.name, self.parts = worker, name, list(parts)
+        self.worker, self.name, self.label, self.parts = worker, name, name, list(parts)
         self.future: Future[Answer] = Future()
 
     def succeed(self, parts: Sequence[Part]) -> None:

@@ -232,9 +232,9 @@ class _Line:
                 answer = error
             except Exception as error:  # whatever the engine's client raises: the task was not answered
                 answer = full_disk(
-                    error, f"the task {task.name!r} of worker {self._worker}"
+                    error, f"the task {task.label!r} of worker {self._worker}"
                 ) or WorkerLostError(
-                    f"Worker {self._worker} did not answer for the task {task.name!r}: "
+                    f"Worker {self._worker} did not answer for the task {task.label!r}: "
                     f"{type(error).__name__}: {error}"
                 )
             with self._changed:

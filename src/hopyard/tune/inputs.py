@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,15 @@ class Ready(Inputs):
 def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
     """What a search was given to train on: as it is where models can visit it so, else to be prepared."""
     data, val = _opened(data), _opened(val)
+    if isinstance(val, Mapping) and hasattr(
+        data, "mapInArrow"
+    ):  # as Spark ML gives its estimators' parameters
+        if val:
+            raise UsageError(
+                f"fit(df, {sorted(map(str, val))}) gives parameters as Spark ML does, but a search takes them when it "
+                "is made; the second argument here is val=, a DataFrame of rows to validate on."
+            )
+        val = None
     if val is None and not isinstance(arguments.validation, str | float | int | None):
         val = arguments.validation
     if isinstance(data, Dataset) and isinstance(val, Dataset):

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hopyard.data import Schema
-from hopyard.errors import CorruptError, NotFoundError
+from hopyard.errors import CorruptError, EstimatorError, NotFoundError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import MemoryStore, Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.training import Program, load_program, save_program
+from hopyard.tune.recipe import user_code_by_value
 
 INFO = "model.json"
 _KIND = "model"
@@ -82,7 +83,7 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
     """Write a model without its run and data; what says that it is there comes last."""
     program = weights.load_program()
     program = replace(program, train=None, val=None, init_from=None, schema=schema_of(program))
-    name = save_program(store, program)
+    name = _save_with_code(store, program)
     state = save_state(store.at("weights"), load_weights(info, weights))
     content = {
         "format": format_header(_KIND),
@@ -91,6 +92,15 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
         "state": state.to_json(),
     }
     store.put(INFO, json.dumps(content, indent=1).encode())
+
+
+def _save_with_code(store: Store, program: Program) -> str:
+    """The program with the user's own modules, which are not where the model goes, if they can be pickled."""
+    try:
+        with user_code_by_value():
+            return save_program(store, program)
+    except EstimatorError:
+        return save_program(store, program)
 
 
 def read_model(store: Store, where: str) -> tuple[ModelInfo, Weights]:

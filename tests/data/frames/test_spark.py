@@ -105,6 +105,17 @@ def test_all_unsupported_columns_are_named_before_any_job(spark, tmp_path):
     assert len(prepare(frame, LocalStore(tmp_path), None, "id").train) == 10
 
 
+@pytest.mark.parametrize("names", [("id", "ID"), ("id", "id")])
+def test_names_that_spark_cannot_tell_apart_are_refused(spark, tmp_path, names):
+    with pytest.raises(
+        DataError, match=f"columns '{names[0]}' and '{names[1]}', which Spark cannot tell apart"
+    ):
+        prepare(
+            spark.range(3).toDF("x").selectExpr(*(f"x as {name}" for name in names)), LocalStore(tmp_path)
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failure_in_the_middle_leaves_nothing_that_is_believed(spark, tmp_path):
     from pyspark.sql.functions import udf
 

@@ -100,3 +100,10 @@ def test_a_full_disk_is_told_by_the_survey(tmp_path, monkeypatch):
         f"No space is left in {tmp_path} for the rows on their way into the dataset; they take as much as the dataset "
         "itself until it is written. Make space there and run it again; nothing was half-written."
     )
+
+
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
+    found = spill(packed_ids(), tmp_path / "elsewhere", iter([]))
+    for part in (" does not see ", "elsewhere, where the driver made it", "mount it there"):
+        assert part in str(found.survey.error)
+    assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,7 @@ from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import HALF, Writing, Written, heard, told
-from hopyard.errors import StorageFullError
+from hopyard.errors import StorageError
 from hopyard.storage.temporary import temporary_name
 
 _FILE, _RESULT = "hopyard_file", "hopyard_result"
@@ -103,7 +103,7 @@ class SpilledExchange(Exchange):
             results = run_watched(done.sparkSession, "reading rows", report, done.collect)
             spilled: list[Spilled] = [pickle.loads(row[_RESULT]) for row in results]
             for task in spilled:
-                if isinstance(task.survey.error, StorageFullError):
+                if isinstance(task.survey.error, StorageError):
                     raise task.survey.error
             self._names += [task.name for task in spilled]
             found.append([task.survey for task in spilled])

@@ -17,6 +17,7 @@ from hopyard.data.frames.packing import Packing
 from hopyard.data.frames.spark_exchange import KeptExchange, Rows, SpilledExchange
 from hopyard.data.frames.spark_parquet import parquet_scan
 from hopyard.data.frames.spark_plan import plan_digest
+from hopyard.errors import DataError
 
 
 class SparkFrame(Frame):
@@ -27,6 +28,7 @@ class SparkFrame(Frame):
     def __init__(self, data: Any) -> None:
         self.data = data.to_spark() if type(data).__module__.startswith("pyspark.pandas") else data
         fields = self.data.schema.fields
+        _check_names([field.name for field in fields], self.data.sparkSession)
         self.vectors = frozenset(field.name for field in fields if _is_vector(field.dataType))
 
     def types(self) -> Types:
@@ -60,6 +62,19 @@ class SparkFrame(Frame):
     def _select(self, names: Sequence[str]) -> Any:
         """The frame with these columns; vectors as the structs that they are, which any client can read."""
         return self.data.select(*("`" + name.replace("`", "``") + "`" for name in names))
+
+
+def _check_names(names: Sequence[str], session: Any) -> None:
+    minds_case = session.conf.get("spark.sql.caseSensitive", "false") == "true"
+    seen: dict[str, str] = {}
+    for name in names:
+        key = name if minds_case else name.lower()
+        if key in seen:
+            raise DataError(
+                f"The DataFrame has the columns {seen[key]!r} and {name!r}, which Spark cannot tell apart. Rename or "
+                "drop one of them."
+            )
+        seen[key] = name
 
 
 def _is_vector(kind: Any) -> bool:

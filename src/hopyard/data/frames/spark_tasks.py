@@ -15,8 +15,9 @@ import pyarrow as pa
 import hopyard
 
 ENVIRONMENT = (
-    "Executors need the driver's Python with the same packages: set spark.pyspark.python (or PYSPARK_PYTHON) to one "
-    "that all machines have, or send it along with spark.archives; docs/spark.md shows both."
+    "Executors need the driver's Python with the same packages: set PYSPARK_PYTHON, before the session is made, to one "
+    "that all machines have (with spark-submit also spark.pyspark.python), or send it along with spark.archives; "
+    "modules of your own go with spark.sparkContext.addPyFile. docs/spark.md shows all."
 )
 CANNOT_RUN = "Hopyard cannot run on"
 

@@ -9,6 +9,7 @@ is as much space taken as by the dataset.
 from __future__ import annotations
 
 import errno
+import socket
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ import pyarrow as pa
 from hopyard.data.frames.packing import ORDER, ORDER_BITS, PART, Packing
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Writing, Written
-from hopyard.errors import StorageFullError
+from hopyard.errors import StorageError, StorageFullError
 
 _RUN_BYTES = 128 << 20
 """Of a run, at most, unless a single batch is larger. A worker holds two of these for a moment."""
@@ -46,6 +47,13 @@ def spill(packing: Packing, folder: Path, batches: Iterator[pa.RecordBatch | pa.
     """Pack rows into a new file of the folder."""
     name = f"{uuid.uuid4().hex}.arrow"  # a task that is tried again, or runs twice, makes another file
     survey = Survey(packing.layout.columns)
+    if not folder.is_dir():
+        survey.error = StorageError(
+            f"{socket.gethostname()} does not see {folder}, where the driver made it for the rows on their way into "
+            "the dataset. Every executor must see the store under the same address: mount it there, or use a store "
+            "that all machines reach."
+        )
+        return Spilled(name, survey)
     try:
         with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, packing.layout.arrow) as file:
             for run in _runs(packing.rows(batches, survey)):

@@ -96,8 +96,8 @@ def _from_iterable(data: Any) -> Source:
         return from_dict_rows(_checked_rows(iter(data)))
     raise DataError(
         f"Data of type {type(data).__module__}.{type(data).__qualname__} cannot be read. Give a dict of arrays, a "
-        "pandas or polars frame, an Arrow table, paths of Parquet or CSV files, a torch Dataset, or an iterable of "
-        "dicts, one a row."
+        "pandas or polars frame, an Arrow table, a DataFrame of Spark or Dask, a Dataset of Ray, paths of Parquet or "
+        "CSV files, a torch Dataset, or an iterable of dicts, one a row."
     )
 
 
