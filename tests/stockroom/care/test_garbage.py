@@ -185,8 +185,8 @@ def refuses_without_git(repository: Repository, place: Place, monkeypatch: pytes
 
 def test_what_is_not_certain_deletes_nothing(tmp_path: Path) -> None:
     repository = full(tmp_path / "store", tmp_path)
+    meta = sorted((tmp_path / "store/packs").glob("meta-*"))[0]  # of what is kept; names are random
     dropped(repository, "tried", x=samples(3))
-    meta = sorted((tmp_path / "store/packs").glob("meta-*"))[0]
     meta.rename(tmp_path / "aside")
     names = list(repository.store.list("packs"))
     with pytest.raises(CorruptError, match=r"nothing was deleted:\n(.*\n)+Verify lists all of it"):
