@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start, Unit
+from hopyard.hopper.state import Progress
 
 SEQUENCES = int(os.environ.get("HOPYARD_SCHEDULER_SEQUENCES", "2000"))
 """How many random sequences of events are played; 100,000 take a quarter of an hour."""
@@ -285,6 +286,23 @@ def test_a_pack_in_free_order_goes_on_with_the_partitions_that_it_has_not_seen()
     scheduler.worker_up(0)
     [start] = scheduler.add(0, 0, Position(visits=3, trained=3, seen=frozenset({0, 2, 3})), 8)
     assert start.unit.partition == 1
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_pack_in_free_order_that_comes_back_in_a_validation_sees_all_in_the_next_epoch(step: int) -> None:
+    """As a journal leaves it: what the epoch has seen is forgotten once that is validated."""
+    trained = tuple((partition, {"loss": [1.0, 1.0]}) for partition in (2, 0, 1))
+    carried = ({"partition": 1, "states": {}},) * step
+    position = Progress(visits=3 + step, trained=3, step=step, train=trained, carried=carried).position()
+    scheduler = make(3, 2, free=True)
+    scheduler.worker_up(0)
+    [start] = scheduler.add(0, 0, position, 6)
+    units = [start.unit]
+    while found := scheduler.done(0):
+        units.append(found[0].unit)
+    phases = [unit.phase for unit in units]
+    assert phases == ["validate"] * (2 - step) + ["train"] * 3 + ["validate"] * 2
+    assert sorted(unit.partition for unit in units if unit.phase == "train") == [0, 1, 2]
 
 
 @pytest.mark.parametrize("order", ["longest", "greedy"])

@@ -276,7 +276,8 @@ class Scheduler:
         entry.visits, entry.trained = position.visits, position.trained
         entry.step, entry.validated = position.step, position.validated
         if self._free:
-            entry.todo = self._all & ~sum(1 << partition for partition in position.seen)
+            left = self._all & ~sum(1 << partition for partition in position.seen)
+            entry.todo = left or self._all  # all were seen: what follows the validation is the next epoch
             entry.reach = sum({1 << self._site_of[bit.bit_length() - 1] for bit in bits(entry.todo)})
 
     def _advance(self, entry: Pack, unit: Unit) -> None:

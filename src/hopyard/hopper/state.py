@@ -70,8 +70,8 @@ class Progress:
 
     def position(self) -> Position:
         """The same as the scheduler needs it."""
-        seen = [metrics["partition"] for metrics in self.carried] if self.step else [p for p, _ in self.train]
-        return Position(self.visits, self.trained, self.step, self.validated, frozenset(seen))
+        seen = frozenset(partition for partition, _ in self.train)
+        return Position(self.visits, self.trained, self.step, self.validated, seen)
 
     def metric_states(self) -> list[StateRef]:
         """Where the metric states are that are too large for the journal."""
