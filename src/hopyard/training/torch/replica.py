@@ -40,6 +40,21 @@ class TorchReplica(Replica):
         device = resolve_device(context.device)
         self.module = estimator.model.to(device)
         claim(self.module)
+        self._prepare_training(context, device)
+        binding = Binding(
+            estimator.inputs,
+            context.feature_columns,
+            context.label_columns,
+            estimator.sample_weight_column,
+            device,
+        )
+        self._forward = self._make_forward(binding, device)
+        self._hidden = self._fingerprint()
+        self._flags = Flags.now()  # with what the estimator function set
+
+    def _prepare_training(self, context: Context, device: torch.device) -> None:
+        """Make the optimizer and what goes with it, over a module on its device."""
+        estimator = self._estimator
         self._optimizer = build_optimizer(
             estimator.optimizer,
             estimator.optimizer_params,
@@ -54,16 +69,10 @@ class TorchReplica(Replica):
             estimator.scheduler, self._optimizer, max(1, steps), context.num_epochs
         )
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
-        binding = Binding(
-            estimator.inputs,
-            context.feature_columns,
-            context.label_columns,
-            estimator.sample_weight_column,
-            device,
-        )
-        self._forward = self._make_forward(binding, device)
-        self._hidden = self._fingerprint()
-        self._flags = Flags.now()  # with what the estimator function set
+
+    @property
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self._optimizer]
 
     def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
         given = self._estimator
@@ -157,14 +166,7 @@ class TorchReplica(Replica):
             self._scaler.load_state_dict(state.from_tree(tree["scaler"]))
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        try:
-            state.load_module(self.module, tree["model"])
-        except EstimatorError as error:
-            raise EstimatorError(
-                "A trial that goes on from another one's state must have a model of the same architecture, so a "
-                "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
-                f"Make these constants of the search space, or use ASHA. {error}"
-            ) from error
+        state.adopt_module(self.module, tree["model"])
         state.adopt_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:
             state.adopt_scheduler(self._scheduler, tree["scheduler"])
@@ -181,13 +183,13 @@ class TorchReplica(Replica):
         functions = (given.transform, given.val_transform, given.step, None if loss is None else loss.module)
         return [
             *marks,
-            hidden.of_optimizer(self._optimizer),
+            *map(hidden.of_optimizer, self._optimizers),
             hidden.of_functions(self.module, *(each for each in functions if each is not None)),
         ]
 
     def nbytes(self) -> int:
         tensors = list(self.module.state_dict().values())
-        for entry in self._optimizer.state.values():
+        for entry in (entry for optimizer in self._optimizers for entry in optimizer.state.values()):
             tensors += [value for value in entry.values() if isinstance(value, torch.Tensor)]
         return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 

@@ -124,6 +124,22 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
     _restore_forms(optimizer, kept)
 
 
+def adopt_module(module: torch.nn.Module, tree: Any) -> None:
+    """Load the model's tree of another trial.
+
+    Raises:
+        EstimatorError: it is that of another architecture.
+    """
+    try:
+        load_module(module, tree)
+    except EstimatorError as error:
+        raise EstimatorError(
+            "A trial that goes on from another one's state must have a model of the same architecture, so a "
+            "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
+            f"Make these constants of the search space, or use ASHA. {error}"
+        ) from error
+
+
 def adopt_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
     """Load what another optimizer has accumulated, and keep the options (``lr``, ...) of this one.
 

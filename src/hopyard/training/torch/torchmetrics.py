@@ -83,6 +83,11 @@ class TorchMetric(Metric):
             labels = labels.long()
         self._live.update(outputs, labels)
 
+    def take(self, seen: Any) -> None:
+        """Have seen what ``seen``, an object of the same kind, has seen until now, and nothing else."""
+        self._parts, self._live = [], seen
+        self._parts, self._live = self._all_parts(), None
+
     def merge(self, other: Metric) -> None:
         assert isinstance(other, TorchMetric)
         self._parts, self._live = [*self._all_parts(), *other._all_parts()], None

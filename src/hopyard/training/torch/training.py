@@ -56,7 +56,8 @@ class TrainingPass:
         forward, place, update = self._forward, self._forward.binding.place, self._update
         rows_of = forward.binding.rows
         sums = LossSums(where, forward.loss_is_sum)
-        shares, ends = self._groups(sizes)
+        shares, ends = groups_of(sizes, self._accumulate)
+        shares = None if forward.loss_is_sum else shares
         forward.module.train()
         forward.module.zero_grad(set_to_none=True)
         self._optimizer.zero_grad(set_to_none=True)
@@ -72,17 +73,6 @@ class TrainingPass:
             if ends is None or number in ends:
                 update()
         return sums.totals()
-
-    def _groups(self, sizes: list[int]) -> tuple[list[float] | None, set[int] | None]:
-        """Each batch's share of its group's rows, and where groups end; None if every batch is a group."""
-        if self._accumulate == 1:
-            return None, None
-        starts = range(0, len(sizes), self._accumulate)
-        groups = [sizes[start : start + self._accumulate] for start in starts]
-        ends = {start + len(group) - 1 for start, group in zip(starts, groups, strict=True)}
-        if self._forward.loss_is_sum:
-            return None, ends
-        return [size / sum(group) for group in groups for size in group], ends
 
     def _update(self) -> None:
         if self._clip is not None:
@@ -108,6 +98,17 @@ class TrainingPass:
             # A step that the scaler skips, as it does first of all, looks to it like a wrong order of calls.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
             scheduler.step()
+
+
+def groups_of(sizes: list[int], accumulate: int) -> tuple[list[float] | None, set[int] | None]:
+    """Each batch's share of the rows of its group, whose gradients make one step, and where groups end; None if every
+    batch is a group."""
+    if accumulate == 1:
+        return None, None
+    starts = range(0, len(sizes), accumulate)
+    groups = [sizes[start : start + accumulate] for start in starts]
+    ends = {start + len(group) - 1 for start, group in zip(starts, groups, strict=True)}
+    return [size / sum(group) for group in groups for size in group], ends
 
 
 class LossSums:
@@ -147,10 +148,7 @@ class LossSums:
         losses = floats(self._losses)
         if not np.isfinite(losses).all():
             bad = int(np.flatnonzero(~np.isfinite(losses))[0])
-            raise DivergedError(
-                f"The loss became {losses[bad]} in {self._where}, batch {self._seen + bad + 1}; lower the "
-                "learning rate, set gradient_clip, or look for values in the data that are not finite."
-            )
+            raise diverged(losses[bad], self._where, self._seen + bad + 1)
         rows = np.asarray(self._rows, np.float64)
         weights = floats(self._weights) if self._weights else rows
         self._count("loss", losses if self._is_sum else losses * weights, weights)
@@ -164,6 +162,14 @@ class LossSums:
         total = self._totals.setdefault(name, [0.0, 0.0])
         total[0] += math.fsum(terms)
         total[1] += math.fsum(weights)
+
+
+def diverged(loss: float, where: str, batch: int) -> DivergedError:
+    """The error for a loss that is not finite in a batch, counted from 1."""
+    return DivergedError(
+        f"The loss became {loss} in {where}, batch {batch}; lower the learning rate, set gradient_clip, or look for "
+        "values in the data that are not finite."
+    )
 
 
 def floats(values: list[Any]) -> np.ndarray[Any, Any]:
