@@ -1,0 +1,1 @@
+"""PyTorch Lightning's modules; users import :mod:`hopyard.lightning`."""

@@ -1,0 +1,238 @@
+"""A trial's LightningModule with its optimizers and schedulers, on a device."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from hopyard.errors import EstimatorError
+from hopyard.training.estimator import Context, Visit, batch_sizes
+from hopyard.training.lightning.hooks import is_overridden
+from hopyard.training.lightning.logged import Logged, fresh, metrics_of
+from hopyard.training.lightning.loops import Batches, Training, Validation, batch_maker
+from hopyard.training.lightning.trainer import SearchTrainer
+from hopyard.training.metric import MetricSet
+from hopyard.training.resident import copied
+from hopyard.training.torch import state
+from hopyard.training.torch.binding import Batch, Binding
+from hopyard.training.torch.forward import Forward
+from hopyard.training.torch.replica import TorchReplica
+from hopyard.training.torch.session import resolve_device
+
+if TYPE_CHECKING:
+    from hopyard.training.lightning.estimator import LightningEstimator
+
+
+class LightningReplica(TorchReplica):
+    """See :class:`hopyard.training.estimator.Replica`; the arguments' meaning is LightningEstimator's."""
+
+    _estimator: LightningEstimator
+
+    def __init__(self, estimator: LightningEstimator, context: Context) -> None:
+        self._trainer = SearchTrainer(estimator, context, resolve_device(context.device))
+        self._labels = list(context.label_columns)
+        self._begun = 0  # epochs for which this module's on_train_epoch_start was called
+        self._history: Mapping[str, float] | None = None
+        with self._trainer.attached(Logged("train", "setup")):
+            estimator.model.setup("fit")
+        super().__init__(estimator, context)
+
+    def _prepare_training(self, context: Context, device: torch.device) -> None:
+        with self._trainer.attached(Logged("train", "configure_optimizers")):
+            self._trainer.configure()
+            # Before a state is loaded: what they do to a trial's weights happens once, at its begin.
+            self._trainer.call("on_fit_start")
+            self._trainer.call("on_train_start")
+
+    @property
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return self._trainer.optimizers
+
+    @property
+    def _schedulers(self) -> list[Any]:
+        return [config.scheduler for config in self._trainer.lr_scheduler_configs]
+
+    def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
+        dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self._estimator.precision]
+        self._batch = batch_maker(
+            self._estimator.batch, lambda columns: binding.arguments(columns)[0], self._labels
+        )
+        return _Predictions(self.module, binding, device, dtype, self._batch)
+
+    def check_labels(self, visit: Visit) -> None:
+        """Nothing: the module's own steps say what does not fit."""
+
+    def _given(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, int]]:
+        binding = self._forward.binding
+        for batch in batches:
+            placed = binding.place(batch)
+            yield self._batch(placed), binding.rows(placed)
+
+    # Training -------------------------------------------------------------------------------
+
+    def begin_visit(self, epoch: int, history: Mapping[str, float] | None) -> None:
+        self._history = history  # until there is a visit
+
+    def train(self, visit: Visit) -> dict[str, list[float]]:
+        given, trainer = self._estimator, self._trainer
+        self._flags.apply()
+        where = f"epoch {visit.epoch + 1}, partition {visit.partition}"
+        logged, rows = Logged("train", where), len(visit.rows)
+        logged.of(rows)
+        trainer.training = True
+        metrics = metrics_of(self.module)
+        ends = is_overridden(self.module, "on_train_epoch_end")
+        with fresh(metrics.values()), trainer.attached(logged):
+            self._begin(visit.epoch)
+            before = self._fingerprint() if ends else []
+            batches = self._given(self._training_batches(visit))
+            training = Training(trainer, logged, given.accumulate)
+            training.run(batches, batch_sizes(rows, given.batch_size), visit.last)
+            if ends:
+                self._end(visit, logged, before, metrics)
+            return logged.totals(rows)
+
+    def _begin(self, epoch: int) -> None:
+        """What happens before a visit. ``on_train_epoch_start`` may set attributes, which a module that is made anew
+        lacks: it is called for the epochs so far, and what it does to the state, where it was done once, is undone."""
+        trainer = self._trainer
+        history, self._history = self._history, None
+        first = history is not None
+        trainer.callback_metrics = {}
+        if history is not None:
+            trainer.begin_epoch(epoch, history)
+        if is_overridden(self.module, "on_train_epoch_start"):
+            missed = range(self._begun, epoch if first else epoch + 1)
+            if missed:
+                before = copied(self.state())
+                with trainer.attached(Logged("train", "")), torch.random.fork_rng(devices=[]):
+                    self._begin_epochs(missed)
+                self.load(before)
+            self._begun = epoch + 1
+        trainer.current_epoch = epoch
+        if first:
+            trainer.call("on_train_epoch_start")
+
+    def _begin_epochs(self, epochs: range) -> None:
+        for epoch in epochs:
+            self._trainer.current_epoch = epoch
+            self._trainer.call("on_train_epoch_start")
+
+    def _end(self, visit: Visit, logged: Logged, before: list[Any], metrics: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            EstimatorError: ``on_train_epoch_end`` is there, and what it may look at is known of one partition only.
+        """
+        if visit.last:
+            logged.of(len(visit.rows))
+            self._trainer.call("on_train_epoch_end")
+        kept = {id(metric) for metric in logged.metrics.values()}
+        unlogged = [
+            name
+            for name, metric in metrics.items()
+            if getattr(metric, "_update_count", 0) and id(metric) not in kept
+        ]
+        if unlogged or self._fingerprint() != before:
+            what = (
+                f"self.{unlogged[0]} is updated but not logged" if unlogged else "attributes of the module change"
+            )
+            raise EstimatorError(
+                f"{what[0].upper()}{what[1:]} while it is trained, and it has on_train_epoch_end; but an epoch is trained "
+                "in parts, by several workers, and only the state_dict goes from one to the next. Log values and "
+                "torchmetrics objects in training_step, with self.log, or gather in a buffer."
+            )
+
+    # Validation and predictions -------------------------------------------------------------
+
+    def validate(self, visit: Visit) -> MetricSet:
+        self._trainer.current_epoch = visit.epoch
+        return super().validate(visit)
+
+    def _measure(self, batches: Iterable[Mapping[str, Any]]) -> MetricSet:
+        logged = Logged("val", "")
+        given: Batches = self._given(batches)
+        with fresh(metrics_of(self.module).values()), self._trainer.attached(logged):
+            Validation(self._trainer, logged).run(given)
+            return logged.metric_set()
+
+    def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
+        with self._trainer.attached(Logged("predict", "")):
+            return super().predict(batch)
+
+    # State ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        trainer = self._trainer
+        return {
+            "model": state.to_tree(dict(self.module.state_dict()), "model"),
+            "optimizers": [state.optimizer_tree(optimizer) for optimizer in self._optimizers],
+            "schedulers": [state.plain_tree(scheduler.state_dict()) for scheduler in self._schedulers],
+            "precision": state.plain_tree(trainer.precision_plugin.state_dict()),
+            "trainer": {"global_step": trainer.global_step, "batches": trainer.batches},
+        }
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        state.load_module(self.module, tree["model"])
+        if "optimizers" not in tree:
+            return
+        for optimizer, kept in zip(self._optimizers, tree["optimizers"], strict=True):
+            state.load_optimizer(optimizer, kept)
+        for scheduler, kept in zip(self._schedulers, tree["schedulers"], strict=True):
+            scheduler.load_state_dict(state.from_tree(kept))
+        self._load_rest(tree)
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        state.adopt_module(self.module, tree["model"])
+        for optimizer, kept in zip(self._optimizers, tree["optimizers"], strict=False):
+            state.adopt_optimizer(optimizer, kept)
+        for scheduler, kept in zip(self._schedulers, tree["schedulers"], strict=False):
+            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.load_state_dict(state.from_tree(kept))
+            else:
+                state.adopt_scheduler(scheduler, kept)
+        self._load_rest(tree)
+
+    def _load_rest(self, tree: Mapping[str, Any]) -> None:
+        if tree["precision"]:
+            self._trainer.precision_plugin.load_state_dict(state.from_tree(tree["precision"]))
+        self._trainer.global_step = tree["trainer"]["global_step"]
+        self._trainer.batches = tree["trainer"]["batches"]
+
+    def _fingerprint(self) -> list[Any]:
+        # What metric objects gather is none of the module's: every pass begins and ends without.
+        metrics = metrics_of(self.module)
+        return [
+            mark for mark in super()._fingerprint() if not (isinstance(mark, tuple) and mark[0] in metrics)
+        ]
+
+
+class _Predictions(Forward):
+    """``predict_step`` if the module has one, else ``forward``."""
+
+    def __init__(
+        self,
+        module: Any,
+        binding: Binding,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        batch: Callable[[Batch], Any],
+    ) -> None:
+        super().__init__(module, binding, None, None, device, dtype)
+        self._batch = batch
+        self._numbers: Iterator[int] = itertools.count()
+
+    def predictions(
+        self, batches: Iterable[Mapping[str, Any]], predict: Callable[[Any], Any] | None
+    ) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
+        self._numbers = itertools.count()
+        return super().predictions(batches, predict)
+
+    def explained_outputs(self, batch: Batch) -> Any:
+        if not is_overridden(self.module, "predict_step"):
+            return super().explained_outputs(batch)
+        features = {name: batch[name] for name in self.binding.features if name in batch}
+        return self.module.predict_step(self._batch(features), next(self._numbers))
