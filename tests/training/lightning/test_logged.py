@@ -14,6 +14,7 @@ torchmetrics = pytest.importorskip("torchmetrics")
 
 from hopyard.errors import DivergedError, EstimatorError, MetricError  # noqa: E402
 from hopyard.lightning import LightningEstimator  # noqa: E402
+from hopyard.training.estimator import batch_sizes  # noqa: E402
 from hopyard.training.lightning.logged import Logged  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
 
@@ -100,8 +101,7 @@ def test_values_of_training_are_weighted_by_rows(chain: Callable[..., Any]) -> N
     sums = found.metrics[0]
     assert sums.keys() == {"loss", "acc", "norm", "rows"}
     assert {weight for _, weight in sums.values()} == {float(found.rows)}
-    sizes = [32] * 6 + [found.rows - 6 * 32]
-    assert sums["rows"][0] == sum(size * size for size in sizes)
+    assert sums["rows"][0] == sum(size * size for size in batch_sizes(found.rows, 32))
     assert 0 < sums["acc"][0] / sums["acc"][1] < 1
 
 

@@ -22,10 +22,14 @@ Batches = Iterable[tuple[Any, int]]
 class Loop:
     """What training and validation have in common."""
 
+    step: str
+    """The name of the module's method."""
+
     def __init__(self, trainer: SearchTrainer, logged: Logged) -> None:
         self._trainer = trainer
         self._logged = logged
         self._call = trainer.call
+        self._takes_index = takes_index(getattr(trainer.lightning_module, self.step))
 
     def _moved(self, batches: Batches) -> Iterator[tuple[Any, int]]:
         device = self._trainer.strategy.root_device
@@ -35,21 +39,18 @@ class Loop:
             batch = self._call("transfer_batch_to_device", batch, device, 0)
             yield self._call("on_after_batch_transfer", batch, 0), rows
 
-    def _step(self, name: str, batch: Any, batch_idx: int) -> Any:
+    def _run_step(self, batch: Any, batch_idx: int) -> Any:
         """The module's step, under the precision's context; what fails there is told with what it was given."""
-        step = getattr(self._trainer.strategy, name)
         arguments = (batch, batch_idx) if self._takes_index else (batch,)
         try:
-            return step(*arguments)
+            return getattr(self._trainer.strategy, self.step)(*arguments)
         except (RuntimeError, TypeError, ValueError, LookupError) as error:
             if isinstance(error, HopyardError):
                 raise
             raise EstimatorError(
-                f"{name} failed on the batch {_described(batch)}: {error}. A batch is the feature columns and then the "
+                f"{self.step} failed on the batch {_described(batch)}: {error}. A batch is the feature columns and then the "
                 "label columns; batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) returns."
             ) from error
-
-    _takes_index = True
 
 
 class Training(Loop):
@@ -59,10 +60,11 @@ class Training(Loop):
         accumulate: batches per step; a shorter group at the end is a step too.
     """
 
+    step = "training_step"
+
     def __init__(self, trainer: SearchTrainer, logged: Logged, accumulate: int) -> None:
         super().__init__(trainer, logged)
         self._accumulate = accumulate
-        self._takes_index = takes_index(trainer.lightning_module.training_step)
 
     def run(self, batches: Batches, sizes: list[int], ends_epoch: bool) -> None:
         """One pass.
@@ -98,7 +100,7 @@ class Training(Loop):
         module.zero_grad(set_to_none=True)
 
     def _manual(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        output = self._step("training_step", batch, batch_idx)
+        output = self._run_step(batch, batch_idx)
         outputs = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
         if "loss" in outputs:
             outputs["loss"] = scalar(outputs["loss"]).detach()
@@ -135,7 +137,7 @@ class Training(Loop):
     @torch.enable_grad()
     def _training_step(self, batch: Any, batch_idx: int) -> tuple[torch.Tensor | None, dict[str, Any]]:
         """The loss with its graph, or None to take no step, and what else the step returned."""
-        output = self._step("training_step", batch, batch_idx)
+        output = self._run_step(batch, batch_idx)
         if isinstance(output, Mapping):
             if "loss" not in output:
                 raise EstimatorError(
@@ -149,9 +151,7 @@ class Training(Loop):
 class Validation(Loop):
     """A validation pass."""
 
-    def __init__(self, trainer: SearchTrainer, logged: Logged) -> None:
-        super().__init__(trainer, logged)
-        self._takes_index = takes_index(trainer.lightning_module.validation_step)
+    step = "validation_step"
 
     @torch.no_grad()
     def run(self, batches: Batches) -> None:
@@ -162,7 +162,7 @@ class Validation(Loop):
             self._call("on_validation_epoch_start")
             for batch_idx, (batch, rows) in enumerate(self._moved(batches)):
                 self._call("on_validation_batch_start", batch, batch_idx)
-                output = self._step("validation_step", batch, batch_idx)
+                output = self._run_step(batch, batch_idx)
                 loss = output.get("loss") if isinstance(output, Mapping) else output
                 if isinstance(loss, torch.Tensor) and loss.numel() == 1:
                     self._logged.loss(loss)

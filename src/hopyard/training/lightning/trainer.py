@@ -110,15 +110,14 @@ class SearchTrainer:
         base = base_of(self.lightning_module)
         assert base is not None
         parts = [part for part in self.lightning_module.modules() if isinstance(part, base)]
+        before = [(part._trainer, vars(part).get("log")) for part in parts]
         for part in parts:
-            part._trainer = self
-            vars(part)["log"] = logged
+            _attach(part, self, logged)
         try:
             yield
         finally:
-            for part in parts:
-                part._trainer = None
-                vars(part).pop("log", None)
+            for part, (trainer, log) in zip(parts, before, strict=True):
+                _attach(part, trainer, log)
 
     def configure(self) -> None:
         """Call the module's ``configure_optimizers``.
@@ -178,6 +177,13 @@ class SearchTrainer:
                 value = _monitored(config, history)
                 if value is not None:
                     self.call("lr_scheduler_step", config.scheduler, value)
+
+
+def _attach(module: Any, trainer: SearchTrainer | None, log: Any) -> None:
+    module._trainer = trainer
+    vars(module).pop("log", None)  # of this object; that of its class comes forth
+    if log is not None:
+        vars(module)["log"] = log
 
 
 def _monitored(config: Any, history: Mapping[str, float]) -> float | None:
