@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import NodeCache
+from hopyard.data.combining.window_columns import WindowColumns
 from hopyard.data.combining.windows import Length, Windows
 from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.data.order import Reach, Rows, epoch_windows
@@ -162,9 +163,10 @@ class Dataset(Partitioned):
         time: str | None = None,
         max_gap: float | None = None,
         series: str | Sequence[str] | None = None,
+        columns: WindowColumns | None = None,
     ) -> Windows:
         """Windows of rows that follow each other; see :class:`hopyard.data.combining.windows.Windows`."""
-        return Windows(self, length, step=step, time=time, max_gap=max_gap, series=series)
+        return Windows(self, length, step=step, time=time, max_gap=max_gap, series=series, columns=columns)
 
     def partitions(self, p: int) -> list[Dataset]:
         """``p`` disjoint datasets of whole row groups, of nearly equal rows, that make up this one.

@@ -14,6 +14,7 @@ import numpy as np
 
 from hopyard.data.base import BaseDataset
 from hopyard.data.combining.stretches import check_series, check_stackable, check_time, find_stretches
+from hopyard.data.combining.window_columns import Parts, Step, WindowColumns
 from hopyard.data.order import Reach, Rows, epoch_windows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import first_rows_of
@@ -39,7 +40,8 @@ class Windows(BaseDataset):
     where ``series`` changes, where time jumps by more than ``max_gap``, and nowhere else: windows reach across row
     groups and files. Two stretches of one series are two stretches.
 
-    Every column has every row of the window; of what is needed at one of them only, take ``batch["label"][:, -1]``.
+    Every column has every row of the window, unless ``columns`` says which ones it has: a forecast learns one part of a
+    column from another one.
 
     ``shuffle`` permutes windows. If their rows must be decoded and are too many for the loader's ``window``, row groups
     are read in runs of consecutive ones, together with as many rows behind each as its last window needs.
@@ -52,6 +54,9 @@ class Windows(BaseDataset):
         max_gap: the largest step of time between neighbouring rows of a window, in units of its column
             (nanoseconds for timestamps), also between rows that ``length`` leaves out.
         series: column or columns whose values must not change within a window.
+        columns: names of the columns that windows have, None: all of the dataset; or a dict from a name to a column, or
+            to (column, rows), the rows of the window that it has, as NumPy indexes them: ``{"past": ("sales",
+            slice(0, 168)), "next": ("sales", 168)}`` gives arrays (n, 168, *shape) and (n, *shape).
 
     Raises:
         ColumnError: a column is unknown, or cannot serve as time or series; or one is ragged.
@@ -68,9 +73,12 @@ class Windows(BaseDataset):
         time: str | None = None,
         max_gap: float | None = None,
         series: str | Sequence[str] | None = None,
+        columns: WindowColumns | None = None,
     ) -> None:
         self.base = base
         self._offsets = _offsets(length)
+        self._columns = columns
+        self._parts = None if columns is None else Parts(base.schema, self.length, columns)
         self._step = _positive("step", step)
         self._time = time
         self._max_gap = _gap(max_gap, time)
@@ -85,7 +93,7 @@ class Windows(BaseDataset):
 
     def _check_base(self) -> None:
         schema = self.base.schema
-        check_stackable(schema)
+        check_stackable(schema if self._parts is None else schema.select(self._parts.sources))
         check_series(schema, self._series)
         if self._time is not None:
             check_time(schema, self._time)
@@ -98,7 +106,9 @@ class Windows(BaseDataset):
 
     @property
     def schema(self) -> Schema:
-        """The columns of a window: (length, *shape)."""
+        """The columns of a window: (length, *shape), or what ``columns`` says."""
+        if self._parts is not None:
+            return self._parts.schema
         return Schema(
             replace(column, shape=(self.length, *column.shape), sparse=False) for column in self.base.schema
         )
@@ -106,7 +116,7 @@ class Windows(BaseDataset):
     @property
     def row_schema(self) -> Schema:
         """The columns of one row of a window."""
-        return self.base.schema
+        return self.base.schema if self._parts is None else self._parts.row_schema
 
     @property
     def length(self) -> int:
@@ -134,13 +144,16 @@ class Windows(BaseDataset):
         return {**super().describe(), "windows": self._settings()}
 
     def _settings(self) -> dict[str, Any]:
-        return {
+        settings = {
             "length": self.length if self._span == self.length else self._offsets.tolist(),
             "step": self._step,
             "time": self._time,
             "max_gap": self._max_gap,
             "series": list(self._series),
         }
+        if self._parts is not None:  # else as before there were parts, so that what was prepared is found
+            settings["columns"] = self._parts.settings()
+        return settings
 
     def reach(self, window: int | None) -> Reach:
         """Rows of the dataset that may be decoded at once; None if all windows are permuted together."""
@@ -165,17 +178,26 @@ class Windows(BaseDataset):
 
     def take(self, rows: Rows, wanted: Wanted) -> Batch:
         """Any windows, by number."""
-        return self.stacked(self.base.take(self.rows_from(self.stretches.starts(rows)), wanted), len(rows))
+        needed, steps = self.plan(wanted)
+        batch = self.base.take(self.rows_from(self.stretches.starts(rows)), needed)
+        return self.stacked(batch, len(rows), steps)
 
     def rows_from(self, starts: Rows) -> Rows:
         """(windows * length,) the rows of the windows that start at these."""
         return np.add.outer(starts, self._offsets).reshape(-1)
 
-    def stacked(self, batch: Batch, windows: int) -> Batch:
-        """The rows of so many windows as windows."""
-        return {
+    def plan(self, wanted: Wanted) -> tuple[Wanted, list[Step] | None]:
+        """What of the dataset is needed for a batch, and how the batch is made of it; None: it is the batch."""
+        return (wanted, None) if self._parts is None else self._parts.plan(wanted)
+
+    def stacked(
+        self, batch: Batch, windows: int, steps: list[Step] | None, buffers: Buffers | None = None
+    ) -> Batch:
+        """The rows of so many windows as a batch of windows."""
+        whole = {
             name: values.reshape(windows, self.length, *values.shape[1:]) for name, values in batch.items()
         }
+        return whole if steps is None or self._parts is None else self._parts.chosen(whole, steps, buffers)
 
     def partitions(self, p: int) -> list[Windows]:
         """``p`` datasets of windows, over disjoint runs of consecutive row groups of nearly equal rows.
@@ -210,6 +232,7 @@ class Windows(BaseDataset):
             time=self._time,
             max_gap=self._max_gap,
             series=self._series,
+            columns=self._columns,
         )
 
     def _runs(self, reach: int | None) -> list[_Run]:
@@ -263,6 +286,7 @@ class _Runs:
         base = self._windows.base
         needed = sorted({group for run in runs for group in run.groups})
         every = len(needed) == base.num_row_groups
+        wanted, steps = self._windows.plan(wanted)
         view = base.reader().view(wanted, None if every else needed, stopped)
         if view is None:
             return None
@@ -270,7 +294,7 @@ class _Runs:
         here = dict(zip(needed, first_rows_of([base.group_rows[group] for group in needed]), strict=True))
         firsts = first_rows_of(base.group_rows)
         moves = [here[run.groups[0]] - firsts[run.groups[0]] for run in runs]
-        return _WindowView(self._windows, view, runs, np.array(moves, np.int64))
+        return _WindowView(self._windows, view, runs, np.array(moves, np.int64), steps)
 
 
 class _WindowView:
@@ -281,20 +305,25 @@ class _WindowView:
         view: of rows.
         runs: one after another.
         moves: (runs,) from the number of a row in the dataset to that in the view.
+        steps: how a batch is made of whole windows.
     """
 
-    def __init__(self, windows: Windows, view: View, runs: Sequence[_Run], moves: Rows) -> None:
+    def __init__(
+        self, windows: Windows, view: View, runs: Sequence[_Run], moves: Rows, steps: list[Step] | None
+    ) -> None:
         self._windows = windows
         self._view = view
         self._begins = first_rows_of([run.windows for run in runs])
         self._shifts = np.array([run.first for run in runs], np.int64) - self._begins
         self._moves = moves
+        self._steps = steps
 
     def gather(self, rows: Rows, buffers: Buffers) -> Batch:
         """The windows of these numbers, in this order."""
         runs = np.searchsorted(self._begins, rows, side="right") - 1
         starts = self._windows.stretches.starts(rows + self._shifts[runs]) + self._moves[runs]
-        return self._windows.stacked(self._view.gather(self._windows.rows_from(starts), buffers), len(rows))
+        batch = self._view.gather(self._windows.rows_from(starts), buffers)
+        return self._windows.stacked(batch, len(rows), self._steps, buffers)
 
 
 def _offsets(length: Length) -> Rows:
