@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def output_of(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -32,3 +34,21 @@ except ImportError as error:
         "MissingExtraError hopyard.torch needs the package 'torch', which is not installed."
     )
     assert said.endswith("pip install 'hopyard[torch]'")
+
+
+def test_a_backend_of_keras_that_is_not_installed_is_named_with_those_that_are() -> None:
+    pytest.importorskip("keras")
+    code = """
+import importlib.util, os, sys
+os.environ["KERAS_BACKEND"] = "jax"
+sys.modules["jax"] = None
+importlib.util.find_spec = lambda name: None if name in ("jax", "tensorflow") else object()
+try:
+    import hopyard.keras
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    assert output_of(code) == (
+        "MissingExtraError Keras runs on the backend jax, which needs the package 'jax', and that is not installed. "
+        "Install it, or set KERAS_BACKEND to what is there: torch."
+    )

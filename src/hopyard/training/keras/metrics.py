@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
+from hopyard.errors import MetricError
 from hopyard.training.keras.state import as_numpy, assign, values_of
 from hopyard.training.metric import MetricSet, State
 
@@ -59,3 +60,47 @@ def results(model: Any, logs: Any = None) -> dict[str, float]:
 
 def _sum_dtype(value: Any) -> Any:
     return np.float64 if value.dtype.kind == "f" or value.dtype.kind == "V" else value.dtype
+
+
+def check_additive(
+    model: Any, run: Callable[[list[tuple[Any, ...]]], object], arguments: tuple[Any, ...]
+) -> None:
+    """See that what metrics of the user's own keep adds up, on the two halves of a batch.
+
+    Args:
+        run: tests the model on batches.
+
+    Raises:
+        MetricError: a metric keeps something else than sums.
+    """
+    parts = [part for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
+    own = [part for part in parts if not type(part).__module__.startswith("keras.")]
+    middle = len(keras.tree.flatten(arguments)[0]) // 2
+    if not own or not middle:
+        return
+    halves = [keras.tree.map_structure(lambda a, cut=cut: a[cut], arguments) for cut in _cuts(middle)]
+    variables = [variable for metric in own for variable in metric.variables]
+
+    def after(*batches: tuple[Any, ...]) -> list[Any]:
+        model.reset_metrics()
+        run(list(batches))
+        return [value.astype(_sum_dtype(value)) for value in values_of(variables)]
+
+    one, other, both = after(halves[0]), after(halves[1]), after(*halves)
+    for index, variable in enumerate(variables):
+        if not np.allclose(one[index] + other[index], both[index], rtol=1e-3, atol=1e-5, equal_nan=True):
+            metric = next(m for m in own if any(each is variable for each in m.variables))
+            raise MetricError(
+                f"The metric {metric.name!r} ({type(metric).__name__}) keeps {variable.name!r}, which does not add up: "
+                f"{_short(one[index])} on one half of a batch, {_short(other[index])} on the other, "
+                f"{_short(both[index])} on both. Partitions are validated apart and what a metric keeps is added, so "
+                "update_state must add sums to its variables (of values, and of rows), and result() divide them."
+            )
+
+
+def _cuts(middle: int) -> tuple[slice, slice]:
+    return slice(None, middle), slice(middle, None)
+
+
+def _short(value: Any) -> str:
+    return np.array2string(np.asarray(value), precision=4, threshold=4, edgeitems=1)

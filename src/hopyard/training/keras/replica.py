@@ -6,19 +6,20 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from hopyard.errors import DivergedError, EstimatorError
+from hopyard.errors import DivergedError, EstimatorError, HopyardError
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.keras.architecture import architecture
 from hopyard.training.keras.binding import Binding
 from hopyard.training.keras.callbacks import Callbacks, logs_of
 from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
-from hopyard.training.keras.metrics import KerasMetricSet, results
+from hopyard.training.keras.metrics import KerasMetricSet, check_additive, results
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
 from hopyard.training.transforms import transformed
@@ -115,8 +116,10 @@ class KerasReplica(Replica):
     def check_labels(self, visit: Visit) -> None:
         for arguments in self._arguments(self._training_batches(visit)):
             try:
-                self._ready(arguments).run("test", [arguments])
-            except EstimatorError:
+                compiled = self._ready(arguments)
+                compiled.run("test", [arguments])
+                check_additive(compiled.model, partial(compiled.run, "test"), arguments)
+            except HopyardError:
                 raise
             except Exception as error:
                 raise EstimatorError(
