@@ -152,7 +152,7 @@ def joined(days: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
     Raises:
         LostRowsError: they do not say it, or twice.
     """
-    found, partners = days.withColumn("week", sunday_of(F.col("Date"))), partners_of(tables)
+    found, partners = days.withColumn("sunday", sunday_of(F.col("Date"))), partners_of(tables)
     marks = [f"in_{number}" for number in range(len(partners))]
     for mark, (_, partner, keys) in zip(marks, partners, strict=True):
         found = found.join(partner.withColumn(mark, F.lit(True)), keys, "left")
@@ -173,19 +173,19 @@ def joined(days: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
             f"The {rows} rows of train.csv and test.csv became {total} by joining: a store, a state's day or a state's "
             "week is there twice in another file. Remove the doubles."
         )
-    return found.drop("week", *marks)
+    return found.drop("sunday", *marks)
 
 
 def partners_of(tables: dict[str, DataFrame]) -> list[tuple[str, DataFrame, list[str]]]:
     """Files, what is taken of them, and by which columns: in this order, since states come from stores."""
     trend = tables["googletrend"].select(
         F.regexp_extract("file", "Rossmann_DE_(.*)", 1).alias("code"),
-        F.to_date(F.regexp_extract("week", "(.*?) -", 1)).alias("week"),
+        F.to_date(F.regexp_extract("week", "(.*?) -", 1)).alias("sunday"),
         F.col("trend").cast("int").alias("trend"),
     )
     state = F.when(F.col("code") == "NI", "HB,NI").otherwise(F.col("code"))
-    by_state = trend.where("code != ''").select(state.alias("State"), "week", "trend")
-    whole_country = trend.where("code = ''").select("week", F.col("trend").alias("trend_de"))
+    by_state = trend.where("code != ''").select(state.alias("State"), "sunday", "trend")
+    whole_country = trend.where("code = ''").select("sunday", F.col("trend").alias("trend_de"))
     weather = (
         tables["weather"]
         .join(tables["state_names"].withColumnRenamed("StateName", "file"), "file")
@@ -201,8 +201,8 @@ def partners_of(tables: dict[str, DataFrame]) -> list[tuple[str, DataFrame, list
     return [
         ("store.csv", store, ["Store"]),
         ("store_states.csv", store_states, ["Store"]),
-        ("googletrend.csv", by_state, ["State", "week"]),
-        ("googletrend.csv (Rossmann_DE)", whole_country, ["week"]),
+        ("googletrend.csv", by_state, ["State", "sunday"]),
+        ("googletrend.csv (Rossmann_DE)", whole_country, ["sunday"]),
         ("weather.csv", weather, ["State", "Date"]),
     ]
 
