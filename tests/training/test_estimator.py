@@ -87,7 +87,6 @@ def check(gen: Any, features: tuple[str, ...] = ("x",), labels: tuple[str, ...] 
         ({"precision": "bf61"}, "must be one of 'fp32', 'bf16', 'fp16'; did you mean 'bf16'"),
         ({"scheduler_interval": "batch"}, "must be one of 'step', 'epoch'"),
         ({"scheduler": 3}, "scheduler=3 was given, but must be a function"),
-        ({"trunk": nn.Linear(1, 1)}, "comes in a later version; put it into the model"),
         ({"metrics": ["accuracy", "accuracy"]}, "metrics names 'accuracy' twice"),
         ({"step": lambda m, b: {}, "class_weight": [1, 1]}, "class_weight was given with step"),
         ({"step": lambda m, b: {}, "metrics": [max]}, "metrics must be names of values that step returns"),

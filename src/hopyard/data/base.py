@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.arguments import Columns, Output, Remainder, Tail, Transform
+from hopyard.data.cache.node import NodeCache
 from hopyard.data.loader import Batches, Loader
 from hopyard.data.order import WINDOW_BYTES, Reach, Rows
 from hopyard.data.reading.buffers import Buffers
@@ -278,3 +279,15 @@ class Partitioned(BaseDataset):
         Raises:
             UsageError: more than ``num_row_groups``, or ``p`` below 1.
         """
+
+    @abstractmethod
+    def order(self, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Rows:
+        """(len,) int64: the numbers, as ``take`` counts them, of the rows of :meth:`stream`, in their order."""
+
+    def node_cache(self) -> NodeCache | None:
+        """Where what is made of the rows may be kept on this machine; None: nowhere."""
+        return NodeCache()
+
+    def content(self) -> str:
+        """Digest that differs if the rows are others, on this machine and now: part of the keys in that cache."""
+        return self.fingerprint

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.combining.window_columns import WindowColumns
 from hopyard.data.combining.windows import Length, Windows
 from hopyard.data.manifest import FileEntry, Manifest
-from hopyard.data.order import Reach, Rows, epoch_windows
+from hopyard.data.order import Reach, Rows, Window, epoch_windows
 from hopyard.data.preparing.parquet import FILE_DOMAIN
+from hopyard.data.reading.mapped import first_rows_of
 from hopyard.data.reading.reader import Bitmap, Reader, count_selected
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.reading.stream import WindowStream
@@ -124,13 +127,22 @@ class Dataset(Partitioned):
     def reader(self) -> Reader:
         """The dataset's files, opened at the first call in a process."""
         if self._reader is None:
-            kept = self.cache is not False and (self.store is None or self.store.shared)
-            cache = self.cache or NodeCache()
             self._reader = Reader(
                 self.store, self.manifest, self._groups, self.prepared, self.recipe, self.selected,
-                cache if kept else None,
+                self.node_cache(),
             )  # fmt: skip
         return self._reader
+
+    def node_cache(self) -> NodeCache | None:
+        """Where what is made of the rows may be kept on this machine; None: in memory only."""
+        kept = self.cache is not False and (self.store is None or self.store.shared)
+        return (self.cache or NodeCache()) if kept else None
+
+    def content(self) -> str:
+        """As the fingerprint; differs also if a file was replaced or written to since that was made."""
+        return digest_json(
+            [self.fingerprint, self.split, self.reader().identities()], "hopyard.dataset-content"
+        )
 
     def reach(self, window: int | None) -> Reach:
         """Rows of a window of that many decoded bytes; None if all rows are permuted together."""
@@ -142,10 +154,24 @@ class Dataset(Partitioned):
         Raises:
             CorruptError: a file was changed since it was opened.
         """
-        assert not isinstance(reach, list)
         reader = self.reader()
         reader.check_unchanged()
-        return WindowStream(reader, wanted, epoch_windows(self.group_rows, seed, epoch, reach, shuffle))
+        return WindowStream(reader, wanted, self._windows(seed, epoch, shuffle, reach))
+
+    def order(self, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Rows:
+        """(len,) int64: the numbers of the rows of an epoch, in their order."""
+        firsts = first_rows_of(self.group_rows)
+        parts = [np.empty(0, np.int64)]
+        for window in self._windows(seed, epoch, shuffle, reach):
+            numbers = [
+                np.arange(firsts[group], firsts[group] + self.group_rows[group]) for group in window.groups
+            ]
+            parts.append(np.concatenate(numbers)[window.order()])
+        return np.concatenate(parts)
+
+    def _windows(self, seed: int, epoch: int, shuffle: bool, reach: Reach) -> list[Window]:
+        assert not isinstance(reach, list)
+        return epoch_windows(self.group_rows, seed, epoch, reach, shuffle)
 
     def check_not_written(self) -> None:
         """Raise CorruptError if a file was written to since it was opened; names it."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import importlib
 import io
+import pickle
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
+
+UNPICKLABLE = (TypeError, pickle.PicklingError, NotImplementedError, AttributeError, RecursionError)
+"""What :func:`dumps` raises for values that cannot be pickled."""
 
 
 def dumps(value: Any, buffer_callback: Callable[[Any], Any] | None = None) -> bytes:

@@ -2,6 +2,7 @@
 
 from hopyard.training.build import build_replica
 from hopyard.training.check import Check, check_trial
+from hopyard.training.kept import has_trunk, with_estimator
 from hopyard.training.program import Program, load_program, pickled, save_program
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.unit import run_unit
@@ -13,8 +14,10 @@ __all__ = [
     "UnitResult",
     "build_replica",
     "check_trial",
+    "has_trunk",
     "load_program",
     "pickled",
     "run_unit",
     "save_program",
+    "with_estimator",
 ]

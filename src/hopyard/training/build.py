@@ -45,6 +45,12 @@ def build_in_session(
     return replica
 
 
+def build_estimator(program: Program, params: dict[str, Any], trial: int = 0) -> Estimator:
+    """A trial's estimator, outside of units, as its function gives it."""
+    with Session(program.threads) as session:
+        return _call(program, params, trial, session)
+
+
 def _call(program: Program, params: dict[str, Any], trial: int, session: Session) -> Estimator:
     """Call the user's function under the trial's seed.
 

@@ -23,10 +23,18 @@ class Check:
     Attributes:
         evidence: what went wrong, or None.
         measured: names of the validation metrics, ``"loss"`` among them; empty if something went wrong.
+        advice: what would make all trials faster; empty: nothing.
     """
 
     evidence: Evidence | None
     measured: tuple[str, ...] = ()
+    advice: str = ""
+
+
+_OWN_TRUNKS = (
+    "Each trial has a trunk of its own, with other weights than the others' have, so that none uses what the trunk "
+    "gave for another. Build it once, outside of the estimator function, or load its weights there."
+)
 
 
 def check_trial(
@@ -54,10 +62,12 @@ def check_trial(
             measured = tuple(replica.validate(visit).compute())
             replica.state()
             phase = "build"
+            trunk = replica.trunk_weights
             del replica
-            build_in_session(program, params, trial, session)  # what was trained must not come back
+            # What was trained must not come back. Another trial: what is random differs.
+            other = build_in_session(program, params, trial + 1, session)
     except (StorageError, WorkerError):
         raise
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
-    return Check(None, measured)
+    return Check(None, measured, "" if other.trunk_weights == trunk else _OWN_TRUNKS)

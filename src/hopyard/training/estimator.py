@@ -138,6 +138,9 @@ class Replica(ABC):
     batch_size: int
     """Rows of a batch."""
 
+    trunk_weights: str | None = None
+    """Digest of the weights of the frozen module that trials share, which no state holds; None: there is none."""
+
     @abstractmethod
     def check_labels(self, visit: Visit) -> None:
         """Run the first batch through model and loss, discarding what that changes.

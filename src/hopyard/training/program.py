@@ -17,7 +17,7 @@ from hopyard.data.base import Partitioned
 from hopyard.data.schema import Schema
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest
-from hopyard.objects.pickles import dumps
+from hopyard.objects.pickles import UNPICKLABLE, dumps
 from hopyard.storage import Store
 
 _HEADER = b"hopyard program 1\n"
@@ -84,7 +84,7 @@ def pickled(program: Program) -> bytes:
     """
     try:
         data = dumps(program)
-    except (TypeError, pickle.PicklingError, NotImplementedError, AttributeError, RecursionError) as error:
+    except UNPICKLABLE as error:
         raise EstimatorError(
             f"The estimator function cannot be pickled ({error}), but workers, and the run's folder, get it as a "
             "pickle. Locks, threads, generators, open files and connections cannot travel: make those inside the "

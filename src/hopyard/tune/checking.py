@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -12,6 +13,8 @@ from hopyard.backend import Backend
 from hopyard.errors import EstimatorError, Evidence, TrialError, WorkerMismatchError
 from hopyard.search import Create
 from hopyard.training import Program, check_trial, pickled
+
+_log = logging.getLogger("hopyard")
 
 
 def check_travels(program: Program, suspects: Sequence[str]) -> None:
@@ -53,6 +56,8 @@ def check_first_trials(
         evidence = next((check.evidence for check in checks if check.evidence is not None), None)
         if evidence is None:
             measured: tuple[str, ...] = checks[0].measured
+            if checks[0].advice:
+                _log.warning(checks[0].advice)
             return measured
         failures.append(evidence)
     if len(set(map(_likeness, failures))) > 1:

@@ -17,7 +17,7 @@ import cloudpickle
 
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects.identity.usercode import is_user_module
-from hopyard.objects.pickles import dumps
+from hopyard.objects.pickles import UNPICKLABLE, dumps
 from hopyard.tune.arguments import Arguments
 
 _HEADER = b"hopyard search 1\n"
@@ -45,7 +45,7 @@ def pickle_search(search: type, arguments: Arguments, own: Mapping[str, Any]) ->
             return _HEADER + dumps(
                 {"search": search.__name__ if is_ours else search, "arguments": {**fields, **own}}
             )
-    except (TypeError, pickle.PicklingError, NotImplementedError, AttributeError, RecursionError) as error:
+    except UNPICKLABLE as error:
         raise EstimatorError(
             f"The estimator function cannot be committed with all its code ({error}). With stock=, the modules of "
             "yours that it uses are pickled as they are: make locks, threads, open files and connections inside "

@@ -14,7 +14,7 @@ from hopyard import tune
 from hopyard.backend import Backend, InlineBackend, LocalBackend
 from hopyard.backend.devices import visible_gpus
 from hopyard.errors import FormatError, NotFoundError, UsageError
-from hopyard.objects import StateRef, Tensor, flatten, load_state, save_state
+from hopyard.objects import StateRef, Tensor, flatten, save_state
 from hopyard.stockroom.experiments import RunView
 from hopyard.stockroom.shelves import Revision
 from hopyard.stockroom.writing import Room
@@ -25,7 +25,7 @@ from hopyard.tune.pinned import unpin
 from hopyard.tune.recipe import load_search
 from hopyard.tune.run import Run
 from hopyard.tune.search import Search
-from hopyard.tune.stock import ABOUT, FORMAT, SEARCH, read_about, series_name
+from hopyard.tune.stock import ABOUT, FORMAT, SEARCH, read_about, series_name, weights_tree
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,9 @@ def reproduce(
         if device != about["device"]:
             changes.append(f"device: {about['device']} (run) -> {device} (now)")
         before = revision.model.tree(stored.id)
-        tensors = _tensors(flatten(before)[0], flatten(weights_tree(trained))[0])
+        tensors = _tensors(flatten(before)[0], flatten(weights_tree(trained.best))[0])
         number, histories = _histories(stored, about, trained)
     return Reproduction(digest, stored.id, changes, len(flatten(before)[0]), number, tensors, histories)
-
-
-def weights_tree(run: Run) -> Any:
-    """The best weights of a run, as tensors without a framework."""
-    return load_state(*run.best.weights(), verify=True)
 
 
 def _run_of(stock: Room, revision: Revision, run: str | None) -> RunView:

@@ -12,7 +12,14 @@ from hopyard.errors import CorruptError, EstimatorError, NotFoundError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import MemoryStore, Store
 from hopyard.storage.format import check_format, format_header
-from hopyard.training import Program, load_program, save_program
+from hopyard.training import (
+    Program,
+    build_replica,
+    has_trunk,
+    load_program,
+    save_program,
+    with_estimator,
+)
 from hopyard.tune.recipe import user_code_by_value
 
 INFO = "model.json"
@@ -83,8 +90,11 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
     """Write a model without its run and data; what says that it is there comes last."""
     program = weights.load_program()
     program = replace(program, train=None, val=None, init_from=None, schema=schema_of(program))
+    tree = load_weights(info, weights)
+    if has_trunk(tree):
+        program = _with_trunk(program, info, tree)
     name = _save_with_code(store, program)
-    state = save_state(store.at("weights"), load_weights(info, weights))
+    state = save_state(store.at("weights"), tree)
     content = {
         "format": format_header(_KIND),
         "info": asdict(info),
@@ -92,6 +102,18 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
         "state": state.to_json(),
     }
     store.put(INFO, json.dumps(content, indent=1).encode())
+
+
+def _with_trunk(program: Program, info: ModelInfo, tree: Any) -> Program:
+    """The program with the model's estimator, whose trunk no weights hold.
+
+    Raises:
+        EstimatorError: the estimator function gives another trunk now than the model was trained with.
+    """
+    with user_code_by_value():
+        kept = with_estimator(program, info.params, info.trial)
+    build_replica(kept, info.params, info.trial, device="cpu").load({"model": tree})
+    return kept
 
 
 def _save_with_code(store: Store, program: Program) -> str:

@@ -35,7 +35,7 @@ from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.writing import Room
 from hopyard.storage.format import format_header
-from hopyard.training import Program, load_program
+from hopyard.training import Program, has_trunk, load_program
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.inputs import Inputs, Ready
 from hopyard.tune.model import Model
@@ -189,7 +189,17 @@ def weights_of(model: Model) -> OrderedDict[str, Any]:
     """A model's weights as the state dict of its module."""
     from hopyard.training.torch.state import from_tree  # takes long to import
 
-    return OrderedDict(from_tree(load_state(*model.weights(), verify=True)))
+    return OrderedDict(from_tree(weights_tree(model)))
+
+
+def weights_tree(model: Model) -> Any:
+    """The same, as tensors without a framework; with the weights of its trunk, if it has one."""
+    tree = load_state(*model.weights(), verify=True)
+    if has_trunk(tree):
+        from hopyard.training.torch.state import to_tree
+
+        tree = to_tree(dict(model.torch().state_dict()), "model")
+    return tree
 
 
 def series_name(trial: int, metric: str) -> str:

@@ -138,6 +138,10 @@ class Reader:
             "" if bitmap is None else digest(bitmap.tobytes(), "hopyard.selected-rows"),
         )  # fmt: skip
 
+    def identities(self) -> list[list[Any]]:
+        """Of each file, what differs if it was replaced or written to."""
+        return [list(file.identity) for file in self._files.values()]
+
     def check_not_written(self) -> None:
         """Raise CorruptError if a file was written to since it was opened; names it."""
         for file in self._files.values():

@@ -19,8 +19,8 @@ def is_user_module(name: str | None) -> bool:
     if not name:
         return True
     top = name.partition(".")[0]
-    if top == "__main__":
-        return not _is_installed(getattr(sys.modules.get(top), "__file__", None))
+    if top == "__main__":  # also what came from there to a worker, whose own main module is a library's
+        return True
     if top == OWN_PACKAGE or top in sys.stdlib_module_names:
         return False
     files = [_file_of(name), _file_of(top)]

@@ -148,7 +148,13 @@ class Samples(Partitioned):
 
     def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> SampleStream:
         """The rows of an epoch."""
-        return SampleStream(self, wanted, derive_seed("order", seed, epoch) if shuffle else None)
+        return SampleStream(self, wanted, self.order(seed, epoch, shuffle, reach))
+
+    def order(self, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Rows:
+        """(len,) int64: the numbers of the rows of an epoch, in their order."""
+        return (
+            permutation(self._count, derive_seed("order", seed, epoch)) if shuffle else np.arange(self._count)
+        )
 
     def take(self, rows: Rows, wanted: Wanted) -> Batch:
         """Any rows, by number."""
@@ -203,10 +209,8 @@ class Samples(Partitioned):
 class SampleStream(Stream):
     """The rows of one epoch."""
 
-    def __init__(self, samples: Samples, wanted: Wanted, seed: int | None) -> None:
-        self._samples, self._wanted = samples, wanted
-        count = len(samples)
-        self._order: Rows = np.arange(count) if seed is None else permutation(count, seed)
+    def __init__(self, samples: Samples, wanted: Wanted, order: Rows) -> None:
+        self._samples, self._wanted, self._order = samples, wanted, order
 
     def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
         """Positions [first, last); behind the end comes the start."""

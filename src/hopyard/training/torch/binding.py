@@ -41,6 +41,12 @@ class Binding:
             arguments, each a column's name or a list of scalar columns, stacked to (n, columns).
     """
 
+    advice = (
+        "Floating columns reach it as float32, integers as int64 (uint8 images as they are); store a column in another "
+        "dtype, cast it in the model, or name other inputs=."
+    )
+    """What to do about a model that fails on its inputs."""
+
     def __init__(
         self,
         inputs: Inputs,
@@ -74,10 +80,23 @@ class Binding:
         groups = [[group] if isinstance(group, str) else list(group) for group in self._keywords.values()]
         return [name for group in groups for name in group]
 
+    @property
+    def besides(self) -> list[str]:
+        """The columns of labels and of row weights."""
+        return self._labels if self._weight is None else [*self._labels, self._weight]
+
+    @property
+    def signature(self) -> Any:
+        """Which columns make which arguments, as a JSON value."""
+        if self._keywords is None:
+            return self._positional
+        return {
+            name: group if isinstance(group, str) else list(group) for name, group in self._keywords.items()
+        }
+
     def columns(self, every_feature: bool) -> list[str]:
         """What a pass reads; ``every_feature`` where a transform or step may look at any."""
-        names = (self.features if every_feature else self.model_columns) + self._labels
-        return list(dict.fromkeys(names if self._weight is None else [*names, self._weight]))
+        return list(dict.fromkeys((self.features if every_feature else self.model_columns) + self.besides))
 
     def place(self, batch: Mapping[str, Any]) -> Batch:
         """The batch with features and labels in their dtypes, on the device. Others stay as they are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from hopyard.training.torch.binding import Batch, Inputs
 from hopyard.training.torch.loss import ClassWeight, outputs_are_logits
 from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.torch.torchmetrics import TorchMetric, is_torchmetric
+from hopyard.training.torch.trunk import frozen
 
 Transform = Callable[[Batch, np.random.Generator], Batch]
 
@@ -55,7 +57,11 @@ class TorchEstimator(Estimator):
         step: ``fn(model, batch)`` -> ``{"loss": ..., name: ...}`` replaces forward and loss; ``batch`` has all
             feature and label columns. Values are means over the batch. ``metrics`` may then name values only.
         predict: ``fn(outputs)`` -> what ``predict`` and ``transform`` of the trained model give.
-        trunk: not yet.
+        trunk: a frozen module that gets what the model would get; the model gets its output: a tensor, a tuple of
+            tensors (the model's arguments) or a dict of tensors (its keyword arguments). It is used in evaluation mode
+            and without gradients (a copy of it, if it is not like that), is no part of a trial's state, and runs once
+            for each partition: its outputs are kept in the machine's node cache, for all trials whose trunk has the
+            same class, code and weights. With ``step``, the output is ``batch["trunk"]``.
 
     Raises:
         EstimatorError: an argument is not usable.
@@ -102,14 +108,23 @@ class TorchEstimator(Estimator):
         self.precision = precision
         self.step = step
         self.predict = predict
-        if trunk is not None:
-            raise EstimatorError(
-                "trunk was given, but sharing a frozen module between trials comes in a later version; "
-                "put it into the model with requires_grad_(False)."
-            )
+        self.trunk = trunk
         self._check_parts()
         self._check_numbers()
         self.named_metrics()
+        if self.trunk is not None:
+            self._check_trunk()
+            self.trunk = frozen(self.trunk)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a process that may lack this one's devices."""
+        modules = {name: value for name, value in vars(self).items() if isinstance(value, nn.Module)}
+        elsewhere = {
+            name: copy.deepcopy(module).cpu()
+            for name, module in modules.items()
+            if any(tensor.device.type != "cpu" for tensor in module.state_dict().values())
+        }
+        return {**vars(self), **elsewhere}
 
     def replica(self, context: Context) -> Replica:
         return TorchReplica(self, context)
@@ -163,6 +178,27 @@ class TorchEstimator(Estimator):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise EstimatorError(f"{name}={_short(value)} was given, but must be a function.")
+
+    def _check_trunk(self) -> None:
+        if not isinstance(self.trunk, nn.Module):
+            raise EstimatorError(f"trunk={_short(self.trunk)} was given, but must be a torch.nn.Module.")
+        if any(isinstance(each, nn.parameter.UninitializedParameter) for each in self.trunk.parameters()):
+            raise EstimatorError("The trunk has lazy layers, whose sizes are unknown; give all sizes.")
+        own = {id(parameter) for parameter in self.trunk.parameters()}
+        for name, parameter in self.model.named_parameters():
+            if id(parameter) in own:
+                raise EstimatorError(
+                    f"The model's {name!r} belongs to the trunk too, but the trunk is frozen and the model is what is "
+                    "trained on its output. Leave the trunk out of the model."
+                )
+        for name in ("transform", "val_transform"):
+            if getattr(self, name) is not None:
+                raise EstimatorError(
+                    f"{name} was given with trunk, but it changes batches anew each time, and the trunk's output is "
+                    "computed once for all epochs. What is the same each time belongs into the trunk's forward, or "
+                    "into the data; for random augmentation put the trunk into the model, with "
+                    "requires_grad_(False), instead of trunk=."
+                )
 
     def _check_loss_and_step(self) -> None:
         if self.step is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import tempfile
@@ -30,8 +31,6 @@ def export_onnx(
         MissingExtraError: onnx or onnxscript is not installed.
         EstimatorError: the model does what ONNX cannot express.
     """
-    rows = torch.export.Dim("rows")
-    shapes: Any = {name: {0: rows} for name in keywords} if keywords else tuple({0: rows} for _ in arguments)
     module.eval()
     try:
         with _silence():
@@ -40,7 +39,7 @@ def export_onnx(
                 tuple(arguments),
                 kwargs=keywords,
                 dynamo=True,
-                dynamic_shapes=shapes,
+                dynamic_shapes=_shapes(module, arguments, keywords),
                 input_names=names,
                 verbose=False,
             )
@@ -54,6 +53,20 @@ def export_onnx(
         ) from error
     assert program is not None
     _save(program, path)
+
+
+def _shapes(module: torch.nn.Module, arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Of each parameter of the module's forward, which dimensions are free: the rows."""
+    free = {0: torch.export.Dim("rows")}
+    signature = inspect.signature(module.forward)
+    shapes: dict[str, Any] = {}
+    for name, value in signature.bind(*arguments, **keywords).arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            shapes[name] = tuple(free for _ in value)
+        else:
+            shapes[name] = dict.fromkeys(value, free) if kind is inspect.Parameter.VAR_KEYWORD else free
+    return shapes
 
 
 @contextlib.contextmanager

@@ -123,9 +123,7 @@ class Forward:
             given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
             flat = [value for value in [*arguments, *keywords.values()] if getattr(value, "ndim", 0) == 1]
             raise EstimatorError(
-                f"The model failed on inputs {', '.join(given)}: {error}. Floating columns reach it as float32, "
-                "integers as int64 (uint8 images as they are); store a column in another dtype, cast it in the model, "
-                f"or name other inputs=.{_STACK if flat else ''}"
+                f"The model failed on inputs {', '.join(given)}: {error}. {self.binding.advice}{_STACK if flat else ''}"
             ) from error
 
     def _run_step(self, batch: Batch) -> Result:

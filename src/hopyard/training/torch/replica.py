@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from hopyard.training.torch.optim import build_optimizer, build_scheduler
 from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.session import Flags, resolve_device
 from hopyard.training.torch.training import TrainingPass
+from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk
 from hopyard.training.torch.validation import measure
 from hopyard.training.transforms import transformed
 
@@ -32,25 +34,32 @@ class TorchReplica(Replica):
     """See :class:`hopyard.training.estimator.Replica`; the arguments' meaning is TorchEstimator's."""
 
     framework = "torch"
-    module: torch.nn.Module
+    module: torch.nn.Module  # with the trunk, if there is one; what is trained is the head
+    _trunk: Trunk | None = None
 
     def __init__(self, estimator: TorchEstimator, context: Context) -> None:
         self._estimator = estimator
         self.batch_size = estimator.batch_size
         device = resolve_device(context.device)
-        self.module = estimator.model.to(device)
-        claim(self.module)
+        self._head = self.module = estimator.model.to(device)
+        claim(self._head)
         self._prepare_training(context, device)
-        binding = Binding(
-            estimator.inputs,
-            context.feature_columns,
-            context.label_columns,
-            estimator.sample_weight_column,
-            device,
-        )
-        self._forward = self._make_forward(binding, device)
+        columns = (context.feature_columns, context.label_columns, estimator.sample_weight_column)
+        self._binding = Binding(estimator.inputs, *columns, device)
+        self._forward = self._make_forward(self._binding, device)
+        if estimator.trunk is not None:
+            self._put_before(estimator.trunk, TrunkBinding(estimator.inputs, *columns, device), device)
         self._hidden = self._fingerprint()
         self._flags = Flags.now()  # with what the estimator function set
+
+    def _put_before(self, trunk: torch.nn.Module, binding: TrunkBinding, device: torch.device) -> None:
+        """Train the module on what ``trunk`` gives."""
+        given = self._estimator
+        self._trunk = Trunk(trunk, self._binding, device, self._forward.autocast, given.precision)
+        given.trunk = self._trunk.module  # a copy of its own, if there is one, is not needed
+        self.trunk_weights = self._trunk.weights
+        self.module = WithTrunk(self._trunk.module, self._head)
+        self._forward.binding = binding
 
     def _prepare_training(self, context: Context, device: torch.device) -> None:
         """Make the optimizer and what goes with it, over a module on its device."""
@@ -58,7 +67,7 @@ class TorchReplica(Replica):
         self._optimizer = build_optimizer(
             estimator.optimizer,
             estimator.optimizer_params,
-            self.module,
+            self._head,
             allow_fused=estimator.precision != "fp16",
         )
         steps = sum(
@@ -80,7 +89,7 @@ class TorchReplica(Replica):
         if given.step is None:
             loss = Loss(given.loss, given.class_weight, given.sample_weight_column is not None, device)
         dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[given.precision]
-        return Forward(self.module, binding, loss, given.step, device, dtype)
+        return Forward(self._head, binding, loss, given.step, device, dtype)
 
     def check_labels(self, visit: Visit) -> None:
         for batch in self._training_batches(visit):
@@ -114,21 +123,25 @@ class TorchReplica(Replica):
     def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
         given = self._estimator
         columns = self._forward.binding.columns(every_feature=bool(given.transform or given.step))
-        batches = visit.training_batches(given.batch_size, columns, "torch")
+        batches = self._read(visit).training_batches(given.batch_size, columns, "torch")
         if given.transform is None:
             return batches
         return transformed(map(as_tensors, batches), given.transform, visit, "transform")
 
+    def _read(self, visit: Visit) -> Visit:
+        """The visit, of rows with the trunk's outputs if there is a trunk."""
+        return visit if self._trunk is None else replace(visit, rows=self._trunk.rows(visit.rows))
+
     def validate(self, visit: Visit) -> MetricSet:
         given = self._estimator
+        self._flags.apply()
         columns = self._forward.binding.columns(every_feature=bool(given.val_transform or given.step))
-        batches = visit.validation_batches(given.batch_size, columns, "torch")
+        batches = self._read(visit).validation_batches(given.batch_size, columns, "torch")
         if given.val_transform is not None:
             batches = transformed(map(as_tensors, batches), given.val_transform, visit, "val_transform")
-        self._flags.apply()
-        before = hidden.snapshot(self.module)
+        before = hidden.snapshot(self._head)
         found = self._measure(batches)
-        if hidden.changed(before, hidden.snapshot(self.module)):
+        if hidden.changed(before, hidden.snapshot(self._head)):
             raise EstimatorError(
                 "The model changed its own parameters or buffers while it was validated; "
                 "let it do so only while `self.training` is true."
@@ -139,15 +152,16 @@ class TorchReplica(Replica):
         loss = self._forward.loss
         if loss is None or not isinstance(loss.module, torch.nn.Module):
             return []
-        return hidden.snapshot(loss.module, but=self.module)
+        return hidden.snapshot(loss.module, but=self._head)
 
     def _measure(self, batches: Iterable[Mapping[str, Any]]) -> MetricSet:
         given = self._estimator
         return measure(self._forward, batches, MetricSet(given.named_metrics()), given.step_metrics())
 
     def state(self) -> dict[str, Any]:
+        model = state.to_tree(dict(self._head.state_dict()), "model")
         tree: dict[str, Any] = {
-            "model": state.to_tree(dict(self.module.state_dict()), "model"),
+            "model": model if self._trunk is None else {"head": model, "trunk": self._trunk.weights},
             "optimizer": state.optimizer_tree(self._optimizer),
         }
         if self._scheduler is not None:
@@ -156,8 +170,11 @@ class TorchReplica(Replica):
             tree["scaler"] = state.plain_tree(self._scaler.state_dict())
         return tree
 
+    def _head_of(self, tree: Mapping[str, Any]) -> Any:
+        return tree["model"] if self._trunk is None else self._trunk.head_of(tree["model"])
+
     def load(self, tree: Mapping[str, Any]) -> None:
-        state.load_module(self.module, tree["model"])
+        state.load_module(self._head, self._head_of(tree))
         if "optimizer" in tree:
             state.load_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:
@@ -166,7 +183,7 @@ class TorchReplica(Replica):
             self._scaler.load_state_dict(state.from_tree(tree["scaler"]))
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        state.adopt_module(self.module, tree["model"])
+        state.adopt_module(self._head, self._head_of(tree))
         state.adopt_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:
             state.adopt_scheduler(self._scheduler, tree["scheduler"])
@@ -178,17 +195,17 @@ class TorchReplica(Replica):
 
     def _fingerprint(self) -> list[Any]:
         loss = self._forward.loss
-        marks = hidden.fingerprint(self.module, None if loss is None else loss.module)
+        marks = hidden.fingerprint(self._head, None if loss is None else loss.module)
         given = self._estimator
         functions = (given.transform, given.val_transform, given.step, None if loss is None else loss.module)
         return [
             *marks,
             *map(hidden.of_optimizer, self._optimizers),
-            hidden.of_functions(self.module, *(each for each in functions if each is not None)),
+            hidden.of_functions(self._head, *(each for each in functions if each is not None)),
         ]
 
     def nbytes(self) -> int:
-        tensors = list(self.module.state_dict().values())
+        tensors = list(self._head.state_dict().values())
         for entry in (entry for optimizer in self._optimizers for entry in optimizer.state.values()):
             tensors += [value for value in entry.values() if isinstance(value, torch.Tensor)]
         return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
@@ -206,9 +223,9 @@ class TorchReplica(Replica):
 
     def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
         """Its inputs are what the model gets: columns after ``val_transform``, stacked as ``inputs`` says."""
-        binding = self._forward.binding
+        binding = self._binding
         try:
-            batch = next(iter(self._prepared([example])))
+            batch = next(iter(self._transformed([example])))
         except Exception as error:
             raise EstimatorError(
                 f"val_transform failed on the rows that the model is traced with ({type(error).__name__}: {error}). "
@@ -219,6 +236,10 @@ class TorchReplica(Replica):
         export_onnx(path, self.module, arguments, keywords, names)
 
     def _prepared(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        batches = self._transformed(batches)
+        return batches if self._trunk is None else map(self._trunk.beside, batches)
+
+    def _transformed(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
         transform = self._estimator.val_transform
         if transform is None:
             return batches

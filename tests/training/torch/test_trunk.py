@@ -1,0 +1,532 @@
+"""A trunk: frozen, shared by all trials, run once for a partition; what is given out has it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hopyard import load_model
+from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.data import NodeCache
+from hopyard.data.combining import computed
+from hopyard.errors import EstimatorError, TrialError
+from hopyard.objects import derive_seed
+from hopyard.objects.identity.usercode import is_user_module
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+from hopyard.training import Program, check_trial
+from hopyard.training.estimator import Context
+from hopyard.training.torch.state import from_tree
+from hopyard.training.torch.trunk import ROWS_AT_ONCE, Trunk, WithTrunk, frozen, weights_digest
+from hopyard.training.unit import residents
+from hopyard.tune import PBT, GridSearch, hp_choice, hp_log
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
+
+WIDTH, HIDDEN, CLASSES, BATCH = 12, 64, 3, 32
+Make = Callable[..., Any]
+
+
+class Features(nn.Module):
+    """A user's own trunk; ``gives`` says in which form."""
+
+    def __init__(self, gives: str = "tensor") -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.linear = nn.Linear(WIDTH, HIDDEN)
+        self.norm = nn.BatchNorm1d(HIDDEN)
+        self.drop = nn.Dropout(0.5)
+        self.gives = gives
+
+    def forward(self, features: torch.Tensor) -> Any:
+        hidden = self.drop(torch.relu(self.norm(self.linear(features))))
+        if self.gives == "tensor":
+            return hidden
+        return (hidden, features) if self.gives == "tuple" else {"hidden": hidden, "raw": features}
+
+
+class Head(nn.Module):
+    """Of two inputs, by position or by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(HIDDEN + WIDTH, CLASSES)
+
+    def forward(self, hidden: torch.Tensor, raw: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.cat([hidden, raw], dim=1))
+
+
+def estimator(trunk: nn.Module | None, head: nn.Module | None = None, **arguments: Any) -> TorchEstimator:
+    given: dict[str, Any] = {
+        "optimizer": torch.optim.SGD, "optimizer_params": {"lr": 0.05, "momentum": 0.9},
+        "loss": nn.CrossEntropyLoss(), "metrics": ["accuracy"], "batch_size": BATCH, "trunk": trunk,
+    }  # fmt: skip
+    return TorchEstimator(head or nn.Linear(HIDDEN, CLASSES), **(given | arguments))
+
+
+def with_features(params: dict[str, Any]) -> TorchEstimator:
+    return estimator(Features(), optimizer_params={"lr": params.get("lr", 0.05), "momentum": 0.9})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPYARD_CACHE", str(tmp_path / "node-cache"))
+    computed._held.clear()
+
+
+@pytest.fixture
+def rows_run(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of every call of a trunk, its rows."""
+    seen: list[int] = []
+    run = Trunk._run
+
+    def counted(self: Trunk, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        seen.append(len([*arguments, *keywords.values()][0]))
+        return run(self, arguments, keywords)
+
+    monkeypatch.setattr(Trunk, "_run", counted)
+    return seen
+
+
+def trained(chain: Any, visits: list[tuple[int, int, bool]], fresh: bool = False) -> dict[str, Any]:
+    """The head's weights after all visits; with ``fresh`` every unit begins in a process that has nothing."""
+    for epoch, partition, last in visits:
+        if fresh:
+            residents.clear()
+            computed._held.clear()
+        chain.train(epoch, partition, last=last)
+    model = from_tree(chain.state()["model"])
+    return dict(model["head"] if "trunk" in model else model)
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return list(one) == list(two) and all(torch.equal(one[name], two[name]) for name in one)
+
+
+# What is trained
+
+
+def test_a_head_is_trained_as_a_plain_loop_trains_it(chain: Make, visits: Any, data: Any) -> None:
+    """The loop computes the trunk's outputs of a partition's rows in their order, 64 at a time."""
+    hopped = trained(chain(with_features, trial=4), visits, fresh=True)
+    assert same(hopped, trained(chain(with_features, trial=4, folder="serial"), visits))
+
+    torch.manual_seed(derive_seed(5, 4, "init"))
+    trunk, head = Features().eval(), nn.Linear(HIDDEN, CLASSES)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.05, momentum=0.9, fused=True)
+    parts = data.train.partitions(3)
+    for epoch, number, _ in visits:
+        part, seed = parts[number], derive_seed(5, "order", number)
+        columns = part[:]
+        rows = torch.from_numpy(columns["features"])
+        with torch.no_grad():
+            outputs = torch.cat(
+                [trunk(rows[i : i + ROWS_AT_ONCE]) for i in range(0, len(rows), ROWS_AT_ONCE)]
+            )
+        order = part.order(seed, epoch, True, None)
+        start = 0
+        for batch in part.loader(BATCH, True, seed, output="torch", tail="join", epoch=epoch):
+            its = order[start : start + len(batch["label"])]
+            start += len(its)
+            assert torch.equal(batch["features"], rows[its])
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(head(outputs[its]), batch["label"]).backward()
+            optimizer.step()
+    assert same(hopped, dict(head.state_dict()))
+
+
+@pytest.mark.parametrize("inside", ["exact", "product"])
+def test_it_is_the_model_with_the_frozen_trunk_inside(chain: Make, visits: Any, inside: str) -> None:
+    """To the last bit, but for products of matrices, whose kernels may sum otherwise for other numbers of rows."""
+    tokens = inside == "exact"
+
+    def trunk() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Embedding(20, 4), nn.Flatten()) if tokens else Features()
+
+    def shared(params: dict[str, Any]) -> TorchEstimator:
+        made = trunk()
+        torch.manual_seed(9)
+        return estimator(made, nn.Linear(24 if tokens else HIDDEN, CLASSES))
+
+    def whole(params: dict[str, Any]) -> TorchEstimator:
+        made = trunk().requires_grad_(False).eval()
+        made.train = lambda mode=True: made  # type: ignore[method-assign, assignment]
+        torch.manual_seed(9)
+        return estimator(None, nn.Sequential(made, nn.Linear(24 if tokens else HIDDEN, CLASSES)))
+
+    features = ("tokens",) if tokens else ("features",)
+    chains = [chain(shared, features), chain(whole, features, folder="whole")]
+    one, two = (trained(each, visits) for each in chains)
+    values = [each.validate(1) for each in chains]
+    for name, value in one.items():
+        other = two[f"1.{name}"]
+        assert torch.equal(value, other) if tokens else torch.allclose(value, other, rtol=1e-4, atol=1e-6)
+    assert values[0] == (values[1] if tokens else pytest.approx(values[1], rel=1e-5))
+
+
+def test_the_trunk_runs_once_for_a_partition_whatever_trials_and_epochs(
+    chain: Make, visits: Any, data: Any, rows_run: list[int]
+) -> None:
+    for trial, rate in enumerate((0.1, 0.01)):
+        its = chain(with_features, trial=trial, folder=f"run-{trial}", lr=rate)
+        trained(its, visits, fresh=True)
+        its.validate(0)
+        its.validate(1)
+    assert sum(rows_run) == len(data.train) + len(data.val)
+    assert max(rows_run) == ROWS_AT_ONCE
+
+
+@pytest.mark.parametrize("size", [16, 50])
+def test_the_batch_size_of_a_trial_does_not_change_what_the_trunk_gives(
+    chain: Make, data: Any, size: int
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def step(model: nn.Module, batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append(batch["trunk"])
+        return {"loss": nn.functional.cross_entropy(model(batch["trunk"]), batch["label"])}
+
+    chain(lambda params: estimator(Features(), batch_size=size, step=step, loss=None, metrics=[])).train(0, 0)
+    part = data.train.partitions(3)[0]
+    rows = torch.from_numpy(part[:]["features"])
+    with torch.no_grad():
+        outputs = torch.cat([Features().eval()(some) for some in rows.split(ROWS_AT_ONCE)])
+    assert torch.equal(torch.cat(seen), outputs[part.order(derive_seed(5, "order", 0), 0, True, None)])
+
+
+@pytest.mark.parametrize("gives", ["tuple", "dict"])
+def test_several_outputs_are_arguments_of_the_model(chain: Make, visits: Any, gives: str) -> None:
+    its = chain(lambda params: estimator(Features(gives), Head()))
+    trained(its, visits[:2], fresh=True)
+    assert its.validate(0)["accuracy"] > 0.3
+
+
+def test_a_step_gets_the_output_and_the_columns_that_the_trunk_does_not_take(chain: Make) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def step(model: nn.Module, batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append({name: tuple(value.shape) for name, value in batch.items()})
+        return {"loss": nn.functional.cross_entropy(model(batch["trunk"]), batch["label"])}
+
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(Features(), step=step, loss=None, metrics=[], inputs={"features": "features"})
+
+    its = chain(gen, ("features", "weight"))
+    its.train(0, 0)
+    assert seen[0] == {"weight": (BATCH,), "label": (BATCH,), "trunk": (BATCH, HIDDEN)}
+
+
+def test_bfloat16_is_kept_as_it_is(chain: Make, visits: Any) -> None:
+    kinds = set()
+
+    class Noting(nn.Linear):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            kinds.add(features.dtype)
+            return super().forward(features)
+
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        trunk = nn.Linear(WIDTH, HIDDEN)
+        nn.init.constant_(trunk.weight, 0.1)
+        nn.init.constant_(trunk.bias, 0.1)
+        return estimator(trunk, Noting(HIDDEN, CLASSES), precision="bf16")
+
+    one, two = (chain(gen, folder=folder) for folder in ("one", "two"))
+    assert same(trained(one, visits[:3]), trained(two, visits[:3], fresh=True))
+    assert kinds == {torch.bfloat16}
+
+
+def test_rows_without_labels_and_without_a_cache(chain: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPYARD_CACHE_BYTES", "0")
+
+    def step(model: nn.Module, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"loss": (model(batch["trunk"]) ** 2).mean()}
+
+    its = chain(lambda params: estimator(Features(), step=step, loss=None, metrics=[]), labels=())
+    rows = its.train(0, 0).rows
+    assert its.train(1, 0).bytes_read == rows * HIDDEN * 4
+
+
+# What hops
+
+
+def test_only_the_head_hops(chain: Make, visits: Any) -> None:
+    hidden = 2000
+
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        torch.manual_seed(3)
+        return estimator(nn.Linear(WIDTH, hidden), nn.Linear(hidden, CLASSES))
+
+    its = chain(gen)
+    trained(its, visits, fresh=True)
+    trunk, head, header = 4 * hidden * (WIDTH + 1), 4 * CLASSES * (hidden + 1), 4000
+    # Weights and momentum come and go; at the end of an epoch the weights go once more, to a file of their own.
+    for result in its.results:
+        assert result.bytes_moved < 2 * head + header < trunk
+        assert result.bytes_written < 3 * head + 2 * header < trunk
+
+
+def test_trials_of_one_trunk_have_its_weights_once_in_memory(chain: Make) -> None:
+    for trial in range(2):
+        chain(with_features, trial=trial, folder=f"run-{trial}").train(0, 0)
+    kept = [each.replica for each in residents._kept.values()]
+    one, two = (replica._trunk.module for replica in kept if replica is not None)
+    assert one is two
+    with torch.no_grad():
+        one.linear.weight.mul_(2)  # as who was given the model may do
+    chain(with_features, trial=2, folder="run-2").train(0, 0)
+    third = next(reversed(residents._kept.values())).replica
+    assert third is not None
+    assert third._trunk.module is not one
+    assert third._trunk.weights == weights_digest(Features().eval())
+
+
+def test_a_state_of_another_trunk_is_refused(chain: Make) -> None:
+    its = chain(with_features)
+    its.train(0, 0)
+    replica = next(iter(residents._kept.values())).replica
+    assert replica is not None
+    tree = its.state()
+    tree["model"]["trunk"] = "0" * 64
+    for take in (replica.load, replica.adopt):
+        with pytest.raises(
+            EstimatorError, match="outputs of another trunk than the estimator function now gives"
+        ):
+            take(tree)
+    tree["model"] = tree["model"]["head"]
+    with pytest.raises(EstimatorError, match="that of a model without trunk="):
+        replica.load(tree)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"trunk": nn.Linear}, "but must be a torch.nn.Module"),
+        ({"trunk": nn.LazyLinear(3)}, "The trunk has lazy layers, whose sizes are unknown"),
+        (
+            {"transform": lambda batch, rng: batch},
+            "transform was given with trunk, but it changes batches anew",
+        ),
+        ({"val_transform": lambda batch, rng: batch}, "val_transform was given with trunk"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(EstimatorError, match=said):
+        estimator(**({"trunk": Features()} | arguments))
+
+
+def test_a_model_that_has_the_trunk_inside_is_refused() -> None:
+    trunk = Features()
+    with pytest.raises(EstimatorError, match=r"The model's '0.linear.weight' belongs to the trunk too"):
+        estimator(trunk, nn.Sequential(trunk, nn.Linear(HIDDEN, CLASSES)))
+
+
+def function(name: str, forward: Callable[[nn.Module, torch.Tensor], Any], **attributes: Any) -> nn.Module:
+    """A trunk without weights that does this, in evaluation mode."""
+    made = type(name, (nn.Module,), {"forward": forward})().eval()
+    for key, value in attributes.items():
+        setattr(made, key, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("trunk", "said"),
+    [
+        (nn.Linear(5, 3), r"The trunk failed on inputs float32 \(24, 12\)"),
+        (function("Noise", lambda self, x: x + torch.randn_like(x)), "draws random numbers in evaluation mode"),
+        (
+            function("Counts", lambda self, x: x + self.count.add_(1), count=nn.Parameter(torch.zeros(1), False)),
+            "changes its own parameters or buffers in evaluation mode",
+        ),
+        (function("Text", lambda self, x: "text"), "The trunk gave a str. It must give a tensor, a tuple"),
+        (function("Mixed", lambda self, x: (x, 3)), "The trunk gave a int as 'trunk.1'. It must give"),
+        (function("Nothing", lambda self, x: ()), "The trunk gave an empty tuple"),
+        (function("Mean", lambda self, x: x.mean(0)), r"gave float32 \(12,\) as 'trunk' for 24 rows"),
+        (function("Sparse", lambda self, x: x.to_sparse()), r"cannot be kept. Give dense numbers: x.to_dense\(\)"),
+        (function("Locked", lambda self, x: x, lock=threading.Lock()), "cannot be told from others, because trunk"),
+    ],
+)  # fmt: skip
+def test_a_trunk_that_cannot_be_shared_is_refused(trunk: nn.Module, said: str) -> None:
+    batch = {"x": np.random.default_rng(0).random((24, 12), np.float32), "y": np.arange(24) % 3}
+    program = Program(lambda params: estimator(trunk), ("x",), ("y",), None, None, 1, 1, 0, "cpu")
+    evidence = check_trial(program, {}, 0, batch).evidence
+    assert evidence is not None
+    assert evidence.kind == "EstimatorError"
+    assert re.search(said, evidence.message), evidence.message
+
+
+def test_outputs_of_differing_shapes_are_refused(chain: Make) -> None:
+    trunk = function("Cut", lambda self, x: x[:, : 10 if len(x) == ROWS_AT_ONCE else 9])
+    with pytest.raises(
+        AssertionError, match=r"The trunk gave trunk float32 \(rows, 9\) for the rows from 192 on"
+    ):
+        chain(lambda params: estimator(trunk, nn.Linear(10, CLASSES))).train(0, 0)
+
+
+def test_a_column_may_not_be_called_as_the_output_is() -> None:
+    context = Context(("features", "trunk"), ("label",), "cpu", (100,), 1)
+    with pytest.raises(EstimatorError, match="The column 'trunk' has the name of the trunk's output"):
+        estimator(Features(), inputs=["features"]).replica(context)
+
+
+def test_a_trunk_that_is_not_frozen_is_copied() -> None:
+    given = Features()
+    taken = frozen(given)
+    assert taken is not given
+    assert given.training
+    assert given.linear.weight.requires_grad
+    assert not any(module.training for module in taken.modules())
+    assert not any(parameter.requires_grad for parameter in taken.parameters())
+    assert frozen(taken) is taken
+
+
+def test_trunks_of_their_own_are_noticed_before_the_run(data: Any) -> None:
+    batch = {name: values[:24] for name, values in data.train[:24].items()}
+
+    def advice(gen: Callable[[dict[str, Any]], Any]) -> str:
+        return check_trial(
+            Program(gen, ("features",), ("label",), None, None, 1, 1, 0, "cpu"), {}, 0, batch
+        ).advice
+
+    assert advice(with_features) == ""
+    assert advice(lambda params: estimator(nn.Linear(WIDTH, HIDDEN))).startswith(
+        "Each trial has a trunk of its own, with other weights than the others' have"
+    )
+
+
+def test_code_from_main_is_the_users_also_where_main_is_a_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", torch.__file__, raising=False)
+    assert is_user_module("__main__")
+
+
+# Whole searches
+
+
+def rows(n: int = 400) -> dict[str, Any]:
+    random = np.random.default_rng(1)
+    features = random.standard_normal((n, WIDTH)).astype(np.float32)
+    return {"features": features, "label": np.digitize(features[:, 0] + features[:, 1], [-0.5, 0.5])}
+
+
+def search(store: Any, backend: Any = None, kind: Any = GridSearch, **changes: Any) -> Any:
+    arguments: dict[str, Any] = {
+        "backend": backend or InlineBackend(), "store": store, "estimator_gen_fn": with_features,
+        "search_space": {"lr": hp_choice([0.3, 0.1, 0.03])}, "num_epochs": 2, "num_partitions": 2,
+        "evaluation_metric": "loss", "progress": False,
+    }  # fmt: skip
+    return kind(**(arguments | changes))
+
+
+@pytest.fixture
+def from_file(tmp_path: Path) -> Callable[[dict[str, Any]], TorchEstimator]:
+    """An estimator function that reads its trunk's weights from a file."""
+    path = tmp_path / "pretrained.pt"
+    torch.save(Features().state_dict(), path)
+
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        trunk = Features()
+        trunk.load_state_dict(torch.load(path))
+        return estimator(trunk, optimizer_params={"lr": params["lr"]})
+
+    return gen
+
+
+def test_what_is_given_out_has_the_trunk(tmp_path: Path, from_file: Any) -> None:
+    model = search(LocalStore(tmp_path / "store"), estimator_gen_fn=from_file).fit(rows())
+    given = rows(100)
+    module = model.torch()
+    assert isinstance(module, WithTrunk)
+    module.train()
+    assert not module.trunk.training
+    module.eval()
+    with torch.no_grad():
+        outputs = module(torch.from_numpy(given["features"])).numpy()
+    np.testing.assert_allclose(model.predict(given["features"]), outputs, rtol=1e-5, atol=1e-6)
+    assert len(model.set_output_columns(["scores"]).transform(given)["scores"]) == 100
+    train = search(LocalStore(tmp_path / "store"), estimator_gen_fn=from_file).fit(rows())
+    assert train.run_id == model.run_id
+    values = model.evaluate(given)
+
+    model.save(tmp_path / "saved")
+    (tmp_path / "pretrained.pt").unlink()
+    loaded = load_model(tmp_path / "saved")
+    np.testing.assert_array_equal(loaded.predict(given["features"]), model.predict(given["features"]))
+    assert loaded.evaluate(given) == values
+    loaded.save(tmp_path / "saved-again")
+    again = load_model(tmp_path / "saved-again").torch()
+    assert same(dict(again.state_dict()), dict(module.state_dict()))
+
+
+def test_a_model_whose_trunk_became_another_is_not_loaded_and_not_saved(
+    tmp_path: Path, from_file: Any
+) -> None:
+    run = search(LocalStore(tmp_path / "store"), estimator_gen_fn=from_file).fit(rows()).run
+    torch.save(
+        {name: value + 1 for name, value in Features().state_dict().items()}, tmp_path / "pretrained.pt"
+    )
+    with pytest.raises(
+        EstimatorError, match="Give the trunk that it was trained with: load the same weights"
+    ):
+        run.best.torch()
+    with pytest.raises(EstimatorError, match="outputs of another trunk"):
+        run.best.save(tmp_path / "saved")
+
+
+def test_a_model_with_a_trunk_is_exported(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    model = search(LocalStore(tmp_path / "store"), num_epochs=1).fit(rows())
+    path = model.export(tmp_path / "model.onnx")
+    given = rows(5)["features"]
+    session = onnx.reference.ReferenceEvaluator(str(path))
+    [outputs] = session.run(None, {"features": given})
+    np.testing.assert_allclose(outputs, model.predict(given), rtol=1e-4, atol=1e-5)
+
+
+def outcome(model: Any) -> Any:
+    return model.get_all_model_history(), model.weights()[1].digest
+
+
+def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
+    """PBT copies states from trial to trial, and from worker to worker."""
+    pbt = {"kind": PBT, "num_models": 4, "num_epochs": 4, "search_space": {"lr": hp_log(0.01, 0.3)}}
+    alone = search(LocalStore(tmp_path / "alone"), **pbt).fit(rows())
+    computed._held.clear()
+    assert NodeCache().clear() > 0
+    with LocalBackend(num_workers=2, device="cpu") as backend:
+        together = search(LocalStore(tmp_path / "together"), backend, **pbt).fit(rows())
+    assert outcome(together) == outcome(alone)
+
+
+def test_a_trunk_of_its_own_for_each_trial_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(nn.Linear(WIDTH, HIDDEN), optimizer_params={"lr": params["lr"]})
+
+    with caplog.at_level(logging.WARNING, "hopyard"):
+        search(LocalStore(tmp_path / "store"), estimator_gen_fn=gen, num_epochs=1).fit(rows())
+    said = [record.getMessage() for record in caplog.records if "trunk" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].endswith("Build it once, outside of the estimator function, or load its weights there.")
+
+
+def test_a_trunk_that_fails_is_said_before_anything_is_prepared(tmp_path: Path) -> None:
+    with pytest.raises(TrialError, match=r"The trunk failed on inputs float32 \(\d+, 12\)"):
+        search(
+            LocalStore(tmp_path / "store"), estimator_gen_fn=lambda params: estimator(nn.Linear(5, 3))
+        ).fit(rows())
