@@ -11,15 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 L = pytest.importorskip("lightning.pytorch")
+torchmetrics = pytest.importorskip("torchmetrics")
 
+from hopyard import load_model  # noqa: E402
 from hopyard.backend import InlineBackend  # noqa: E402
 from hopyard.errors import EstimatorError  # noqa: E402
 from hopyard.lightning import LightningEstimator  # noqa: E402
 from hopyard.storage import MemoryStore  # noqa: E402
-from hopyard.training.program import Program  # noqa: E402
 from hopyard.training.build import build_replica  # noqa: E402
+from hopyard.training.program import Program  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
-from hopyard import load_model
 from hopyard.tune import GridSearch, hp_choice  # noqa: E402
 
 nn = torch.nn
@@ -138,7 +139,9 @@ def test_another_trial_goes_on_with_rates_of_its_own(chain: Callable[..., Any]) 
     assert state["trainer"] == hopping.state()["trainer"]
     assert state["trainer"]["global_step"] == state["trainer"]["batches"] > 9
     assert state["optimizers"][0]["param_groups"][0]["lr"] == pytest.approx(0.1)  # 0.2, halved once
-    assert state["model"]["body.0.bias"].data.tobytes() == hopping.state()["model"]["body.0.bias"].data.tobytes()
+    assert (
+        state["model"]["body.0.bias"].data.tobytes() == hopping.state()["model"]["body.0.bias"].data.tobytes()
+    )
 
 
 def failing(method: str, body: Callable[..., Any]) -> Any:
@@ -182,19 +185,19 @@ class Manual(Net):
 @pytest.mark.parametrize(
     ("make", "options", "text"),
     [
-        (lambda: nn.Linear(2, 2), {}, "module is a Linear, but must be a LightningModule. A torch.nn.Module goes into "
-         "TorchEstimator."),
+        (lambda: nn.Linear(2, 2), {}, ("module is a Linear, but must be a LightningModule. A torch.nn.Module goes into "
+         "TorchEstimator.")),
         (lambda: Net, {}, "module=Net is a class; give an object: Net(...)."),
         (lambda: 7, {}, "module is a int, but must be a LightningModule."),
-        (Bare, {}, "Bare has no validation_step; define validation_step(self, batch, batch_idx) that logs val_loss, "
-         "since trials are compared by what validation gives."),
-        (Net, {"batch": "dicts"}, "batch='dicts' was given, but must be 'tuple', 'dict' or a function fn(columns); did "
-         "you mean 'dict'?"),
+        (Bare, {}, ("Bare has no validation_step; define validation_step(self, batch, batch_idx) that logs val_loss, "
+         "since trials are compared by what validation gives.")),
+        (Net, {"batch": "dicts"}, ("batch='dicts' was given, but must be 'tuple', 'dict' or a function fn(columns); "
+         "did you mean 'dict'?")),
         (Net, {"batch_size": 0}, "batch_size=0 was given, but must be an int >= 1."),
-        (Manual, {"accumulate": 2}, "gradient_clip=None and accumulate=2 were given, but Manual optimizes manually; "
-         "call self.clip_gradients, and step every so many batches, in its training_step."),
-        (lambda: failing("training_step", lambda self, dataloader_iter: None), {}, "training_step of Failing takes a "
-         "dataloader_iter, but a search gives it batches; write training_step(self, batch, batch_idx)."),
+        (Manual, {"accumulate": 2}, ("gradient_clip=None and accumulate=2 were given, but Manual optimizes manually; "
+         "call self.clip_gradients, and step every so many batches, in its training_step.")),
+        (lambda: failing("training_step", lambda self, dataloader_iter: None), {}, ("training_step of Failing takes a "
+         "dataloader_iter, but a search gives it batches; write training_step(self, batch, batch_idx).")),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_when_it_is_made(
@@ -223,10 +226,10 @@ def plateau_of_steps(self: Any) -> Any:
     ("method", "text"),
     [
         (nothing, "configure_optimizers returned None, so nothing would be trained; return an optimizer."),
-        (lbfgs, "configure_optimizers returned LBFGS, which evaluates the loss several times a step, which is not "
-         "possible; use Adam."),
-        (plateau_of_steps, "configure_optimizers gave ReduceLROnPlateau the interval 'step', but what it monitors is "
-         "known when an epoch has ended; give it 'epoch'."),
+        (lbfgs, ("configure_optimizers returned LBFGS, which evaluates the loss several times a step, which is not "
+         "possible; use Adam.")),
+        (plateau_of_steps, ("configure_optimizers gave ReduceLROnPlateau the interval 'step', but what it monitors is "
+         "known when an epoch has ended; give it 'epoch'.")),
     ],
 )  # fmt: skip
 def test_optimizers_that_cannot_hop_are_refused(method: Callable[..., Any], text: str) -> None:
@@ -241,7 +244,7 @@ def test_optimizers_that_cannot_hop_are_refused(method: Callable[..., Any], text
 
 def unpacks_three(self: Any, batch: Any, batch_idx: int) -> Any:
     x, y, z = batch
-    return x
+    return x + y + z
 
 
 def stops(self: Any, batch: Any, batch_idx: int) -> Any:
@@ -263,17 +266,17 @@ def without_loss(self: Any, batch: Any, batch_idx: int) -> Any:
 @pytest.mark.parametrize(
     ("name", "method", "text"),
     [
-        ("training_step", unpacks_three, "training_step failed on the batch (float32 (32, 12), int64 (32,)): not enough "
-         "values to unpack (expected 3, got 2). A batch is the feature columns and then the label columns; batch='dict' "
-         "makes it a dict of columns, batch=fn whatever fn(columns) returns."),
-        ("training_step", without_loss, "training_step returned the keys logits, labels, but a dict must have 'loss'; "
-         "end it with `return {'loss': loss, ...}`."),
-        ("training_step", stops, "The module set self.trainer.should_stop, but whether a trial goes on is decided by "
-         "the search: give it patience=, or use ASHASearch."),
-        ("training_step", looks_for_data, "The module used self.trainer.datamodule, but a search trains without "
-         "Lightning's Trainer; of it there are accumulate_grad_batches, barebones, "),
-        ("on_train_batch_start", skips, "on_train_batch_start returned -1, which would skip the rest of the epoch, but "
-         "a trial visits all partitions of an epoch; return nothing."),
+        ("training_step", unpacks_three, ("training_step failed on the batch (float32 (32, 12), int64 (32,)): not "
+         "enough values to unpack (expected 3, got 2). A batch is the feature columns and then the label columns; "
+         "batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) returns.")),
+        ("training_step", without_loss, ("training_step returned the keys logits, labels, but a dict must have 'loss'; "
+         "end it with `return {'loss': loss, ...}`.")),
+        ("training_step", stops, ("The module set self.trainer.should_stop, but whether a trial goes on is decided by "
+         "the search: give it patience=, or use ASHASearch.")),
+        ("training_step", looks_for_data, ("The module used self.trainer.datamodule, but a search trains without "
+         "Lightning's Trainer; of it there are accumulate_grad_batches, barebones, ")),
+        ("on_train_batch_start", skips, ("on_train_batch_start returned -1, which would skip the rest of the epoch, "
+         "but a trial visits all partitions of an epoch; return nothing.")),
     ],
 )  # fmt: skip
 def test_what_a_step_may_not_do_is_said(
@@ -299,14 +302,33 @@ class Gathering(Net):
         self.log("train_mean", sum(self.losses) / len(self.losses))
 
 
-def test_an_end_of_an_epoch_that_looks_at_what_does_not_hop_is_refused(chain: Callable[..., Any]) -> None:
-    hopping = chain(lambda params: LightningEstimator(Gathering(), 32))
+class Computing(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.right = torchmetrics.MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.right.update(1.0)
+        return super().training_step(batch, batch_idx)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("train_right", self.right.compute())
+
+
+@pytest.mark.parametrize(
+    ("module", "what"),
+    [(Gathering, "changes its attributes"), (Computing, "updates self.right without logging it")],
+)
+def test_an_end_of_an_epoch_that_looks_at_what_does_not_hop_is_refused(
+    chain: Callable[..., Any], module: Any, what: str
+) -> None:
+    hopping = chain(lambda params: LightningEstimator(module(), 32))
     with pytest.raises(AssertionError) as caught:
         hopping.train(0, 0)
     assert (
-        "Attributes of the module change while it is trained, and it has on_train_epoch_end; but an epoch is trained "
-        "in parts, by several workers, and only the state_dict goes from one to the next. Log values and torchmetrics "
-        "objects in training_step, with self.log, or gather in a buffer."
+        f"The module {what} while it is trained, and it has on_train_epoch_end; but an epoch is trained in parts, by "
+        "several workers, and only the state_dict goes from one to the next. Log values and torchmetrics objects in "
+        "training_step, with self.log, or gather in a buffer."
     ) in str(caught.value)
 
 

@@ -159,7 +159,9 @@ CASES = {
     "hooks": Case(Hooked),
     "manual": Case(Manual),
     "clipped-bf16": Case(
-        Net, {"gradient_clip": 0.2, "precision": "bf16"}, {"gradient_clip_val": 0.2, "precision": "bf16-mixed"}
+        Net,
+        {"gradient_clip": 0.2, "precision": "bf16"},
+        {"gradient_clip_val": 0.2, "precision": "bf16-mixed"},
     ),
     "plateau": Case(Plateau),
 }
@@ -247,7 +249,8 @@ def test_a_module_that_stays_on_its_worker_trains_the_same(chain: Callable[..., 
         for moving in (True, False):
             folder = f"{name}-{moving}"
             hopping = chain(
-                lambda params, case=case: LightningEstimator(case.module(), BATCH, **case.options), folder=folder
+                lambda params, case=case: LightningEstimator(case.module(), BATCH, **case.options),
+                folder=folder,
             )
             residents.clear()
             for epoch, order in enumerate(ORDERS):

@@ -74,8 +74,9 @@ class LightningEstimator(TorchEstimator):
         )
         if not module.automatic_optimization and (self.gradient_clip is not None or self.accumulate > 1):
             raise EstimatorError(
-                f"gradient_clip={gradient_clip!r} and accumulate={accumulate!r} were given, but {type(module).__name__} "
-                "optimizes manually; call self.clip_gradients, and step every so many batches, in its training_step."
+                f"gradient_clip={gradient_clip!r} and accumulate={accumulate!r} were given, but "
+                f"{type(module).__name__} optimizes manually; call self.clip_gradients, and step every so "
+                "many batches, in its training_step."
             )
 
     def replica(self, context: Context) -> Replica:

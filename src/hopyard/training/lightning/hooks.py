@@ -79,14 +79,18 @@ def check_module(module: Any) -> None:
     if isinstance(module, type):
         raise EstimatorError(f"module={module.__name__} is a class; give an object: {module.__name__}(...).")
     if base_of(module) is None:
-        instead = " A torch.nn.Module goes into TorchEstimator." if isinstance(module, torch.nn.Module) else ""
+        instead = (
+            " A torch.nn.Module goes into TorchEstimator." if isinstance(module, torch.nn.Module) else ""
+        )
         raise EstimatorError(f"module is a {kind}, but must be a LightningModule.{instead}")
     for name, what in _NEEDED.items():
         if not is_overridden(module, name):
             raise EstimatorError(f"{kind} has no {name}; define {what}.")
     for name, instead in _REFUSED.items():
         if is_overridden(module, name):
-            raise EstimatorError(f"{kind} has {name}, which has no place in a search: {instead}. Take it out.")
+            raise EstimatorError(
+                f"{kind} has {name}, which has no place in a search: {instead}. Take it out."
+            )
     for name in ("training_step", "validation_step"):
         if "dataloader_iter" in inspect.signature(getattr(module, name)).parameters:
             raise EstimatorError(

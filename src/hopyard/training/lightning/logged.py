@@ -73,7 +73,9 @@ class Logged:
         elif isinstance(value, numbers.Number) or (isinstance(value, torch.Tensor) and value.numel() == 1):
             self._note(key, value, self._rows if batch_size is None else batch_size)
         else:
-            given = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            given = (
+                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            )
             raise MetricError(
                 f"self.log({name!r}, ...) was given {given}, but must be given one number or a torchmetrics object."
             )

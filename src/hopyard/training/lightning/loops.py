@@ -48,8 +48,8 @@ class Loop:
             if isinstance(error, HopyardError):
                 raise
             raise EstimatorError(
-                f"{self.step} failed on the batch {_described(batch)}: {error}. A batch is the feature columns and then the "
-                "label columns; batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) returns."
+                f"{self.step} failed on the batch {_described(batch)}: {error}. A batch is the feature columns and "
+                "then the label columns; batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) returns."
             ) from error
 
 
@@ -192,7 +192,9 @@ def _evaluating(trainer: SearchTrainer) -> Iterator[None]:
 
 
 def batch_maker(
-    kind: str | Callable[[dict[str, Any]], Any], features: Callable[[dict[str, Any]], list[Any]], labels: list[str]
+    kind: str | Callable[[dict[str, Any]], Any],
+    features: Callable[[dict[str, Any]], list[Any]],
+    labels: list[str],
 ) -> Callable[[dict[str, Any]], Any]:
     """From the columns of a batch to what steps are given.
 

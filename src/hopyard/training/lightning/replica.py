@@ -38,7 +38,7 @@ class LightningReplica(TorchReplica):
         self._begun = 0  # epochs for which this module's on_train_epoch_start was called
         self._history: Mapping[str, float] | None = None
         with self._trainer.attached(Logged("train", "setup")):
-            estimator.model.setup("fit")
+            self._trainer.call("setup", "fit")
         super().__init__(estimator, context)
 
     def _prepare_training(self, context: Context, device: torch.device) -> None:
@@ -137,13 +137,11 @@ class LightningReplica(TorchReplica):
             if getattr(metric, "_update_count", 0) and id(metric) not in kept
         ]
         if unlogged or self._fingerprint() != before:
-            what = (
-                f"self.{unlogged[0]} is updated but not logged" if unlogged else "attributes of the module change"
-            )
+            what = f"updates self.{unlogged[0]} without logging it" if unlogged else "changes its attributes"
             raise EstimatorError(
-                f"{what[0].upper()}{what[1:]} while it is trained, and it has on_train_epoch_end; but an epoch is trained "
-                "in parts, by several workers, and only the state_dict goes from one to the next. Log values and "
-                "torchmetrics objects in training_step, with self.log, or gather in a buffer."
+                f"The module {what} while it is trained, and it has on_train_epoch_end; but an epoch is trained in parts, "
+                "by several workers, and only the state_dict goes from one to the next. Log values and torchmetrics "
+                "objects in training_step, with self.log, or gather in a buffer."
             )
 
     # Validation and predictions -------------------------------------------------------------
@@ -235,4 +233,5 @@ class _Predictions(Forward):
         if not is_overridden(self.module, "predict_step"):
             return super().explained_outputs(batch)
         features = {name: batch[name] for name in self.binding.features if name in batch}
-        return self.module.predict_step(self._batch(features), next(self._numbers))
+        step: Any = self.module.predict_step
+        return step(self._batch(features), next(self._numbers))

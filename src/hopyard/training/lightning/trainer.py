@@ -109,7 +109,7 @@ class SearchTrainer:
         """The module, and modules in it, have this trainer, and tell ``logged`` what they log."""
         base = base_of(self.lightning_module)
         assert base is not None
-        parts = [part for part in self.lightning_module.modules() if isinstance(part, base)]
+        parts: list[Any] = [part for part in self.lightning_module.modules() if isinstance(part, base)]
         before = [(part._trainer, vars(part).get("log")) for part in parts]
         for part in parts:
             _attach(part, self, logged)
@@ -129,7 +129,9 @@ class SearchTrainer:
         self.strategy.setup_optimizers(self)
         made = [type(optimizer).__name__ for optimizer in self.optimizers]
         if made == ["_MockOptimizer"]:
-            raise EstimatorError("configure_optimizers returned None, so nothing would be trained; return an optimizer.")
+            raise EstimatorError(
+                "configure_optimizers returned None, so nothing would be trained; return an optimizer."
+            )
         if "LBFGS" in made:
             raise EstimatorError(
                 "configure_optimizers returned LBFGS, which evaluates the loss several times a step, which is not "
@@ -158,7 +160,11 @@ class SearchTrainer:
                 # A step that the scaler skips, as it does first of all, looks like a wrong order of calls.
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
             for config in self.lr_scheduler_configs:
-                if config.interval == interval and not config.reduce_on_plateau and number % config.frequency == 0:
+                if (
+                    config.interval == interval
+                    and not config.reduce_on_plateau
+                    and number % config.frequency == 0
+                ):
                     self.call("lr_scheduler_step", config.scheduler, None)
 
     def begin_epoch(self, epoch: int, history: Mapping[str, float]) -> None:
