@@ -12,6 +12,7 @@ import pytest
 import pages
 from hopyard import errors
 from hopyard.keras import KerasEstimator
+from hopyard.lightning import LightningEstimator
 from hopyard.torch import TorchEstimator
 from hopyard.tune.search import Common
 
@@ -39,7 +40,10 @@ def test_every_error_says_what_to_do() -> None:
     assert [name for name in classes if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize(("page", "estimator"), [("estimators", TorchEstimator), ("keras", KerasEstimator)])
+@pytest.mark.parametrize(
+    ("page", "estimator"),
+    [("estimators", TorchEstimator), ("keras", KerasEstimator), ("lightning", LightningEstimator)],
+)
 def test_every_argument_of_an_estimator_is_explained(page: str, estimator: type) -> None:
     text = (DOCS / f"{page}.md").read_text()
     arguments = inspect.signature(estimator).parameters

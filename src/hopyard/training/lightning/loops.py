@@ -49,7 +49,8 @@ class Loop:
                 raise
             raise EstimatorError(
                 f"{self.step} failed on the batch {_described(batch)}: {error}. A batch is the feature columns and "
-                "then the label columns; batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) returns."
+                "then the label columns; batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) "
+                "returns."
             ) from error
 
 

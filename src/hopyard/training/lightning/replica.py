@@ -139,9 +139,9 @@ class LightningReplica(TorchReplica):
         if unlogged or self._fingerprint() != before:
             what = f"updates self.{unlogged[0]} without logging it" if unlogged else "changes its attributes"
             raise EstimatorError(
-                f"The module {what} while it is trained, and it has on_train_epoch_end; but an epoch is trained in parts, "
-                "by several workers, and only the state_dict goes from one to the next. Log values and torchmetrics "
-                "objects in training_step, with self.log, or gather in a buffer."
+                f"The module {what} while it is trained, and it has on_train_epoch_end; but an epoch is trained in "
+                "parts, by several workers, and only the state_dict goes from one to the next. Log values and "
+                "torchmetrics objects in training_step, with self.log, or gather in a buffer."
             )
 
     # Validation and predictions -------------------------------------------------------------
