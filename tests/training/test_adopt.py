@@ -75,7 +75,7 @@ def test_another_architecture_is_refused_with_what_to_do() -> None:
 
     class Stub(TorchReplica):
         def __init__(self) -> None:
-            self.module = torch.nn.Linear(3, 2)
+            self._head = torch.nn.Linear(3, 2)
 
     from hopyard.training.torch import state
 
