@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -167,6 +168,18 @@ CASES = {
 }
 
 
+def of_the_older_package() -> Any:
+    """A module of ``pytorch_lightning``, whose classes are others."""
+    base = importlib.import_module("pytorch_lightning").LightningModule
+    own = {name: value for name, value in vars(Net).items() if name != "__init__"}
+
+    def init(self: Any) -> None:
+        base.__init__(self)
+        self.body, self.head = nn.Linear(12, 8), nn.Linear(8, 3)
+
+    return type("Older", (base,), {**own, "__init__": init})()
+
+
 def batches(case: Case, rows: Any, **options: Any) -> Iterator[Any]:
     for batch in rows.loader(BATCH, columns=["features", "label"], **options):
         made = {name: torch.from_numpy(each.copy()) for name, each in batch.items()}
@@ -244,7 +257,8 @@ def test_hopping_equals_the_trainer(name: str, chain: Callable[..., Any]) -> Non
 
 
 def test_a_module_that_stays_on_its_worker_trains_the_same(chain: Callable[..., Any]) -> None:
-    for name, case in CASES.items():
+    with_scaler = {"fp16": Case(OneCycle, {"batch": "dict", "precision": "fp16"})}
+    for name, case in {**CASES, **with_scaler}.items():
         states = []
         for moving in (True, False):
             folder = f"{name}-{moving}"
@@ -290,3 +304,11 @@ def test_steps_over_several_batches_are_those_of_a_torch_estimator(chain: Callab
         sums.append([result.metrics for result in hopping.results])
     assert models[0] == models[1]
     assert sums[0] == sums[1]
+
+
+def test_modules_of_the_older_package_train_the_same(chain: Callable[..., Any]) -> None:
+    pytest.importorskip("pytorch_lightning")
+    hopping = chain(lambda params: LightningEstimator(of_the_older_package(), BATCH, gradient_clip=1.0))
+    hopping.train(0, 0)
+    assert hopping.validate(0).keys() == {"loss"}
+    assert hopping.state()["trainer"]["global_step"] > 5
