@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -210,25 +209,3 @@ def test_an_executor_with_another_version_of_ours_says_so_when_rows_are_asked_fo
         Exception, match=r"has hopyard 0.0.7, and the driver has hopyard .*spark.archives; .* docs/spark.md"
     ):
         found.collect()
-
-
-CONNECT = """
-import sys, hopyard, warnings
-warnings.simplefilter("ignore")
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-frame = spark.createDataFrame([([1.0, 2.0, 3.0, 4.0],), ([0.0, 0.0, 0.0, 0.0],)], "features array<float>")
-model = hopyard.load_model(sys.argv[1]).set_output_columns(["score"])
-print([row["score"] for row in model.transform(frame).collect()])
-print([row["score"] for row in model.transform(frame).collect()])
-"""
-
-
-def test_spark_connect_predicts_alike(spark: Any, model: Model, tmp_path: Path) -> None:
-    model.save(tmp_path / "model")
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECT, str(tmp_path / "model")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    expected = model.predict(np.array([[1, 2, 3, 4], [0, 0, 0, 0]], np.float32)).tolist()
-    assert done.stdout.splitlines() == [str(expected)] * 2

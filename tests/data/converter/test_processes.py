@@ -1,11 +1,10 @@
-"""Several processes: files are found again, deleted at exit if asked, never half-used after a kill; Spark Connect."""
+"""Several processes: files are found again, deleted at exit if asked, never half-used after a kill."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +45,6 @@ KILLED = (
 from hopyard.storage import LocalStore
 LocalStore.put_new = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 make_spark_converter(rows, dtype="float64")
-"""
-)
-CONNECT = (
-    SESSION
-    + """
-spark = builder.remote("local[1]").getOrCreate()
-from pyspark.ml.functions import array_to_vector
-frame = spark.range(0, 10, 1, 2).selectExpr("id", "array(cast(id as double), 1D) as a")
-frame = frame.select("id", array_to_vector("a").alias("v"))
-converter = make_spark_converter(frame, compression_codec="zstd")
-assert make_spark_converter(frame, compression_codec="zstd").cache_dir_url == converter.cache_dir_url
-assert make_spark_converter(frame).cache_dir_url != converter.cache_dir_url
-with converter.make_torch_dataloader(batch_size=10, shuffle=False) as loader:
-    batch = next(iter(loader))
-assert batch["v"][:, 0].tolist() == batch["id"].tolist() == list(range(10)), batch
-converter.delete()
-assert len(os.listdir("cache")) == 1
 """
 )
 
@@ -106,13 +88,6 @@ def test_what_a_killed_process_has_written_is_written_again(spark: Any, cache: P
     assert converter.cache_dir_url == f"file://{left}"
     assert before.isdisjoint(each.name for each in left.iterdir())
     assert sorted(converter.dataset()[:]["id"].tolist()) == list(range(10, 50))
-
-
-def test_spark_connect(needs: Callable[[object, str], None], spark_if_there: object, tmp_path: Path) -> None:
-    needs(spark_if_there, "Spark (Java 17 or newer, and the package pyspark)")
-    done = run(CONNECT, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert not list((tmp_path / "cache").iterdir())  # what nobody could find again is deleted at exit
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")

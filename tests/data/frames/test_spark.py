@@ -1,8 +1,6 @@
 """DataFrames of Spark on executors of their own: what Spark has beside the rules that ``test_dask`` tests."""
 
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -206,34 +204,6 @@ def test_a_frame_is_a_source_and_backends_prepare_it(frame, tmp_path):
     assert watched[-1] == ("writing", 120, 120)
     prepared = InlineBackend().prepare_data(LocalStore(tmp_path), frame)
     assert prepared.reused
-
-
-_CONNECT = """
-import sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-from hopyard.data import prepare
-frame = spark.range(80).selectExpr("id", "array(id, -id) pair")
-prepared = prepare(frame.repartition(3), sys.argv[1])
-assert "connect" in type(frame).__module__
-print(prepared.fingerprint)
-spark.stop()
-"""
-
-
-def test_over_spark_connect(spark, tmp_path, needs):
-    pytest.importorskip("grpc_status")
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _CONNECT, str(tmp_path / "connect")],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, f"{time.monotonic() - started:.0f} s\n{done.stderr[-3000:]}"
-    here = prepare(spark.range(80).selectExpr("id", "array(id, -id) pair"), LocalStore(tmp_path / "here"))
-    assert done.stdout.split()[-1] == here.fingerprint
 
 
 def words(spark, rows, length=10_000, several=False):
