@@ -144,6 +144,26 @@ def test_another_trial_goes_on_with_rates_of_its_own(chain: Callable[..., Any]) 
     )
 
 
+class Taking(Net):
+    """Optimizes by itself, and gives no loss of training."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr=lr)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
+def test_a_module_that_optimizes_by_itself_need_not_tell_its_loss() -> None:
+    model = search(lambda params: LightningEstimator(Taking(params["lr"]), 32)).fit(columns(200))
+    assert model.get_history().keys() == {"val_loss", "val_acc"}
+    assert model.params == {"lr": 0.05}
+
+
 def failing(method: str, body: Callable[..., Any]) -> Any:
     return type("Failing", (Net,), {method: body})()
 

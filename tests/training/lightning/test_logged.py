@@ -15,7 +15,7 @@ torchmetrics = pytest.importorskip("torchmetrics")
 from hopyard.errors import DivergedError, EstimatorError, MetricError  # noqa: E402
 from hopyard.lightning import LightningEstimator  # noqa: E402
 from hopyard.training.estimator import batch_sizes  # noqa: E402
-from hopyard.training.lightning.logged import Logged  # noqa: E402
+from hopyard.training.lightning.logged import Logged, metrics_of  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
 
 nn = torch.nn
@@ -161,3 +161,18 @@ def test_without_a_loss_of_validation_there_is_nothing_to_compare() -> None:
     assert str(caught.value) == (
         "validation_step neither logged val_loss nor returned the loss; call self.log('val_loss', loss) in it."
     )
+
+
+def test_metrics_inside_of_one_that_was_logged_are_logged() -> None:
+    class Wrapping(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bounds = torchmetrics.MinMaxMetric(torchmetrics.MeanMetric())
+            self.forgotten = torchmetrics.MeanMetric()
+
+    module = Wrapping()
+    logged = Logged("train", "")
+    module.bounds.update(1.0)
+    module.forgotten.update(1.0)
+    logged("bounds", module.bounds)
+    assert logged.updated_but_not_logged(metrics_of(module)) == ["forgotten"]

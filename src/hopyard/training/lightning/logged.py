@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,6 +132,17 @@ class Logged:
         for key, metric in self.metrics.items():
             totals[key] = [_taken(metric).compute() * rows, float(rows)]
         return totals
+
+    def updated_but_not_logged(self, metrics: Mapping[str, Any]) -> list[str]:
+        """The names of those of ``metrics`` that have seen something, and that are not, nor are in, one that was
+        logged."""
+        kept = {id(metric) for metric in self.metrics.values()}
+        logged = tuple(f"{name}." for name, metric in metrics.items() if id(metric) in kept)
+        return [
+            name
+            for name, metric in metrics.items()
+            if getattr(metric, "_update_count", 0) and not f"{name}.".startswith(logged)
+        ]
 
     def metric_set(self) -> MetricSet:
         """What a validation pass gave, to be merged with that of other partitions.

@@ -130,12 +130,7 @@ class LightningReplica(TorchReplica):
         if visit.last:
             logged.of(len(visit.rows))
             self._trainer.call("on_train_epoch_end")
-        kept = {id(metric) for metric in logged.metrics.values()}
-        unlogged = [
-            name
-            for name, metric in metrics.items()
-            if getattr(metric, "_update_count", 0) and id(metric) not in kept
-        ]
+        unlogged = logged.updated_but_not_logged(metrics)
         if unlogged or self._fingerprint() != before:
             what = f"updates self.{unlogged[0]} without logging it" if unlogged else "changes its attributes"
             raise EstimatorError(
