@@ -50,16 +50,17 @@ def run(spark: SparkSession, options: argparse.Namespace) -> Outcome:
     say = stopwatch()
     features = make_features(read_tables(spark, options.data_dir), options.sample_rate)
     train, test = kept(features, options.work_dir)
-    fitted = train.where("NOT Validation").drop("Validation").toPandas()
+    fitted = train.where("NOT Validation").drop("Validation").toArrow().to_pandas()
     sizes = {name: len(values) for name, values in features.vocabularies.items()}
     say(f"{len(fitted)} rows to train on, {len(FEATURES)} features")
 
     model = search(options, sizes, features.max_sales, len(fitted)).fit(train)
-    say(f"{len(model.get_all_models())} networks")
-    print(model.trials().to_string(index=False))
-    print(f"best: {model.params}")
+    say(f"{options.num_models} networks; RMSPE on the validation rows, best first:")
+    for other in model.get_all_models():
+        params = ", ".join(f"{name}={value:.3g}" for name, value in other.params.items())
+        print(f"  {other.info.value:.4f}  network {other.trial}: {params}")
 
-    val = model.set_output_columns(["network"]).transform(train.where("Validation")).toPandas()
+    val = model.set_output_columns(["network"]).transform(train.where("Validation")).toArrow().to_pandas()
     val["trees"] = predict_baseline(fitted, val, FEATURES, sizes)
     say("trees, and predictions of both")
     sales = np.exp(val["Sales"])
@@ -95,7 +96,7 @@ def search(options: argparse.Namespace, sizes: dict[str, int], max_sales: int, r
             sizes, CONTINUOUS, max_sales, rows, options.epochs, options.hidden, options.dropout
         ),
         search_space={
-            "lr": hp_loguniform(-3.5, -2.5),
+            "lr": hp_loguniform(-3, -2.3),
             "l2": hp_loguniform(-7, -5),
             "num_layers": hp_choice([1, 2, 3]),
             "batch_size": hp_quniform(64, 256, 64),
@@ -127,7 +128,7 @@ def submitted(model: Model, test: DataFrame) -> pd.DataFrame:
     """``Id`` and ``Sales``, in the order of the Ids; 0 where closed."""
     predicted = model.set_output_columns(["Sales"]).transform(test)
     sales = F.when(F.col("Open"), F.exp("Sales")).otherwise(0.0).alias("Sales")
-    table: pd.DataFrame = predicted.select("Id", sales).toPandas().sort_values("Id")
+    table: pd.DataFrame = predicted.select("Id", sales).toArrow().to_pandas().sort_values("Id")
     return table
 
 
@@ -182,9 +183,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--plot", default="", help="file of a picture to write; none if not given")
     add("--master", default="local[2]", help="of Spark")
     add("--num-workers", type=int, default=2, help="places where networks train at once")
-    add("--num-models", type=int, default=8, help="points of the search space")
+    add("--num-models", type=int, default=4, help="points of the search space")
     add("--parallelism", type=int, default=4, help="networks under way at once; TPE learns from the others")
-    add("--epochs", type=int, default=12, help="of each network")
+    add("--epochs", type=int, default=8, help="of each network")
     add("--num-partitions", type=int, default=4, help="of the rows; networks hop from one to the next")
     add("--sample-rate", type=float, default=1.0, help="share of stores to take")
     add("--hidden", type=int, default=256, help="width of the dense layers")
@@ -201,7 +202,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         .appName("rossmann")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )

@@ -16,7 +16,11 @@ import pytest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rossmann"
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+# The second is of Keras, when it saves a model.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:PySpark does not yet fully support pandas:FutureWarning",
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
+)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +131,7 @@ def tables_by_hand(spark: Any) -> dict[str, Any]:
 
 def test_features_of_rows_computed_by_hand(spark: Any, example: Any) -> None:
     made = example.features.make_features(tables_by_hand(spark))
-    train, test = made.train.toPandas(), made.test.toPandas().sort_values("Id")
+    train, test = made.train.toArrow().to_pandas(), made.test.toArrow().to_pandas().sort_values("Id")
     made.cached.unpersist()
 
     def meant(table: pd.DataFrame, name: str) -> list[str]:
