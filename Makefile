@@ -9,7 +9,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java test check bench constraints clean
+.PHONY: help demo java test check bench constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -22,6 +22,7 @@ help:
 	@echo "make check          lint, format, types, layers, documented commands, exact versions"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
 	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
+	@echo "make notebooks      run the notebooks of examples/ anew, with their outputs"
 	@echo "make clean          remove .venv, caches and build/"
 
 demo: .venv/.demo
@@ -49,6 +50,9 @@ bench: .venv/.dev
 
 constraints: .venv/.dev
 	$(BIN)/python tools/constraints.py write
+
+notebooks: .venv/.dev
+	$(BIN)/python tools/notebooks.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

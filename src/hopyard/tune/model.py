@@ -56,6 +56,12 @@ class Model:
             f"<Model of trial {info.trial}, run {info.run_id}: {info.metric} {info.value:.6g}, {info.params}>"
         )
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model, and its run if that is at hand."""
+        from hopyard.tune.notebook.pages import model_html
+
+        return model_html(self)
+
     # What it is -----------------------------------------------------------------------------
 
     @property

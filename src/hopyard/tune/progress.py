@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live table on a terminal, plain lines elsewhere."""
+"""What a run shows while it goes on: a live table on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hopyard.data.preparing.request import Watch
 from hopyard.data.progress import SELDOM, RowProgress
 from hopyard.errors import Evidence
 from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.tune.notebook.live import LiveOutput
 from hopyard.wording import counted
 
 MOST_ROWS = 24
@@ -50,6 +51,14 @@ class Progress:
 
     def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
         self._console = console or Console()
+        self._notebook: LiveOutput | None = None
+        if (
+            self._console.is_jupyter
+        ):  # whose consoles make an output of every line, and need widgets for a live table
+            self._console = Console(
+                force_jupyter=False, force_terminal=False, color_system=None, height=MOST_ROWS + 4
+            )
+            self._notebook = LiveOutput(self._html, self._headline)
         self._enabled = enabled
         self._rows: dict[int, _Row] = {}
         self._states: Counter[str] = Counter()
@@ -60,7 +69,9 @@ class Progress:
         self._maximize = self._endless = self._paused = False
         began = time.monotonic()
         self._seconds: Callable[[], float] = lambda: time.monotonic() - began
-        self._live = Live(self, console=self._console, refresh_per_second=4, transient=False)
+        self._live = self._notebook or Live(
+            self, console=self._console, refresh_per_second=4, transient=False
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +122,11 @@ class Progress:
     def __call__(self, state: RunState, record: Record) -> None:
         if not self._enabled:
             return
+        self._note(state, record)
+        if self._notebook is not None:
+            self._notebook.changed()
+
+    def _note(self, state: RunState, record: Record) -> None:
         kind, self._paused = record["r"], state.paused
         if kind == "session":
             self._begin(state, record)
@@ -180,7 +196,7 @@ class Progress:
         self._budget(state)
         for trial in state.trials.values():
             self._update(state, trial, None)
-        if self._console.is_terminal and not self._console.is_jupyter:
+        if self._console.is_terminal or self._notebook is not None:
             self._live.start()
         else:
             self.say(
@@ -221,30 +237,35 @@ class Progress:
 
     # The table ------------------------------------------------------------------------------
 
-    def __rich__(self) -> RenderableType:
+    def _shown(self) -> tuple[list[_Row], int]:
+        """The rows there is room for, and how many more there are."""
         everything = list(self._rows.values())  # this runs on the display's thread
         most = max(1, min(MOST_ROWS, self._console.height - 4))  # title, header, caption, the cursor's line
         by_number = len(everything) <= most
         rows = heapq.nsmallest(most, everything, key=_number if by_number else self._promise)
+        return rows, len(everything) - len(rows)
+
+    def _titles(self) -> list[str]:
+        return ["trial", "epoch", "loss", self._metric.removeprefix("val_"), "worker", "hyperparameters"]
+
+    def _html(self) -> str:
+        from hopyard.tune.notebook.pages import progress_html
+
+        rows, more = self._shown()
+        return progress_html(self._headline(), self._titles(), map(_cells, rows), more)
+
+    def __rich__(self) -> RenderableType:
+        rows, more = self._shown()
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("trial", "epoch", "loss", self._metric.removeprefix("val_"), "worker"):
+        *numbers, params = self._titles()
+        for name in numbers:
             width = max(len(name), len("completed") if name == "worker" else len("0.1234"))
             table.add_column(name, justify="right", no_wrap=True, min_width=width)
-        table.add_column("hyperparameters", no_wrap=True)
+        table.add_column(params, no_wrap=True)
         for row in rows:
-            worker = "" if row.worker is None else str(row.worker)
-            colour = _COLOURS[row.state]
-            cells = (
-                str(row.trial),
-                describe_epochs(row.epochs),
-                describe_number(row.loss),
-                describe_number(row.value),
-                worker if row.state == "running" else row.state,
-                row.params,
-            )
-            table.add_row(*(Text(cell, style=colour) for cell in cells))
-        if not by_number:
-            table.caption = f"and {len(everything) - most:,} more trials"
+            table.add_row(*(Text(cell, style=_COLOURS[row.state]) for cell in _cells(row)))
+        if more:
+            table.caption = f"and {more:,} more trials"
         return Group(Text(self._headline(), style="bold"), table)
 
     def _promise(self, row: _Row) -> tuple[bool, float, int]:
@@ -265,6 +286,18 @@ class Progress:
 
 def _number(row: _Row) -> int:
     return row.trial
+
+
+def _cells(row: _Row) -> list[str]:
+    worker = "" if row.worker is None else str(row.worker)
+    return [
+        str(row.trial),
+        describe_epochs(row.epochs),
+        describe_number(row.loss),
+        describe_number(row.value),
+        worker if row.state == "running" else row.state,
+        row.params,
+    ]
 
 
 def _last(trial: TrialState, name: str) -> float | None:

@@ -17,6 +17,7 @@ from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.model import Model
 from hopyard.tune.saved import ModelInfo, Weights
+from hopyard.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,17 @@ class Run:
         self._known, self.holder = len(records), held
         self.state: RunState = read_state(records)
         self.settings: dict[str, Any] = self.state.header["settings"]
+
+    def __repr__(self) -> str:
+        best = self.state.trials[self.state.best].best if self.state.best is not None else None
+        value = f", best {self.state.metric.key} {best.value:.6g}" if best else ""
+        return f"<Run {self.run_id}: {self.status}, {counted(len(self.state.trials), 'trial')}{value}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the best trials, learning curves and the schedule."""
+        from hopyard.tune.notebook.pages import run_html
+
+        return run_html(self)
 
     @property
     def status(self) -> str:

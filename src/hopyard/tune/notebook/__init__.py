@@ -1,0 +1,1 @@
+"""How runs and models look in notebooks."""

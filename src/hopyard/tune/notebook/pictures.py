@@ -1,0 +1,256 @@
+"""Pictures of runs as inline SVG: how the trials learned, and who was where when.
+
+Text and lines have the colour of the text around the picture, so that it suits light and dark pages; there is no style
+sheet and no identifier, which would be those of the whole page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from hopyard.data.reports.markup import Html, tag
+from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.tune.export import epoch_numbers
+from hopyard.tune.progress import describe_number, describe_params
+from hopyard.wording import counted
+
+COLOURS = (
+    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f", "#d37295",
+)  # fmt: skip
+"""Of the best trials; the others are grey."""
+MOST_CURVES = 200
+MOST_POINTS = 100
+MOST_UNITS = 4000
+MOST_WORKERS = 64
+
+_WIDTH = 820
+_GREY = {"opacity": 0.3}
+_FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+
+
+class _Frame(NamedTuple):
+    """Where a diagram's plane is, in units of the picture, and what it shows of the values."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def at(self, x: float) -> float:
+        """From the left side of the plane."""
+        return (x - self.x[0]) / (self.x[1] - self.x[0]) * self.width
+
+    def up(self, y: float) -> float:
+        """From the top side of the plane."""
+        return (self.y[1] - y) / (self.y[1] - self.y[0]) * self.height
+
+
+def colours_of(state: RunState) -> dict[int, str]:
+    """The colours of the best trials by number."""
+    return {trial.number: colour for trial, colour in zip(state.ranked(), COLOURS, strict=False)}
+
+
+def draw_curves(state: RunState) -> Html | None:
+    """The evaluation metric of the trials over their epochs, the best ones in colours and named; None before the first
+    epoch has ended."""
+    key, ranked = state.metric.key, state.ranked()[:MOST_CURVES]
+    curves = [(trial, _curve(state, trial)) for trial in ranked]
+    named = [pair for pair in curves[: len(COLOURS)] if pair[1]]
+    values = [y for _, points in named for _, y in points if math.isfinite(y)]
+    if not values:
+        return None
+    epochs = [x for _, points in curves for x, _ in points]
+    frame = _Frame(
+        46, 24, 400, 190, _wider(min(epochs), max(epochs), 0.5),
+        _wider(*_without_outliers(values, state.metric.mode == "max"), 0.01),
+    )  # fmt: skip
+    colours = colours_of(state)
+    lines = [_line(frame, trial, points, colours.get(trial.number)) for trial, points in reversed(curves)]
+    description = f"{key} of {counted(len(state.trials), 'trial')} by epoch"
+    plane = tag(
+        "svg", lines, x=frame.left, y=frame.top, width=frame.width, height=frame.height, overflow="hidden"
+    )
+    parts = [_axes(frame, "epoch", whole_x=True), plane, _legend(state, [trial for trial, _ in named])]
+    return _picture(description, frame.top + frame.height + 32, parts)
+
+
+def draw_schedule(state: RunState, units: Sequence[Record]) -> Html | None:
+    """Workers over time: a bar for each unit, in the colour of its trial; None before the first unit is done."""
+    if not units:
+        return None
+    shown = sorted(units, key=lambda unit: float(unit["a"]))
+    if len(shown) > MOST_UNITS:
+        first = (len(shown) - MOST_UNITS) // 2
+        shown = shown[first : first + MOST_UNITS]
+    every = sorted({unit["w"] for unit in shown})
+    workers = {worker: row for row, worker in enumerate(every[:MOST_WORKERS])}
+    shown = [unit for unit in shown if unit["w"] in workers]
+    began, ended = shown[0]["a"], max(unit["z"] for unit in shown)
+    row = max(min(22.0, 320 / len(workers)), 6.0)
+    frame = _Frame(62, 42, _WIDTH - 74, row * len(workers), (began, max(ended, began + 1e-9)), (0, 1))
+    colours = colours_of(state)
+    bars = _bars(frame, shown, workers, row)
+    drawn = [
+        tag("path", tag("title", f"trial {trial}"), d=bars[trial], **_filled(colours.get(trial)))
+        for trial in sorted(bars)
+    ]
+    some = f" (of {len(units):,})" if len(shown) < len(units) else ""
+    description = (
+        f"{counted(len(shown), 'unit')}{some} on {counted(len(workers), 'worker')}, a colour per trial"
+    )
+    each = math.ceil(12 / row)
+    labels = [
+        _text(f"worker {worker}", frame.left - 6, frame.top + (place + 0.5) * row + 4, anchor="end")
+        for worker, place in workers.items()
+        if place % each == 0
+    ]
+    plane = tag("g", drawn, transform=f"translate({frame.left:g} {frame.top:g})")
+    parts = [_axes(frame, "seconds since the run began", with_y=False), labels, plane]
+    key = _key([trial for trial in colours if trial in bars], colours, len(bars) > len(colours))
+    return _picture(description, frame.top + frame.height + 32, [*parts, key])
+
+
+def _curve(state: RunState, trial: TrialState) -> list[tuple[float, float]]:
+    """Epochs and values, not more than can be seen."""
+    values = trial.history.get(state.metric.key, [])
+    epochs = epoch_numbers(state, trial)[len(trial.ended_at) - len(values) :]
+    points = list(zip(epochs, values, strict=True))
+    every = math.ceil(len(points) / MOST_POINTS) or 1
+    return points[:-1:every] + points[-1:]
+
+
+def _line(
+    frame: _Frame, trial: TrialState, points: Sequence[tuple[float, float]], colour: str | None
+) -> Html:
+    """A curve; it is interrupted where a value is no number."""
+    path, is_down = "", False
+    for x, y in points:
+        if math.isfinite(y):  # a line of no length is a point, which is drawn larger if there is nothing else
+            path += f"{'L' if is_down else 'M'}{frame.at(x):.1f} {frame.up(y):.1f}{'' if is_down else 'h0'}"
+        is_down = math.isfinite(y)
+    return tag(
+        "path", tag("title", _name(trial)), d=path, fill="none", stroke=colour or "currentColor",
+        stroke_width=6 if "L" not in path else 2 if colour else 1, stroke_linecap="round", stroke_linejoin="round",
+        opacity=None if colour else 0.2,
+    )  # fmt: skip
+
+
+def _name(trial: TrialState) -> str:
+    best = f"{describe_number(trial.best.value)}  " if trial.best else ""
+    return f"{trial.number}:  {best}{describe_params(trial.params)}"
+
+
+def _legend(state: RunState, named: Sequence[TrialState]) -> list[Html]:
+    """The best trials beside their curves."""
+    colours, left, top = colours_of(state), 462, 20
+    parts = [_text("trial: best value", left, top)]
+    for place, trial in enumerate(named, start=1):
+        parts.append(
+            tag("rect", x=left, y=top + 17 * place - 9, width=10, height=10, fill=colours[trial.number])
+        )
+        parts.append(_text(_shortened(_name(trial), 48), left + 16, top + 17 * place))
+    others = len(state.trials) - len(colours)
+    if others > 0:
+        drawn = "" if len(state.trials) <= MOST_CURVES else f", the best {MOST_CURVES - len(colours):,} of"
+        parts.append(_text(f"grey{drawn} {others:,} others", left + 16, top + 17 * (len(named) + 1)))
+    return parts
+
+
+def _key(trials: Iterable[int], colours: dict[int, str], others: bool) -> list[Html]:
+    """The colours of trials, in a line above the plane."""
+    parts, left = [], 62.0
+    for trial in trials:
+        parts.append(tag("rect", x=left, y=23, width=10, height=10, fill=colours[trial]))
+        parts.append(_text(str(trial), left + 14, 32))
+        left += 30 + 6 * len(str(trial))
+    more = "grey: other trials; " if others else ""
+    return [*parts, _text(f"{more}half height: validation", left, 32)]
+
+
+def _bars(frame: _Frame, units: Iterable[Record], workers: dict[int, int], row: float) -> dict[int, str]:
+    """By trial the outlines of its units; those of a pack share the height of a bar."""
+    bars: dict[int, str] = {}
+    for unit in units:
+        height = row * (0.8 if unit["ph"] == "train" else 0.4) / len(unit["t"])
+        left = frame.at(unit["a"])
+        width = max(frame.at(unit["z"]) - left - 0.3, 0.2)  # a little apart from the next one
+        for place, trial in enumerate(unit["t"], start=1):
+            top = (workers[unit["w"]] + 0.9) * row - place * height
+            bar = f"M{left:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
+            bars[trial] = bars.get(trial, "") + bar
+    return bars
+
+
+def _filled(colour: str | None) -> dict[str, Any]:
+    return {"fill": colour} if colour else {"fill": "currentColor", **_GREY}
+
+
+def _axes(frame: _Frame, title: str, *, whole_x: bool = False, with_y: bool = True) -> list[Html]:
+    """Lines and numbers below the plane and, if there are any, on its left."""
+    left, bottom = frame.left, frame.top + frame.height
+    parts = [_rule(left, bottom, left + frame.width, bottom, 0.6)]
+    for tick in _ticks(*frame.x, 8):
+        if not whole_x or tick == int(tick):
+            parts.append(_text(f"{tick:,.6g}", left + frame.at(tick), bottom + 14, anchor="middle"))
+    parts.append(_text(title, left + frame.width / 2, bottom + 28, anchor="middle"))
+    for tick in _ticks(*frame.y, 5) if with_y else ():
+        y = frame.top + frame.up(tick)
+        parts += [
+            _rule(left, y, left + frame.width, y, 0.15),
+            _text(f"{tick:.5g}", left - 5, y + 4, anchor="end"),
+        ]
+    return parts
+
+
+def _ticks(low: float, high: float, most: int) -> list[float]:
+    """At most about so many round numbers from ``low`` to ``high``."""
+    step = 10.0 ** math.floor(math.log10((high - low) / most))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= most)
+    return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _wider(low: float, high: float, least: float) -> tuple[float, float]:
+    """With a little space at both ends; never nothing, also of equal or huge numbers."""
+    space = max((high - low) * 0.04, least if low == high else 0.0, abs(high) * 1e-9, 1e-12)
+    return low - space, high + space
+
+
+def _without_outliers(values: Sequence[float], maximize: bool) -> tuple[float, float]:
+    """The smallest and the largest value; values beyond all that is usual, on the bad side, do not count."""
+    inorder = sorted(values, reverse=maximize)  # the best first
+    best, middle, worst = inorder[0], inorder[len(inorder) // 2], inorder[-1]
+    if best != middle and abs(worst - middle) > 10 * abs(middle - best):
+        worst = middle + 10 * (middle - best)
+    return min(best, worst), max(best, worst)
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float, opacity: float) -> Html:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke="currentColor", opacity=opacity)
+
+
+def _text(text: str, x: float, y: float, *, anchor: str | None = None, weight: str | None = None) -> Html:
+    return tag("text", text, x=float(x), y=float(y), text_anchor=anchor, font_weight=weight)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _picture(description: str, height: float, parts: Sequence[Any]) -> Html:
+    return tag(
+        "svg",
+        tag("title", description),
+        _text(description, 0, 12, weight="bold"),
+        parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_WIDTH} {height:.0f}",
+        width=_WIDTH,
+        height=f"{height:.0f}",
+        role="img",
+        fill="currentColor",
+        style=f"max-width:100%;height:auto;font:{_FONT}",
+    )  # fmt: skip
