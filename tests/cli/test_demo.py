@@ -7,35 +7,51 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hopyard.cli.demo import demo
 from hopyard.storage import LocalStore
 from hopyard.tune import list_runs, open_run
 
 
-def test_the_demo_shows_the_best_of_sixteen_and_what_to_look_at(tmp_path: Path, hopyard: Any) -> None:
-    shown = hopyard("demo", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    [run_id] = list_runs(LocalStore(tmp_path / "experiments/digits"))
-    run = open_run(LocalStore(tmp_path / "experiments/digits"), run_id)
+def test_the_demo_shows_the_best_and_what_to_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hopyard.cli.demo.TRIALS", 2)
+    monkeypatch.setattr("hopyard.cli.demo.EPOCHS", 2)
+    demo(kill=False, run_id=None, die=False)
+    [run_id] = list_runs(LocalStore("experiments/digits"))
+    check_shown(capsys.readouterr().out, run_id, 2)
+
+
+def check_shown(shown: str, run_id: str, trials: int) -> None:
+    """Of the run in the folder ``experiments/digits``."""
+    run = open_run(LocalStore("experiments/digits"), run_id)
     assert run.status == "completed"
-    assert len(run.models) == 16
+    assert len(run.models) == trials
     assert run.broken_rules() == []
-    assert f"Trial {run.best.trial} is the best of 16" in shown.stdout
-    assert run.best.info.value > 0.9
+    assert f"Trial {run.best.trial} is the best of {trials}" in shown
     for picture in ("schedule", "curves"):
-        [path] = re.findall(rf"experiments/\S+-{picture}\.png", shown.stdout)
-        assert (tmp_path / path).read_bytes().startswith(b"\x89PNG")
+        [path] = re.findall(rf"experiments/\S+-{picture}\.png", shown)
+        assert Path(path).read_bytes().startswith(b"\x89PNG")
     for command in (f"run describe experiments/digits {run_id}", "data inspect experiments/digits"):
-        assert f"hopyard {command}" in shown.stdout
+        assert f"hopyard {command}" in shown
 
 
-def test_the_demo_killed_halfway_ends_in_the_identical_result(tmp_path: Path, hopyard: Any) -> None:
+def test_the_demo_killed_halfway_ends_in_the_identical_result(
+    tmp_path: Path, hopyard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = hopyard("demo", "--kill", cwd=tmp_path)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     [units] = re.findall(r"it ended by SIGKILL after ([\d,]+) units", shown.stdout)
     assert 0 < int(units.replace(",", "")) < 1280
     assert "1,280 units, 0 of them done twice" in shown.stdout
     assert shown.stdout.endswith("the result is identical, to the last bit.\n")
-    assert len(list_runs(LocalStore(tmp_path / "experiments/digits"))) == 2
+    monkeypatch.chdir(tmp_path)
+    [killed] = [each for each in list_runs(LocalStore("experiments/digits")) if each.startswith("killed")]
+    check_shown(shown.stdout, killed, 16)
+    assert open_run(LocalStore("experiments/digits"), killed).best.info.value > 0.9
 
 
 def test_commands_are_shown_as_this_shell_finds_them(tmp_path: Path, python: Any) -> None:
