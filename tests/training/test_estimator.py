@@ -170,7 +170,7 @@ def test_the_check_names_the_phase_and_passes_what_works() -> None:
     program = Program(gen, ("x",), ("class",), None, None, 1, 1, 0, "cpu")
     assert check_trial(program, {}, 0, BATCH).measured == ("loss", "accuracy")
     assert check(lambda params: 3).startswith(
-        "build: EstimatorError: The estimator function returned int, but must return a TorchEstimator or a"
+        "build: EstimatorError: The estimator function returned int, but must return a TorchEstimator, a"
     )
     assert check(gen, features=("word",)).startswith(
         "train: EstimatorError: The feature column 'word' holds ndarray"

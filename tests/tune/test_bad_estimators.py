@@ -52,7 +52,7 @@ def per_row(outputs: Any, labels: Any) -> Any:
 
 
 FUNCTIONS: list[tuple[Any, str]] = [
-    (lambda params: None, "EstimatorError: The estimator function returned NoneType, but must return a TorchEstimator or a KerasEstimator; end it with"),
+    (lambda params: None, "EstimatorError: The estimator function returned NoneType, but must return a TorchEstimator, a LightningEstimator or a KerasEstimator; end it with"),
     (lambda params: torch.nn.Linear(params["width"], 2), "EstimatorError: The estimator function returned Linear, but must"),
     (lambda params: TorchEstimator, "EstimatorError: The estimator function returned ABCMeta, but must return"),
     (lambda: made({}), "TypeError: <lambda>() takes 0 positional arguments but 1 was given (build)"),

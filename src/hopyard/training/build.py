@@ -72,8 +72,14 @@ def _call(program: Program, params: dict[str, Any], trial: int, session: Session
             raise EstimatorError(f"{error} {hint}") from error
         raise
     if not isinstance(estimator, Estimator):
+        is_lightning = any(base.__name__ == "LightningModule" for base in type(estimator).__mro__)
+        example = (
+            "LightningEstimator(module)"
+            if is_lightning
+            else "TorchEstimator(model=..., optimizer=..., loss=...)"
+        )
         raise EstimatorError(
-            f"The estimator function returned {type(estimator).__name__}, but must return a TorchEstimator or a "
-            "KerasEstimator; end it with `return TorchEstimator(model=..., optimizer=..., loss=...)`."
+            f"The estimator function returned {type(estimator).__name__}, but must return a TorchEstimator, a "
+            f"LightningEstimator or a KerasEstimator; end it with `return {example}`."
         )
     return estimator

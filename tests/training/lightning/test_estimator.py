@@ -228,6 +228,16 @@ def test_what_is_wrong_is_said_when_it_is_made(
     assert str(caught.value) == text
 
 
+def test_a_module_alone_is_no_estimator() -> None:
+    program = Program(lambda params: Net(), ("features",), ("label",), None, None, 1, 1, seed=0, device="cpu")
+    with pytest.raises(EstimatorError) as caught:
+        build_replica(program, {})
+    assert str(caught.value) == (
+        "The estimator function returned Net, but must return a TorchEstimator, a LightningEstimator or a "
+        "KerasEstimator; end it with `return LightningEstimator(module)`."
+    )
+
+
 def lbfgs(self: Any) -> Any:
     return torch.optim.LBFGS(self.parameters())
 
