@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from hopyard.hopper.state import Record
-from hopyard.storage import MemoryStore
+from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.format import format_header
 from hopyard.tune import Run, load_model
 from hopyard.tune.listing import RUN_FORMAT
@@ -193,12 +194,14 @@ def test_of_a_long_run_on_many_workers_a_part_is_drawn() -> None:
 
 
 def test_a_model_shows_its_run_or_of_a_file_its_history(search: Any, make_rows: Any, tmp_path: Path) -> None:
-    model = search(MemoryStore()).fit(make_rows())
+    model = search(LocalStore(tmp_path / "store")).fit(make_rows())
     page = parsed(model._repr_html_())
     assert f"model of trial {model.trial}" in words(page)
     assert len([each for each in page.iter() if each.tag.endswith("svg")]) == 3
     assert len(rows(page)) == 1 + 3
     loaded = load_model(model.save(tmp_path / "best"))
+    shutil.rmtree(tmp_path / "store")
+    assert len(rows(parsed(model._repr_html_()))) == 1 + 3, "what was read of its run stays"
     page = parsed(loaded._repr_html_())
     assert rows(page)[0] == ["hyperparameter", "value"]
     history = rows(page)[1 + len(model.params) :]
