@@ -34,7 +34,7 @@ class Trunk(nn.Module):
         )
 
     def forward(self, images):
-        return self.layers(nn.functional.interpolate(images[:, None], scale_factor=4, mode="bilinear"))
+        return self.layers(nn.functional.interpolate(images[:, None], scale_factor=3, mode="bilinear"))
 
 
 def block(inputs, outputs):
@@ -109,7 +109,11 @@ class Frozen(nn.Module):
 
 
 def on_own_trunk(path):
-    return lambda params: estimator(nn.Sequential(Frozen(pretrained(path)), head(FEATURES, params)), params)
+    def function(params):
+        last = head(FEATURES, params)  # first, as on the shared trunk: the same random weights
+        return estimator(nn.Sequential(Frozen(pretrained(path)), last), params)
+
+    return function
 
 
 def few(images, labels, each):

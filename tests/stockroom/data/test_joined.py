@@ -59,6 +59,13 @@ def samples(objects: Objects) -> Samples:
 # Joining
 
 
+def test_the_order_is_that_of_the_rows_that_come(samples: Samples) -> None:
+    for shuffle in (True, False):
+        batches = samples.loader(32, shuffle, 5, columns=["label"], epoch=3)
+        came = np.concatenate([batch["label"] for batch in batches])
+        assert (samples[samples.order(5, 3, shuffle, None)]["label"] == came).all()
+
+
 def test_rows_are_the_samples_in_the_order_of_the_keys(objects: Objects) -> None:
     image, label = write(
         objects, image={f"k{n:02}": IMAGES[n] for n in range(N)}, label={f"k{n:02}": n for n in range(N)}

@@ -16,13 +16,14 @@ import pytest
 import torch
 from torch import nn
 
-from hopyard import load_model
+from hopyard import StockRoom, load_model
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.data import NodeCache
 from hopyard.data.combining import computed
 from hopyard.errors import EstimatorError, TrialError
 from hopyard.objects import derive_seed
 from hopyard.objects.identity.usercode import is_user_module
+from hopyard.stockroom.data.joined import Samples
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training import Program, check_trial
@@ -31,6 +32,7 @@ from hopyard.training.torch.state import from_tree
 from hopyard.training.torch.trunk import ROWS_AT_ONCE, Trunk, WithTrunk, frozen, weights_digest
 from hopyard.training.unit import residents
 from hopyard.tune import PBT, GridSearch, hp_choice, hp_log
+from hopyard.tune.reproduce import reproduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
 
@@ -450,6 +452,7 @@ def test_what_is_given_out_has_the_trunk(tmp_path: Path, from_file: Any) -> None
     given = rows(100)
     module = model.torch()
     assert isinstance(module, WithTrunk)
+    assert not any(each.training for each in module.modules())
     module.train()
     assert not module.trunk.training
     module.eval()
@@ -495,6 +498,23 @@ def test_a_model_with_a_trunk_is_exported(tmp_path: Path) -> None:
     session = onnx.reference.ReferenceEvaluator(str(path))
     [outputs] = session.run(None, {"features": given})
     np.testing.assert_allclose(outputs, model.predict(given), rtol=1e-4, atol=1e-5)
+
+
+def test_a_commit_has_the_weights_of_the_whole_and_reproduces(tmp_path: Path, from_file: Any) -> None:
+    """The data are samples of the stockroom."""
+    given = rows()
+    with StockRoom.init(tmp_path / "repository") as stock:
+        with stock.enable_write():
+            for name, values in given.items():
+                stock.data[name] = values
+        samples = Samples({name: stock.data[name] for name in given})
+        store = LocalStore(tmp_path / "store")
+        model = search(store, estimator_gen_fn=from_file, num_epochs=1, stock=stock).fit(samples)
+        weights = stock.model[model.run_id]
+        assert same(dict(weights), dict(model.torch().state_dict()))
+        again = reproduce(stock, trust=True, num_workers=0, progress=False)
+        assert again.equal, str(again)
+        assert again.num_tensors == len(weights)
 
 
 def outcome(model: Any) -> Any:

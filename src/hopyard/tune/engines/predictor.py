@@ -96,4 +96,6 @@ def load_replica(info: ModelInfo, weights: Weights, device: str) -> Any:
     """A model that predicts, on a device."""
     replica = build_replica(weights.load_program(), info.params, info.trial, device=device)
     replica.load({"model": load_weights(info, weights)})
+    if replica.framework == "torch":
+        replica.module.eval()
     return replica
