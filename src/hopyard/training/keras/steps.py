@@ -7,14 +7,16 @@ steps return are those of Keras' metrics, which gather in the model's variables.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import keras
+import numpy as np
 
 from hopyard.training.keras.state import assign
 
 Kind = Literal["train", "test", "predict"]
+_GROUP_BYTES = 8 << 20
 
 
 class Steps(ABC):
@@ -30,32 +32,96 @@ class Steps(ABC):
 
 
 class TensorFlowSteps(Steps):
-    """Traced once for each structure of a batch: its number of rows is left open, as ``tf.data`` does."""
+    """Traced once for each structure of a batch: its number of rows is left open, as ``tf.data`` does.
+
+    Batches of one size go into a loop of TensorFlow's together: to call a function from Python takes several times
+    as long as a step of a small model. XLA would compile such a loop for every number of batches, so it gets them one
+    by one, as does what runs eagerly.
+    """
 
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
         given = None
-        for batch in batches:
-            given = self._function(kind, batch)(batch)
+        if kind == "predict" or self.model.run_eagerly or self.model.jit_compile:
+            for batch in batches:
+                given = self._function(kind, batch, self._step)(batch)
+            return given
+        for group in groups(batches):
+            together = keras.tree.map_structure(lambda *arrays: np.stack(arrays), *group)
+            given = self._function(kind, group[0], self._loop)(together)
         return given
 
-    def _function(self, kind: Kind, batch: tuple[Any, ...]) -> Callable[..., Any]:
+    def _function(
+        self, kind: Kind, batch: tuple[Any, ...], traced: Callable[..., Callable[..., Any]]
+    ) -> Callable[..., Any]:
         leaves = keras.tree.flatten(batch)
         key = (kind, *((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
         if key not in self._functions:
-            self._functions[key] = self._traced(kind, batch)
+            self._functions[key] = traced(kind, batch)
         return self._functions[key]
 
-    def _traced(self, kind: Kind, batch: tuple[Any, ...]) -> Callable[..., Any]:
+    def _step(self, kind: Kind, batch: tuple[Any, ...]) -> Callable[..., Any]:
+        """A function of one batch like this one, with any number of rows."""
         import tensorflow as tf
 
         step: Any = getattr(self.model, f"{kind}_step")
         if self.model.run_eagerly:
             return lambda data: step(keras.tree.map_structure(tf.convert_to_tensor, data))
-        spec = keras.tree.map_structure(lambda a: tf.TensorSpec((None, *a.shape[1:]), a.dtype), batch)
         traced: Callable[..., Any] = tf.function(
-            step, input_signature=[spec], jit_compile=self.model.jit_compile, autograph=False
+            step,
+            input_signature=[_signature(batch, rank=1)],
+            jit_compile=self.model.jit_compile,
+            autograph=False,
         )
         return traced
+
+    def _loop(self, kind: Kind, batch: tuple[Any, ...]) -> Callable[..., Any]:
+        """A function of any number of such batches, stacked: all steps, one after another."""
+        import tensorflow as tf
+
+        step = self._step(kind, batch)
+
+        def loop(together: Any) -> Any:
+            def at(number: Any) -> Any:
+                return keras.tree.map_structure(lambda array: array[number], together)
+
+            count = tf.shape(keras.tree.flatten(together)[0])[0]
+            _, given = tf.while_loop(
+                lambda number, _: number < count,
+                lambda number, _: (number + 1, step(at(number))),
+                (tf.constant(1), step(at(0))),
+                parallel_iterations=1,
+            )
+            return given
+
+        traced: Callable[..., Any] = tf.function(
+            loop, input_signature=[_signature(batch, rank=2)], autograph=False
+        )
+        return traced
+
+
+def _signature(batch: tuple[Any, ...], rank: int) -> Any:
+    """Of such a batch, with that many leading dimensions left open."""
+    import tensorflow as tf
+
+    return keras.tree.map_structure(
+        lambda array: tf.TensorSpec((*[None] * rank, *array.shape[1:]), array.dtype), batch
+    )
+
+
+def groups(batches: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Neighbours whose arrays have equal shapes and dtypes, up to some megabytes together."""
+    group: list[tuple[Any, ...]] = []
+    kind_of_group, nbytes = None, 0
+    for batch in batches:
+        leaves = keras.tree.flatten(batch)
+        kind = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        if group and (kind != kind_of_group or nbytes >= _GROUP_BYTES):
+            yield group
+            group, nbytes = [], 0
+        group.append(batch)
+        kind_of_group, nbytes = kind, nbytes + sum(leaf.nbytes for leaf in leaves)
+    if group:
+        yield group
 
 
 class TorchSteps(Steps):
