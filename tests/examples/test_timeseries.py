@@ -55,21 +55,8 @@ def test_no_hour_to_forecast_in_one_set_is_in_another(forecast: Any, tmp_path: P
 
 
 def test_the_search_finds_a_network_that_is_better_than_last_week(forecast: Any, tmp_path: Path) -> None:
-    small = [
-        "--stores",
-        "4",
-        "--weeks",
-        "20",
-        "--step",
-        "12",
-        "--models",
-        "3",
-        "--epochs",
-        "2",
-        "--workers",
-        "0",
-    ]
-    model, ours, naive = forecast.main(["--folder", str(tmp_path), *small])
+    small = "--stores 4 --weeks 20 --step 12 --models 2 --epochs 2 --workers 0"
+    model, ours, naive = forecast.main(["--folder", str(tmp_path), *small.split()])
     assert ours < naive
     assert set(model.params) == {"kind", "width", "lr"}
     assert (tmp_path / "forecast.png").read_bytes().startswith(b"\x89PNG")
