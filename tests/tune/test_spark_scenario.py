@@ -3,6 +3,7 @@ every backend. What differs are names (``TorchEstimator``) and sizes."""
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,68 +115,25 @@ def test_the_snippet_of_cerebros_documentation(
     "ignore:The structure of `inputs` doesn't match the expected structure:UserWarning",
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
 )
-def test_the_snippet_with_keras(
-    spark: Any, backend: Any, make_frames: Callable[[Any], list[Any]], tmp_path: Path
-) -> None:
-    """As printed there but for ``learning_rate``, paths and sizes. The warnings are Keras' own, of ``input_dim`` and
-    of a list for one input."""
+def test_the_snippet_with_keras(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warnings are Keras' own, of ``input_dim`` and of a list for one input."""
     import tensorflow as tf
 
-    from hopyard.keras import SparkEstimator
+    script = Path(__file__).parents[2] / "examples" / "cerebro" / "quickstart.py"
+    options = ["--models", "2", "--epochs", "2", "--folder", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [str(script), *options])
+    found = runpy.run_path(str(script), run_name="__main__")
 
-    train_df, test_df = make_frames(spark)
-    store = LocalStore(prefix_path=str(tmp_path / "experiments"))
-    ckpt_path = str(tmp_path / "checkpoint.keras")
-
-    def estimator_gen_fn(params: dict[str, Any]) -> Any:
-        model = tf.keras.models.Sequential()
-        model.add(tf.keras.layers.Dense(100, input_dim=692))
-        model.add(tf.keras.layers.Dense(1, input_dim=100))
-        model.add(tf.keras.layers.Activation("sigmoid"))
-
-        optimizer = tf.keras.optimizers.Adam(learning_rate=params["lr"])
-        loss = "binary_crossentropy"
-
-        estimator = SparkEstimator(
-            model=model,
-            optimizer=optimizer,
-            loss=loss,
-            metrics=["acc"],
-            batch_size=params["batch_size"])  # fmt: skip
-
-        return estimator  # noqa: RET504
-
-    search_space = {
-        "lr": hp_choice([0.01, 0.001, 0.0001]),
-        "batch_size": hp_quniform(16, 256, 16)
-    }  # fmt: skip
-
-    model_selection = HyperOpt(backend=backend, store=store, estimator_gen_fn=estimator_gen_fn,
-                search_space=search_space, num_models=2, num_epochs=2, validation=0.25, evaluation_metric='loss',
-                feature_columns=['features'], label_columns=['label'], logdir=str(tmp_path / "logs"))  # fmt: skip
-
-    model = model_selection.fit(train_df)
-
-    model_history = model.get_history()
-    assert {len(model_history[name]) for name in ("train_loss", "train_acc", "val_loss", "val_acc")} == {2}
-
-    output_df = model.set_output_columns(["label_predicted"]).transform(test_df)
-    shown = output_df.select("label", "label_predicted").collect()
-
-    all_models = model.get_all_models()
-    all_model_training_history = model.get_all_model_history()
-    assert (len(all_models), len(all_model_training_history)) == (2, 2)
-
-    keras_model = model.keras()
-    pred = keras_model.predict([np.ones([1, 692], dtype=np.float32)])
-    keras_model.save(ckpt_path)
-    all_models_keras = [m.keras() for m in all_models]
-
-    assert np.array_equal(tf.keras.models.load_model(ckpt_path).predict(np.ones([1, 692], np.float32)), pred)
-    assert len({each.count_params() for each in all_models_keras}) == 1
-    features = np.array([row["features"].toArray() for row in test_df.collect()], np.float32)
-    given = [row["label_predicted"] for row in shown]
-    assert np.allclose(given, keras_model.predict(features)[:, 0], atol=1e-6)
+    history = found["model_history"]
+    assert {len(history[name]) for name in ("train_loss", "train_acc", "val_loss", "val_acc")} == {2}
+    assert (len(found["all_models"]), len(found["all_model_training_history"])) == (2, 2)
+    loaded = tf.keras.models.load_model(found["ckpt_path"])
+    assert np.array_equal(loaded.predict(np.ones([1, 692], np.float32)), found["pred"])
+    assert len({each.count_params() for each in found["all_models_keras"]}) == 1
+    features = np.array([row["features"].toArray() for row in found["test_df"].collect()], np.float32)
+    predicted = [row["label_predicted"] for row in found["output_df"].collect()]
+    assert np.allclose(predicted, found["keras_model"].predict(features)[:, 0], atol=1e-6)
+    assert list((tmp_path / "logs").rglob("events.out.tfevents.*"))
 
 
 def leaderboard(model: Any) -> dict[int, Any]:
