@@ -25,7 +25,7 @@ def make_baseline(sizes: Mapping[str, int]) -> Pipeline:
         verbose_feature_names_out=False,
     ).set_output(transform="pandas")
     trees = HistGradientBoostingRegressor(
-        max_iter=400,
+        max_iter=1000,
         early_stopping=True,
         n_iter_no_change=20,
         categorical_features=[name for name in sizes if name not in wide],

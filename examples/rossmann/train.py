@@ -153,7 +153,7 @@ def plot(outcome: Outcome, stores: list[str], path: str) -> None:
     axes.set(
         title=f"Store {stores[store]}: rows that no model was trained on", ylabel="sales", ylim=(0, None)
     )
-    axes.legend(ncols=3)
+    axes.legend(ncols=3, loc="lower right")
     figure.savefig(path, dpi=80)
 
 

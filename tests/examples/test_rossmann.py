@@ -221,7 +221,7 @@ def done(spark_if_there: Any, example: Any, tmp_path_factory: pytest.TempPathFac
         f"--plot={folder / 'plot.png'}",
     ]
     files = [f"--submission={folder / 'submission.csv'}", f"--checkpoint={folder / 'best.keras'}"]
-    sizes = ["--num-models=2", "--epochs=1", "--num-partitions=2", "--hidden=8", "--parallelism=2"]
+    sizes = ["--num-models=2", "--epochs=1", "--num-partitions=2", "--hidden=8", "--num-workers=1"]
     options = example.train.parse([*places, *files, *sizes])
     options.progress = False
     return SimpleNamespace(folder=folder, outcome=example.train.run(spark_if_there, options))
