@@ -85,6 +85,13 @@ def test_scalar_columns_of_the_same_rows_stand_side_by_side(rows: Any) -> None:
         next(iter(windows.loader(4, columns={"both": ["a", "c"]})))
 
 
+def test_a_column_side_by_side_with_none_has_a_shape_of_its_own(rows: Any) -> None:
+    windows = fixed(rows).windows(5, columns=PARTS)
+    batch = next(iter(windows.loader(4, columns={"listed": ["past"], "next": "next", "last": ["last"]})))
+    assert [batch[name].shape for name in ("listed", "next", "last")] == [(4, 3, 1), (4, 2), (4, 1)]
+    assert np.array_equal(batch["next"], expected(np.arange(4))["next"])
+
+
 def test_what_is_not_named_may_be_of_any_kind(rows: Any) -> None:
     assert rows.windows(3, columns=["value"]).schema.names == ["value"]
     with pytest.raises(ColumnError, match="differ in length"):

@@ -100,7 +100,8 @@ class Parts:
                     "of their windows. Ask for them under names of their own."
                 )
             sources = tuple(pick.source for pick in picks)
-            key = "\0".join(sources)
+            # One column stands side by side with none, but has another shape than by itself.
+            key = sources[0] if isinstance(its, str) else "\0".join(("", *sources))
             base[key] = sources[0] if isinstance(its, str) else sources
             steps.append(Step(name, key, rows))
         return base, steps
