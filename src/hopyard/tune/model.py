@@ -121,7 +121,7 @@ class Model:
         Raises:
             UsageError: it is a model of another framework.
         """
-        module: torch.nn.Module = self._module("torch")
+        module: torch.nn.Module = self._replica_of("torch").give_out()
         return module
 
     def keras(self) -> keras.Model:
@@ -130,20 +130,21 @@ class Model:
         Raises:
             UsageError: it is a model of another framework.
         """
-        model: keras.Model = self._module("keras")
+        replica = self._replica_of("keras")
+        model: keras.Model = replica.module
         if not model.built:  # nothing has told it the shapes of its inputs
-            self._loaded().predict(self._example())
-            model = self._module("keras")
+            replica.predict(self._example())
+            model = replica.module
         return model
 
-    def _module(self, framework: str) -> Any:
+    def _replica_of(self, framework: str) -> Any:
         replica = self._loaded()
         if replica.framework != framework:
             raise UsageError(
                 f"The model was trained by a {replica.framework.capitalize()}Estimator, so that it is no {framework} "
                 f"model; call .{replica.framework}()."
             )
-        return replica.module
+        return replica
 
     def set_output_columns(self, names: Sequence[str]) -> Model:
         """Names of the columns that ``transform`` adds, one per output. Returns the model."""

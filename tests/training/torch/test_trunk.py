@@ -474,6 +474,27 @@ def test_what_is_given_out_has_the_trunk(tmp_path: Path, from_file: Any) -> None
     assert same(dict(again.state_dict()), dict(module.state_dict()))
 
 
+def test_models_that_are_given_out_have_trunks_of_their_own(tmp_path: Path) -> None:
+    trunk = frozen(Features())
+
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(trunk, optimizer_params={"lr": params["lr"]})
+
+    first, second, third = search(LocalStore(tmp_path), estimator_gen_fn=gen).fit(rows()).get_all_models()
+    features = rows(10)["features"]
+    before = [model.predict(features) for model in (first, second, third)]
+    module, others = first.torch(), [dict(trunk.state_dict()), dict(second.torch().state_dict())]
+    weights = [{name: value.clone() for name, value in other.items()} for other in others]
+    with torch.no_grad():
+        for parameter in module.trunk.parameters():
+            parameter.mul_(2)  # as who trains it on
+    assert module is first.torch()
+    assert not np.allclose(first.predict(features), before[0])
+    assert all(same(other, kept) for other, kept in zip(others, weights, strict=True))
+    np.testing.assert_array_equal(second.predict(features), before[1])
+    np.testing.assert_array_equal(third.predict(features), before[2])
+
+
 def test_a_model_whose_trunk_became_another_is_not_loaded_and_not_saved(
     tmp_path: Path, from_file: Any
 ) -> None:

@@ -36,6 +36,7 @@ class TorchReplica(Replica):
     framework = "torch"
     module: torch.nn.Module  # with the trunk, if there is one; what is trained is the head
     _trunk: Trunk | None = None
+    _is_given_out = False
 
     def __init__(self, estimator: TorchEstimator, context: Context) -> None:
         self._estimator = estimator
@@ -78,6 +79,13 @@ class TorchReplica(Replica):
             estimator.scheduler, self._optimizer, max(1, steps), context.num_epochs
         )
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
+
+    def give_out(self) -> torch.nn.Module:
+        """The module, with a trunk of its own: whoever gets it may train on, and other models have the trunk too."""
+        if self._trunk is not None and not self._is_given_out:
+            self.module = WithTrunk(self._trunk.unshare(), self._head).eval()
+            self._is_given_out = True
+        return self.module
 
     @property
     def _optimizers(self) -> list[torch.optim.Optimizer]:

@@ -150,8 +150,14 @@ class Trunk:
 
     @property
     def module(self) -> nn.Module:
-        """The module, on the device: the same for all trunks of this content in this process."""
+        """The module, on the device: the same for all trunks of this content in this process, but for those that do
+        not share it any more."""
         return self._shared.module
+
+    def unshare(self) -> nn.Module:
+        """Have a copy of the module, which no other trunk has; returns it."""
+        self._shared = _Shared(copy.deepcopy(self.module))
+        return self.module
 
     def rows(self, rows: Rows) -> Rows:
         """``rows`` with the outputs in place of the inputs: of a partition kept, or computed now and kept."""
