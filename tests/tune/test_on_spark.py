@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from hopyard.backend import SparkBackend
+from hopyard.backend import SparkBackend, remote
+from hopyard.backend._process import import_path
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
@@ -92,3 +93,27 @@ def descriptions(spark: Any) -> list[str]:
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     found = [jobs.apply(index).description() for index in range(jobs.size())]
     return [text.get() for text in found if text.isDefined()]
+
+
+def test_modules_beside_the_users_script_are_there_in_units(
+    spark: Any, search: Any, points: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_networks.py").write_text(
+        "import torch\n\ndef network(width):\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 2))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    # Workers as on another machine, where the driver's folders are not.
+    monkeypatch.setattr(remote, "import_path", lambda: [p for p in import_path() if p != str(tmp_path)])
+    import own_networks  # type: ignore[import-not-found]
+
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        loss, lr = torch.nn.CrossEntropyLoss(), {"lr": params["lr"]}
+        return TorchEstimator(
+            own_networks.network(params["width"]), torch.optim.Adam, loss, optimizer_params=lr
+        )
+
+    changes = {"estimator_gen_fn": estimator, "evaluation_metric": "loss", "num_models": 1, "num_epochs": 1}
+    backend = SparkBackend(num_workers=2)
+    model = search(LocalStore(tmp_path / "store"), backend, **changes).fit(points)
+    assert model.run.status == "completed"

@@ -13,6 +13,7 @@ from hopyard.backend import Backend
 from hopyard.errors import EstimatorError, Evidence, TrialError, WorkerMismatchError
 from hopyard.search import Create
 from hopyard.training import Program, check_trial, pickled
+from hopyard.tune.recipe import code_along
 
 _log = logging.getLogger("hopyard")
 
@@ -48,10 +49,11 @@ def check_first_trials(
     failures: list[Evidence] = []
     for trial in trials:
         # On every worker: one may lack what another has, and none imports its framework in a unit.
-        futures = [
-            backend.submit(worker, check_trial, program, dict(trial.params), trial.trial, head)
-            for worker in range(backend.num_workers)
-        ]
+        with code_along(backend, program):
+            futures = [
+                backend.submit(worker, check_trial, program, dict(trial.params), trial.trial, head)
+                for worker in range(backend.num_workers)
+            ]
         checks = [_answer(future, backend, worker) for worker, future in enumerate(futures)]
         evidence = next((check.evidence for check in checks if check.evidence is not None), None)
         if evidence is None:

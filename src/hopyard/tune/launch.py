@@ -36,6 +36,7 @@ from hopyard.tune.listing import RUN_FORMAT, check_header
 from hopyard.tune.model import Model
 from hopyard.tune.observers import check_logs, observers_of
 from hopyard.tune.progress import Progress
+from hopyard.tune.recipe import code_along
 from hopyard.tune.run import Run
 from hopyard.tune.stock import Outcome
 from hopyard.tune.work import TrainingWork
@@ -248,19 +249,24 @@ class Launch:
             known: Iterable[Record] = journal.replay()
             header = next(iter(known), None)
             if header is None:
-                program = save_program(folder, self._program(splits))
+                program = self._saved_program(folder, splits)
                 header = self._header(run_id, settings, splits, metric, surroundings, program)
                 journal.append(header)
                 known = [header]
             state, decisions, pending = self._replayed(header, known, settings, surroundings)
             if state.finished != "completed" or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
-                work = TrainingWork(folder, save_program(folder, self._program(splits)), facts[0])
+                work = TrainingWork(folder, self._saved_program(folder, splits), facts[0])
                 homes = homes_of([fact.node for fact in facts], state.layout.train)
                 self._drive(folder, journal, state, decisions, pending, work, homes)
         finally:
             journal.close()
         return Run(folder, run_id, list(read_records(folder)))
+
+    def _saved_program(self, folder: Store, splits: Splits) -> str:
+        program = self._program(splits)
+        with code_along(self._arguments.backend, program):
+            return save_program(folder, program)
 
     def _replayed(
         self, header: Record, known: Iterable[Record], settings: dict[str, Any], surroundings: dict[str, Any]

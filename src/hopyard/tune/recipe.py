@@ -9,15 +9,18 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
+from hopyard.backend.base import Backend
+from hopyard.backend.remote import RemoteBackend
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects.identity.usercode import is_user_module
 from hopyard.objects.pickles import UNPICKLABLE, dumps
+from hopyard.training import Program, pickled
 from hopyard.tune.arguments import Arguments
 
 _HEADER = b"hopyard search 1\n"
@@ -93,3 +96,16 @@ def user_code_by_value() -> Iterator[None]:
     finally:
         for module in own:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def code_along(backend: Backend, program: Program) -> AbstractContextManager[None]:
+    """Within it the user's modules are pickled as they are, if the backend's workers run where these modules are not:
+    not if they cannot be pickled, since they may be there all the same."""
+    if not isinstance(backend, RemoteBackend):
+        return nullcontext()
+    try:
+        with user_code_by_value():
+            pickled(program)
+    except EstimatorError:
+        return nullcontext()
+    return user_code_by_value()

@@ -5,8 +5,9 @@ PyTorch's part is its own; JAX has no global generators.
 
 from __future__ import annotations
 
+import random
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras.src.backend.common import global_state
@@ -62,6 +63,10 @@ def _set(policy: Any, floatx: str, epsilon: float, image_data_format: str) -> No
 class _TensorFlow:
     """TensorFlow's generators; its threads, as long as it has not started them; and deterministic operations."""
 
+    drawn: ClassVar[bool] = False
+    """Whether an operation that runs by itself has drawn random numbers in a session since TensorFlow forgot its
+    kernels, in which such operations count what they have drawn for a seed."""
+
     def __init__(self, threads: int) -> None:
         import tensorflow as tf
         from tensorflow.python.eager import context
@@ -76,11 +81,26 @@ class _TensorFlow:
         self._generator = self._context._seed, getattr(self._context, "_rng", None)
         if not self._deterministic:
             config.enable_op_determinism()
+        self._given: tuple[random.Random, Any] | None = (
+            None  # the generator of the last seed, and how it began
+        )
 
     def seed(self, value: int) -> None:
-        self._tf.random.set_seed(value % 2**63)
+        self._look_whether_drawn()
+        if _TensorFlow.drawn:
+            self._tf.random.set_seed(value % 2**63)
+            _TensorFlow.drawn = False
+        else:  # the same, but functions that were traced stay ready: to forget them costs 50 to 200 ms a unit
+            self._context._seed, self._context._rng = value % 2**63, random.Random(value % 2**63)
+        self._given = self._context._rng, self._context._rng.getstate()
+
+    def _look_whether_drawn(self) -> None:
+        if self._given is not None:
+            generator, begun = self._given
+            _TensorFlow.drawn |= generator is not self._context._rng or generator.getstate() != begun
 
     def close(self) -> None:
+        self._look_whether_drawn()
         if not self._deterministic:
             self._config.disable_op_determinism()
         self._context._seed, self._context._rng = self._generator
