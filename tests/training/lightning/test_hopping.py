@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -104,6 +106,15 @@ class Hooked(Net):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": decay, "interval": "step", "frequency": 4},
         }
+
+
+class Noisy(Net):
+    """Shakes its weights when an epoch begins, by numbers of NumPy, Python and PyTorch."""
+
+    def on_train_epoch_start(self) -> None:
+        with torch.no_grad():
+            self.head.bias += 0.1 * float(np.random.rand()) + 0.1 * random.random()
+            self.head.weight += 0.1 * torch.randn_like(self.head.weight)
 
 
 class Manual(Net):
@@ -258,7 +269,7 @@ def test_hopping_equals_the_trainer(name: str, chain: Callable[..., Any]) -> Non
 
 def test_a_module_that_stays_on_its_worker_trains_the_same(chain: Callable[..., Any]) -> None:
     with_scaler = {"fp16": Case(OneCycle, {"batch": "dict", "precision": "fp16"})}
-    for name, case in {**CASES, **with_scaler}.items():
+    for name, case in {**CASES, **with_scaler, "noisy": Case(Noisy)}.items():
         states = []
         for moving in (True, False):
             folder = f"{name}-{moving}"

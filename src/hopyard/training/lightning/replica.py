@@ -21,7 +21,7 @@ from hopyard.training.torch import state
 from hopyard.training.torch.binding import Batch, Binding
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.replica import TorchReplica
-from hopyard.training.torch.session import resolve_device
+from hopyard.training.torch.session import generators_kept, resolve_device
 
 if TYPE_CHECKING:
     from hopyard.training.lightning.estimator import LightningEstimator
@@ -109,7 +109,7 @@ class LightningReplica(TorchReplica):
             missed = range(self._begun, epoch if first else epoch + 1)
             if missed:
                 before = copied(self.state())
-                with trainer.attached(Logged("train", "")), torch.random.fork_rng(devices=[]):
+                with trainer.attached(Logged("train", "")), generators_kept(trainer.strategy.root_device):
                     self._begin_epochs(missed)
                 self.load(before)
             self._begun = epoch + 1

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils import deterministic
 
@@ -127,6 +131,25 @@ class TorchSession:
 def open_session(threads: int) -> TorchSession:
     """What the session of a unit calls."""
     return TorchSession(threads)
+
+
+def generator_state(device: torch.device) -> torch.Tensor:
+    """That of PyTorch's generator on the device."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@contextmanager
+def generators_kept(device: torch.device) -> Iterator[None]:
+    """What is drawn within is not missed afterwards: a unit goes on the same, whether or not it had to do this."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), generator_state(device)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(states[3], device)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -8,9 +8,8 @@ rows, the module's class, code and weights, the inputs, device, precision and Py
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -30,7 +29,7 @@ from hopyard.training.estimator import Rows
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.binding import Batch, Binding
 from hopyard.training.torch.forward import shape_of
-from hopyard.training.torch.session import Flags
+from hopyard.training.torch.session import Flags, generator_state, generators_kept
 
 NAME = "trunk"
 """Of its output in a batch; the parts of several outputs are ``trunk.<name>`` or ``trunk.<number>`` until then."""
@@ -164,7 +163,7 @@ class Trunk:
         if not isinstance(rows, Partitioned) or not len(rows):
             return _RowsInMemory(rows, self)
         what = f"outputs of a trunk ({type(self.module).__name__})"
-        with _generators_kept(self._device):
+        with generators_kept(self._device):
             arrays = computed_columns(rows, self._key(), lambda: self._computed(rows), what)
         return _RowsOfPartition(rows, arrays)
 
@@ -225,13 +224,13 @@ class Trunk:
         placed = self._binding.place({name: batch[name] for name in self._columns if name in batch})
         arguments, keywords = self._binding.arguments(placed)
         rows = _count(arguments, keywords)
-        drawn, before = _generator(self._device), hidden.snapshot(self.module)
+        drawn, before = generator_state(self._device), hidden.snapshot(self.module)
         pieces = []
         for start in range(0, max(rows, 1), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             some = [value[part] for value in arguments]
             pieces.append(self._run(some, {name: value[part] for name, value in keywords.items()}))
-        if not torch.equal(drawn, _generator(self._device)):
+        if not torch.equal(drawn, generator_state(self._device)):
             raise EstimatorError(
                 "The trunk draws random numbers in evaluation mode, so it has not the one output that trials could "
                 "share. Put it into the model with requires_grad_(False)."
@@ -417,22 +416,3 @@ def _dtype(value: torch.Tensor) -> str:
 def _to_numpy(value: torch.Tensor) -> np.ndarray[Any, Any]:
     value = value.cpu().contiguous()
     return value.view(_AS_NUMPY[_dtype(value)]).numpy() if _dtype(value) in _AS_NUMPY else value.numpy()
-
-
-def _generator(device: torch.device) -> torch.Tensor:
-    """The state of PyTorch's generator on the device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-@contextmanager
-def _generators_kept(device: torch.device) -> Iterator[None]:
-    """What is drawn within is not missed afterwards: a unit goes on the same, whether or not it computed here."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), _generator(device)
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(states[3], device)
