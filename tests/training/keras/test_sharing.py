@@ -12,7 +12,7 @@ keras = pytest.importorskip("keras")
 
 from hopyard.keras import KerasEstimator  # noqa: E402
 from hopyard.objects import digest_json  # noqa: E402
-from hopyard.training.keras import compiled  # noqa: E402
+from hopyard.training.keras import compiled, session  # noqa: E402
 from hopyard.training.keras.architecture import architecture  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
 
@@ -159,3 +159,38 @@ def test_what_a_layer_counts_is_not_carried(chain: Callable[..., Any]) -> None:
         return found
 
     assert digests("here", elsewhere=False) == digests("elsewhere", elsewhere=True)
+
+
+class Noise(layers.Layer):
+    """Draws without a seed."""
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x + keras.random.normal(keras.ops.shape(x)) if training else x
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX refuses to draw without a seed")
+def test_what_is_drawn_without_a_seed_depends_on_the_unit_only(
+    chain: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noisy(params: dict[str, Any]) -> KerasEstimator:
+        model = keras.Sequential([keras.Input((12,)), Noise(), layers.Dense(3, activation="softmax")])
+        return KerasEstimator(model, "sgd", "sparse_categorical_crossentropy", batch_size=64)
+
+    def digests(folder: str, elsewhere: bool) -> list[Any]:
+        hopping = chain(noisy, folder=folder)
+        found = []
+        for partition in range(3):
+            if elsewhere:  # in a new process, as far as it can tell
+                residents.clear()
+                compiled._last.clear()
+                monkeypatch.setattr(session._unseeded, "_generator", None)
+            hopping.train(0, partition)
+            found.append([tensor.digest for tensor in hopping.state()["model"].values()])
+        return found
+
+    keras.utils.set_random_seed(5)
+    expected = keras.ops.convert_to_numpy(keras.random.uniform((4,))).tolist()
+    assert digests("here", elsewhere=False) == digests("elsewhere", elsewhere=True)
+    keras.utils.set_random_seed(5)
+    digests("again", elsewhere=False)
+    assert keras.ops.convert_to_numpy(keras.random.uniform((4,))).tolist() == expected

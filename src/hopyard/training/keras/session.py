@@ -1,4 +1,4 @@
-"""Keras' part in a session: its names, its settings, and the generators of TensorFlow.
+"""Keras' part in a session: its names, its settings, its generator, and those of TensorFlow.
 
 PyTorch's part is its own; JAX has no global generators.
 """
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 _NAMES = "object_name_uids"  # how often each name was given to a layer, by which new ones are numbered
 
@@ -25,6 +26,7 @@ class KerasSession:
     def __init__(self, threads: int) -> None:
         self._names = global_state.get_global_attribute(_NAMES)
         self._settings = _settings()
+        self._unseeded = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
         self._tensorflow = _TensorFlow(threads) if keras.backend.backend() == "tensorflow" else None
         self.reset()
 
@@ -35,6 +37,8 @@ class KerasSession:
     def seed(self, value: int) -> None:
         if self._tensorflow is not None:
             self._tensorflow.seed(value)
+        _unseeded.seed(value)
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, _unseeded)
 
     def hint(self, error: Exception) -> str:
         match = _OF_KERAS_2.search(str(error))
@@ -43,6 +47,7 @@ class KerasSession:
     def close(self) -> None:
         global_state.set_global_attribute(_NAMES, self._names)
         _set(*self._settings)
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, self._unseeded)
         if self._tensorflow is not None:
             self._tensorflow.close()
 
@@ -58,6 +63,29 @@ def _set(policy: Any, floatx: str, epsilon: float, image_data_format: str) -> No
     config.set_dtype_policy(policy)
     config.set_epsilon(epsilon)
     config.set_image_data_format(image_data_format)
+
+
+class _Unseeded:
+    """What ``keras.random`` draws from without a seed; one for all sessions: traced functions keep its variable."""
+
+    def __init__(self) -> None:
+        self._begin = 0
+        self._generator: Any = None  # until it is used: a variable would start the devices
+
+    def seed(self, value: int) -> None:
+        self._begin = value % 933_199  # as Keras itself goes on with such a generator
+        if self._generator is not None:
+            state = self._generator.state
+            state.assign(keras.ops.cast([self._begin, 0], state.dtype))
+
+    def next(self, ordered: bool = True) -> Any:
+        """As of ``keras.random.SeedGenerator``."""
+        if self._generator is None:
+            self._generator = keras.random.SeedGenerator(self._begin, name="unseeded")
+        return self._generator.next(ordered)
+
+
+_unseeded = _Unseeded()
 
 
 class _TensorFlow:
