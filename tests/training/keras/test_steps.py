@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,23 @@ def test_a_step_of_ones_own_gives_what_its_last_batch_gave(monkeypatch: pytest.M
     assert together == one_by_one
     assert (together["first"], together["rows"]) == (3.0, 2.0)
     assert all(np.array_equal(a, b) for a, b in zip(weights, same_weights, strict=True))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's warning")
+def test_many_architectures_are_traced_without_a_warning() -> None:
+    import tensorflow as tf
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    tf.get_logger().addHandler(handler)
+    try:
+        for width in range(1, 9):
+            model = keras.Sequential([keras.Input((3,)), layers.Dense(width), layers.Dense(1)])
+            model.compile("sgd", "mse", jit_compile=False)
+            batch = np.zeros((4, 3), np.float32), np.zeros(4, np.float32)
+            model._symbolic_build(data_batch=batch)
+            steps.steps_of(model).run("test", [batch, batch])
+    finally:
+        tf.get_logger().removeHandler(handler)
+    assert said == []

@@ -66,13 +66,13 @@ class TensorFlowSteps(Steps):
         step: Any = getattr(self.model, f"{kind}_step")
         if self.model.run_eagerly:
             return lambda data: step(keras.tree.map_structure(tf.convert_to_tensor, data))
-        traced: Callable[..., Any] = tf.function(
+        traced = tf.function(
             step,
             input_signature=[_signature(batch, rank=1)],
             jit_compile=self.model.jit_compile,
             autograph=False,
         )
-        return traced
+        return _quiet(traced)
 
     def _loop(self, kind: Kind, batch: tuple[Any, ...]) -> Callable[..., Any]:
         """A function of any number of such batches, stacked: all steps, one after another."""
@@ -93,10 +93,15 @@ class TensorFlowSteps(Steps):
             )
             return given
 
-        traced: Callable[..., Any] = tf.function(
-            loop, input_signature=[_signature(batch, rank=2)], autograph=False
-        )
-        return traced
+        traced = tf.function(loop, input_signature=[_signature(batch, rank=2)], autograph=False)
+        return _quiet(traced)
+
+
+def _quiet(traced: Any) -> Callable[..., Any]:
+    """Without TensorFlow's warning of frequent tracing, which takes the functions of all architectures for one."""
+    traced._omit_frequent_tracing_warning = True
+    quiet: Callable[..., Any] = traced
+    return quiet
 
 
 def _signature(batch: tuple[Any, ...], rank: int) -> Any:
