@@ -293,16 +293,23 @@ def without_loss(self: Any, batch: Any, batch_idx: int) -> Any:
     return {"logits": 1, "labels": 2}
 
 
+def thaws_by_a_group(self: Any) -> None:
+    self.optimizers().add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+
+
 @pytest.mark.parametrize(
     ("name", "method", "text"),
     [
+        ("on_train_epoch_start", thaws_by_a_group, ("The module added a parameter group to an optimizer while it was "
+         "trained, but on the next worker there are those that configure_optimizers makes. Make all groups there, also "
+         "of frozen parameters: they are not changed until on_train_epoch_start calls requires_grad_(True).")),
         ("training_step", unpacks_three, ("training_step failed on the batch (float32 (32, 12), int64 (32,)): not "
          "enough values to unpack (expected 3, got 2). A batch is the feature columns and then the label columns; "
          "batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) returns.")),
         ("training_step", without_loss, ("training_step returned the keys logits, labels, but a dict must have 'loss'; "
          "end it with `return {'loss': loss, ...}`.")),
         ("training_step", stops, ("The module set self.trainer.should_stop, but whether a trial goes on is decided by "
-         "the search: give it patience=, or use ASHASearch.")),
+         "the search: give it patience=, or use ASHA.")),
         ("training_step", looks_for_data, ("The module used self.trainer.datamodule, but a search trains without "
          "Lightning's Trainer; of it there are accumulate_grad_batches, barebones, ")),
         ("on_train_batch_start", skips, ("on_train_batch_start returned -1, which would skip the rest of the epoch, "

@@ -84,7 +84,7 @@ class Callbacks:
             if getattr(model, "stop_training", False):
                 raise EstimatorError(
                     f"The callback {type(callback).__name__} set stop_training, but whether a trial goes on is decided "
-                    "by the search: give it patience=, or use ASHASearch."
+                    "by the search: give it patience=, or use ASHA."
                 )
             callback.on_epoch_begin(epoch, {})
 

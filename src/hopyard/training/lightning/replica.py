@@ -44,6 +44,7 @@ class LightningReplica(TorchReplica):
     def _prepare_training(self, context: Context, device: torch.device) -> None:
         with self._trainer.attached(Logged("train", "configure_optimizers")):
             self._trainer.configure()
+            self._groups = [len(optimizer.param_groups) for optimizer in self._optimizers]
             # Before a state is loaded: what they do to a trial's weights happens once, at its begin.
             self._trainer.call("on_fit_start")
             self._trainer.call("on_train_start")
@@ -92,6 +93,7 @@ class LightningReplica(TorchReplica):
             batches = self._given(self._training_batches(visit))
             training = Training(trainer, logged, given.accumulate)
             training.run(batches, batch_sizes(rows, given.batch_size), visit.last)
+            self._check_groups()
             if ends:
                 self._end(visit, logged, before, metrics)
             return logged.totals(rows)
@@ -121,6 +123,18 @@ class LightningReplica(TorchReplica):
         for epoch in epochs:
             self._trainer.current_epoch = epoch
             self._trainer.call("on_train_epoch_start")
+
+    def _check_groups(self) -> None:
+        """
+        Raises:
+            EstimatorError: an optimizer has other groups than on the worker that loads its state next.
+        """
+        if [len(optimizer.param_groups) for optimizer in self._optimizers] != self._groups:
+            raise EstimatorError(
+                "The module added a parameter group to an optimizer while it was trained, but on the next worker there "
+                "are those that configure_optimizers makes. Make all groups there, also of frozen parameters: they are "
+                "not changed until on_train_epoch_start calls requires_grad_(True)."
+            )
 
     def _end(self, visit: Visit, logged: Logged, before: list[Any], metrics: Mapping[str, Any]) -> None:
         """

@@ -88,7 +88,7 @@ class SearchTrainer:
     def should_stop(self, value: bool) -> None:
         raise EstimatorError(
             "The module set self.trainer.should_stop, but whether a trial goes on is decided by the search: give it "
-            "patience=, or use ASHASearch."
+            "patience=, or use ASHA."
         )
 
     def __getattr__(self, name: str) -> Any:
