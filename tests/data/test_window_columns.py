@@ -134,6 +134,8 @@ def test_they_are_part_of_what_the_windows_are(rows: Any, tmp_path: Path) -> Non
         ),
         ({"a": ("value", slice(9, 12))}, UsageError, r"\('value', slice\(9, 12, None\)\)\}, but the rows"),
         ({"a": ("value", [0.5])}, UsageError, r"\('value', \[0.5\]\)\}, but the rows of a column are an int"),
+        ({"a": ("value", [True, False])}, UsageError, r"\('value', \[True, False\]\)\}, but the rows"),
+        ({"a": ("value", [[0]])}, UsageError, r"\('value', \[\[0\]\]\)\}, but the rows"),
         ({"a": ("value", "last")}, UsageError, r"\('value', 'last'\)\}, but the rows"),
     ],
 )

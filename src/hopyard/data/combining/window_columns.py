@@ -150,5 +150,11 @@ def _pick(name: str, part: Part, length: int) -> _Pick:
 def _whole(rows: Any) -> Any:
     """An index: an int, or an array of them."""
     if isinstance(rows, Sequence | np.ndarray) and not isinstance(rows, str):
-        return np.array([operator.index(row) for row in rows], np.int64)
-    return operator.index(rows)
+        return np.array([_number(row) for row in rows], np.int64)
+    return _number(rows)
+
+
+def _number(row: Any) -> int:
+    if isinstance(row, bool):  # of a mask, which would pass for the rows 0 and 1
+        raise TypeError(row)
+    return operator.index(row)
