@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 # JAX compiles for every number of rows, which takes minutes in all.
-CHOSEN = {"torch": "equals_fit or sharing or epochs", "jax": "equals_fit and (sgd or two)"}
+CHOSEN = {"torch": "(equals_fit and (sgd or two or custom or mixed)) or sharing", "jax": "equals_fit and sgd"}
 
 
 @pytest.mark.parametrize("backend", CHOSEN)
