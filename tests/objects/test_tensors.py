@@ -1,5 +1,7 @@
 """Tensors keep values, shapes and bits of whatever array they come from."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from hopyard.errors import DataError
 from hopyard.objects import Tensor
+from hopyard.objects.digests import Hasher
 
 DTYPES = [
     "bool", "u1", "i1", "<u2", ">i2", "<u4", ">i4", "<u8", ">i8", "<f2", ">f2", "<f4", ">f4", "<f8", ">f8",
@@ -63,6 +66,22 @@ def test_dtype_shape_and_bytes_all_count() -> None:
     assert len({tensor.digest for tensor in tensors}) == len(tensors)
     assert len(set(tensors)) == len(tensors)
     assert tensors[0] != "something else"
+
+
+def test_threads_hash_tensors_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=60)
+    update = Hasher.update
+
+    def together(hasher: Hasher, data: Any) -> None:
+        both.wait()
+        update(hasher, data)
+
+    tensors = [Tensor.from_numpy(np.arange(number + 2)) for number in range(2)]
+    monkeypatch.setattr(Hasher, "update", together)
+    with ThreadPoolExecutor(2) as pool:
+        digests = list(pool.map(lambda tensor: tensor.digest, tensors))
+    monkeypatch.undo()
+    assert digests == [Tensor.from_numpy(np.arange(number + 2)).digest for number in range(2)]
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "BF16"])

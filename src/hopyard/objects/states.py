@@ -302,6 +302,5 @@ def _tensor(source: TensorFile, name: str, stored: _Stored, content: Bytes, veri
     tensor = Tensor(stored.dtype, stored.shape, content)
     if verify and tensor.digest != stored.digest:
         raise source.corrupt(f"the bytes of the tensor {name!r} have changed")
-    # Known from the manifest, so that saving what was loaded need not read it all again.
-    tensor.__dict__["digest"] = stored.digest
+    tensor.know(stored.digest)
     return tensor

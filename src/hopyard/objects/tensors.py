@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,13 +100,22 @@ class Tensor:
         dtype = np.dtype(getattr(ml_dtypes, _OF_ML_DTYPES[self.dtype]))
         return self.numpy().view(dtype)
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """Of dtype, shape and bytes."""
-        hasher = Hasher("hopyard.tensor")
-        hasher.update(f"{self.dtype}{[*self.shape]}\n".encode())
-        hasher.update(self.data)
-        return hasher.hexdigest()
+        """Of dtype, shape and bytes; computed once."""
+        # No cached_property: before Python 3.12 its lock is one for all tensors, and threads would wait for each other.
+        known: str | None = self.__dict__.get("_digest")
+        if known is None:
+            hasher = Hasher("hopyard.tensor")
+            hasher.update(f"{self.dtype}{[*self.shape]}\n".encode())
+            hasher.update(self.data)
+            known = hasher.hexdigest()
+            self.know(known)
+        return known
+
+    def know(self, digest: str) -> None:
+        """Take ``digest`` as its digest, for those who read it by that: saving it again need not hash it."""
+        self.__dict__["_digest"] = digest
 
     @property
     def nbytes(self) -> int:

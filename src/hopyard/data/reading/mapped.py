@@ -34,6 +34,11 @@ from hopyard.errors import CorruptError
 Bytes = npt.NDArray[np.uint8]
 
 _LONG_ROWS = 64  # elements; longer rows are cheaper to copy one by one
+_LINE = 64  # bytes of a cache line
+_TOUCHED_FROM, _TOUCHED_TO = (
+    1 << 10,
+    1 << 13,
+)  # bytes of rows that are faster to copy once their beginnings are near
 
 
 def stored_as(column: Column, described: pq.ColumnSchema, kind: pa.DataType) -> np.dtype[Any] | None:
@@ -151,6 +156,9 @@ class MappedColumn:
             self._tables.append(bodies.content[base : base + length * width].reshape(length, width))
         self.shift: Rows = shift
         self._only = self._tables[0] if len(self._tables) == 1 else None
+        is_touched = width == _LINE or _TOUCHED_FROM <= width <= _TOUCHED_TO
+        self._touched = self._tables[0].reshape(-1) if is_touched and len(self._tables) == 1 else None
+        self._width = width
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> npt.NDArray[Any]:
         """(n, *shape), or (n, columns); ``places`` are row numbers plus ``shift`` of their ``groups``."""
@@ -160,10 +168,7 @@ class MappedColumn:
             narrow[...] = self._gather_bytes(places, groups, None).view(self._stored).reshape(count)
             return narrow
         batch, raw = buffers.pair(count, self._row_dtype, self._shape, self._stored.itemsize)
-        if self._only is not None:
-            self._only.take(places, 0, raw, "clip")
-        else:
-            self._gather_bytes(places, groups, raw)
+        self._gather_bytes(places, groups, raw)
         return batch
 
     def look(self, places: Rows, groups: Rows) -> npt.NDArray[Any] | None:
@@ -179,8 +184,12 @@ class MappedColumn:
         return np.ndarray((len(rows), *self._shape), self._row_dtype, rows)
 
     def _gather_bytes(self, places: Rows, groups: Rows, out: Bytes | None) -> Bytes:
-        if len(self._tables) == 1:
-            return self._tables[0].take(places, 0, out, "clip")
+        if self._only is not None:
+            if self._touched is not None:
+                # The first byte of each row brings it near: loads of single bytes wait for memory together, many more
+                # of them than copies of whole rows do (design/003).
+                self._touched.take(places * self._width, None, None, "clip")
+            return self._only.take(places, 0, out, "clip")
         if out is None:
             out = np.empty((len(places), self._stored.itemsize), np.uint8)
         pieces = self._piece_of_group[groups]

@@ -6,7 +6,6 @@ import io
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ class StoredFile:
             io.BufferedReader(_RangeReader(self.store, self.key, self.size, end), _READ_AHEAD), "r"
         )
 
-    @cached_property
+    @property
     def footer(self) -> pq.FileMetaData:
         """What the file says is in it; read once per process.
 
@@ -145,11 +144,13 @@ class StoredFile:
             CorruptError: it is no Parquet file, or only a part of one.
             StorageError: it may not be read.
         """
-        known = _footers.get(self.identity)
+        # No cached_property: before Python 3.12 its lock is one for all files, and threads would wait for each other.
+        known: pq.FileMetaData | None = self.__dict__.get("_footer") or _footers.get(self.identity)
         if known is None:
             known = self._read_footer()
             if self.path is not None:
                 remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
+        self.__dict__["_footer"] = known
         return known
 
     def _read_footer(self) -> pq.FileMetaData:

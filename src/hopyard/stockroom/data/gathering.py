@@ -162,7 +162,9 @@ def checked(positions: Positions, count: int) -> Positions:
     Raises:
         IndexError: one of them is none.
     """
-    if not len(positions) or positions.view(np.uint64).max() < count:  # negative ones are large there
+    if (
+        not len(positions) or np.maximum.reduce(positions.view(np.uint64)) < count
+    ):  # negative ones are large there
         return positions
     low, high = int(positions.min()), int(positions.max())
     if low < -count or high >= count:

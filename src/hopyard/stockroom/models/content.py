@@ -101,7 +101,7 @@ class Content:
         for entry in self.entries:
             if entry.tie not in tensors:
                 tensors[entry.tie] = self._tensor(entry, data[entry.digest])
-                tensors[entry.tie].__dict__["digest"] = entry.digest
+                tensors[entry.tie].know(entry.digest)
         return {entry.path: tensors[entry.tie] for entry in self.entries}
 
     def values(self) -> Tree:

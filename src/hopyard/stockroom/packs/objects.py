@@ -113,7 +113,7 @@ class Objects:
         if place.kind != "tensor":
             raise UsageError(f"the object {digest} is a {place.kind}, not a tensor. Use read().")
         tensor = Tensor(place.dtype, place.shape, data)
-        tensor.__dict__["digest"] = digest  # checked, so that saving it again need not read it all
+        tensor.know(digest)
         return tensor
 
     def file(self, digest: str) -> Path | None:
