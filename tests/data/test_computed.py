@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from hopyard.data import NodeCache, list_cache, open_dataset, prepare
 from hopyard.data.combining import computed
 from hopyard.data.combining.computed import computed_columns
 from hopyard.data.dataset import Dataset
+from hopyard.errors import NotWritableError
 from hopyard.storage import LocalStore, MemoryStore
 
 ROWS = 1000
@@ -121,21 +123,59 @@ def test_without_a_cache_they_are_held_in_memory(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_cache_that_is_too_small_keeps_none_of_them(tmp_path: Path) -> None:
+def test_a_cache_that_is_too_small_keeps_none_of_them_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "small", limit=100))
     squares = Squares(rows)
-    assert squares.right()
-    assert squares.right()
+    with caplog.at_level(logging.WARNING, "hopyard"):
+        assert squares.right()
+        assert squares.right()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"squares take 16,000 bytes for 1000 rows, for which the node cache {tmp_path / 'small'} has no room, so that "
+        "every process holds some in memory. Allow it more than 100 bytes (HOPYARD_CACHE_BYTES), or free its disk."
+    ]
     assert list_cache(NodeCache(tmp_path / "small")).files == ()
     assert squares.computed == 64 + ROWS, "the first rows told the size"
 
 
-def test_what_is_held_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computed, "WINDOW_BYTES", 20_000)  # 16 bytes a row
+def test_what_is_held_is_bounded_also_while_more_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = dataset(tmp_path / "a.parquet", cache=False)
+    squares, held = Squares(rows), set()
+
+    def compute() -> Iterator[dict[str, Any]]:
+        for columns in squares():
+            yield columns
+            held.add(len(computed._held))
+
+    for bound, others in ((20_000, 0), (40_000, 1), (100, 0)):  # 16 bytes a row
+        monkeypatch.setattr(computed, "WINDOW_BYTES", bound)
+        for key in "abc":
+            computed_columns(rows, key, compute, "squares")
+        assert len(computed._held) == 1 + others
+        computed._held.clear()
+        held.clear()
+        for key in "abc":
+            computed_columns(rows, key, compute, "squares")
+        assert max(held) == others
+
+
+def test_threads_that_want_the_same_compute_it_once_also_without_a_cache(tmp_path: Path) -> None:
     squares = Squares(dataset(tmp_path / "a.parquet", cache=False))
-    for key in "abc":
-        squares.columns(key)
-        assert len(computed._held) == 1
+    begun = threading.Barrier(4)
+
+    def ask() -> None:
+        begun.wait()
+        squares.columns()
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert squares.computed == ROWS
 
 
 @pytest.mark.parametrize("call", ["pwrite", "rename"])
@@ -154,7 +194,7 @@ def test_a_full_disk_leaves_them_in_memory_and_is_said_once(
         assert squares.right()
         squares.columns("others")
     assert [record.getMessage() for record in caplog.records] == [
-        "computed columns are held in memory if they are not in the cache yet: [Errno 28] No space left on device"
+        "squares are held in memory if they are not in the cache yet: [Errno 28] No space left on device"
     ]
     assert not list(tmp_path.glob("cache/*.flat"))
     assert not list(tmp_path.glob("cache/*.part"))
@@ -173,6 +213,52 @@ def test_a_failure_while_they_are_computed_leaves_nothing(tmp_path: Path) -> Non
         computed_columns(rows, "squares", compute, "squares")
     assert list_cache().files == ()
     assert Squares(rows).right()
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, NotWritableError])
+def test_an_error_of_what_computes_is_not_taken_for_one_of_the_caches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type[Exception], after: int
+) -> None:
+    rows = dataset(tmp_path / "a.parquet")
+    calls = []
+
+    def compute() -> Iterator[dict[str, Any]]:
+        calls.append(1)
+        for _ in range(after):
+            yield {"square": np.zeros(64)}
+        raise kind("of the user")
+
+    with caplog.at_level(logging.WARNING, "hopyard"), pytest.raises(kind, match="of the user") as caught:
+        computed_columns(rows, "squares", compute, "squares")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert len(calls) == 1
+    assert caplog.records == []
+    assert list_cache().files == ()
+    assert Squares(rows).right()
+
+
+def test_a_kill_while_they_are_computed_leaves_none_of_them(tmp_path: Path) -> None:
+    """The process dies when half of the rows are written."""
+    rows = dataset(tmp_path / "a.parquet")
+    child = os.fork()
+    if not child:  # pragma: no cover
+        columns = Squares(rows)()
+
+        def compute() -> Iterator[dict[str, Any]]:
+            for _ in range(ROWS // 64 // 2):
+                yield {name: values + 1 for name, values in next(columns).items()}
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        computed_columns(rows, "squares", compute, "squares")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.glob("cache/*.part"))) == 1
+    assert "squares" not in str(list_cache())
+    squares = Squares(rows)
+    assert squares.right()
+    assert squares.computed == ROWS
+    assert list(tmp_path.glob("cache/*.part")) == []
 
 
 def test_what_is_thrown_out_of_the_cache_stays_readable(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Columns that a function makes of all rows of a dataset: computed once a machine, kept in its node cache, mapped.
 
 Where the node cache cannot keep them (it is too small, the disk is full, nobody may write there, the dataset has none),
-they are held in memory: those used last, as long as they fit in the bytes of a window.
+they are held in memory: those used last, as long as they fit in the bytes of a window. Larger ones are held alone.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -33,6 +34,8 @@ _log = logging.getLogger("hopyard")
 
 _ATTEMPTS = 3  # to map what the cache may throw out at any moment
 _held: OrderedDict[str, Arrays] = OrderedDict()
+_holding = threading.Lock()  # of _held
+_computing = threading.Lock()  # one thread at a time computes what is held, so that no two compute the same
 _warned: set[str] = set()
 
 
@@ -43,22 +46,42 @@ def computed_columns(dataset: Partitioned, key: str, compute: Compute, what: str
 
     Args:
         key: a digest of all that decides what is computed, besides the rows.
+        compute: what it raises is raised here, and nothing is kept.
         what: what they are, for the list of what the cache holds.
     """
     whole = digest_json([dataset.content(), key], "hopyard.computed-columns")
-    if whole in _held:
-        _held.move_to_end(whole)
-        return _held[whole]
+    held = _found(whole)
+    if held is not None:
+        return held
     cache = dataset.node_cache()
     if cache is not None:
         try:
             arrays = _from_cache(cache, whole, dataset, compute, what)
+        except _ComputeError as failed:
+            raise failed.error from failed.error.__cause__
         except (NotWritableError, OSError) as error:
-            _warn(str(cache.path), error)
+            _warn(cache, f"{what} are held in memory if they are not in the cache yet: {error}")
         else:
             if arrays is not None:
                 return arrays
-    return _in_memory(whole, len(dataset), compute)
+    with _computing:
+        held = _found(whole)
+        return _in_memory(whole, len(dataset), compute) if held is None else held
+
+
+class _ComputeError(Exception):
+    """What was computed failed, with an error that could be taken for one of the cache's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _told_apart(compute: Compute) -> Iterator[Arrays]:
+    try:
+        yield from compute()
+    except (NotWritableError, OSError) as error:
+        raise _ComputeError(error) from error
 
 
 def _from_cache(
@@ -82,11 +105,19 @@ def _from_cache(
 
 
 def _make(cache: NodeCache, claim: Claim, dataset: Partitioned, compute: Compute, what: str) -> Found | None:
-    pieces = compute()
+    pieces = _told_apart(compute)
     head = next(pieces)
     schema = Schema(Column(name, "tensor", each.dtype.name, each.shape[1:]) for name, each in head.items())
     rows = len(dataset)
-    if not cache.admits(sum(rows * math.prod(each.shape[1:]) * each.itemsize for each in head.values())):
+    size = _size_of_all(head, rows)
+    if not cache.admits(size):
+        if cache.limit:  # with none, nobody wants it to keep anything
+            _warn(
+                cache,
+                f"{what} take {size:,} bytes for {rows} rows, for which the node cache {cache.path} has no room, so that "
+                f"every process holds some in memory. Allow it more than {cache.limit:,} bytes (HOPYARD_CACHE_BYTES), or "
+                "free its disk.",
+            )
         return None
     packs = tuple((name,) for name in schema.names)
     blocks = write_flat(claim.file.fileno(), schema, packs, rows, _placed(chain([head], pieces)))
@@ -117,27 +148,43 @@ def _mapped(found: Found) -> Arrays:
 
 
 def _in_memory(key: str, rows: int, compute: Compute) -> Arrays:
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    first = stop = 0
-    for piece in compute():
-        for name, values in piece.items():
-            if name not in arrays:
-                arrays[name] = np.empty((rows, *values.shape[1:]), values.dtype)
-            stop = first + len(values)
-            arrays[name][first:stop] = values
-        first = stop
-    _held[key] = arrays
-    while len(_held) > 1 and sum(map(_size, _held.values())) > WINDOW_BYTES:
-        _held.popitem(last=False)
+    pieces = compute()
+    head = next(pieces)
+    _make_room(_size_of_all(head, rows))
+    arrays = {name: np.empty((rows, *values.shape[1:]), values.dtype) for name, values in head.items()}
+    for first, columns in _placed(chain([head], pieces)):
+        for name, values in columns.items():
+            arrays[name][first : first + len(values)] = values
+    with _holding:
+        _held[key] = arrays
     return arrays
+
+
+def _found(key: str) -> Arrays | None:
+    with _holding:
+        if key in _held:
+            _held.move_to_end(key)
+        return _held.get(key)
+
+
+def _make_room(nbytes: int) -> None:
+    """For so many, before they are there: those that were not used for longest go."""
+    with _holding:
+        while _held and nbytes + sum(map(_size, _held.values())) > WINDOW_BYTES:
+            _held.popitem(last=False)
 
 
 def _size(arrays: Arrays) -> int:
     return sum(values.nbytes for values in arrays.values())
 
 
-def _warn(folder: str, error: Exception) -> None:
+def _size_of_all(head: Arrays, rows: int) -> int:
+    """Bytes of all rows, by the first ones."""
+    return sum(rows * math.prod(each.shape[1:]) * each.itemsize for each in head.values())
+
+
+def _warn(cache: NodeCache, message: str) -> None:
     """Once a process and cache."""
-    if folder not in _warned:
-        _warned.add(folder)
-        _log.warning("computed columns are held in memory if they are not in the cache yet: %s", error)
+    if str(cache.path) not in _warned:
+        _warned.add(str(cache.path))
+        _log.warning(message)
