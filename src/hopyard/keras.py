@@ -1,27 +1,53 @@
-"""What users import for Keras 3: :class:`KerasEstimator`, also under its name in Cerebro, ``SparkEstimator``."""
+"""What users import for Keras 3: :class:`KerasEstimator`, also under its name in Cerebro, ``SparkEstimator``.
+
+Keras itself is imported where models are made: in workers, not in a program that only starts a search.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
 
-from hopyard.errors import MissingExtraError, missing_extra
-
-try:
-    import keras as _keras  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name == "keras":
-        raise missing_extra("keras", "tensorflow", "hopyard.keras") from error
-    _there = [name for name in ("tensorflow", "torch", "jax") if importlib.util.find_spec(name)]
-    _instead = f", or set KERAS_BACKEND to what is there: {', '.join(_there)}" if _there else ""
-    _chosen = os.environ.get("KERAS_BACKEND") or "tensorflow (or that of ~/.keras/keras.json)"
-    raise MissingExtraError(
-        f"Keras runs on the backend {_chosen}, which needs the package {error.name!r}, and that is not "
-        f"installed. Install it{_instead}."
-    ) from error
-
+from hopyard.errors import MissingExtraError, missing_extra, no_name
 from hopyard.training.keras.estimator import KerasEstimator
+
+_BACKENDS = ("tensorflow", "torch", "jax")
+
+
+def _backend() -> str:
+    """That which Keras will choose: of the environment, else of its configuration."""
+    if chosen := os.environ.get("KERAS_BACKEND"):
+        return chosen
+    home = os.environ.get("KERAS_HOME")
+    directory = Path(home) if home else Path.home() / ".keras"
+    with suppress(OSError, ValueError, TypeError, KeyError):  # as Keras: what cannot be read does not count
+        return str(json.loads((directory / "keras.json").read_bytes())["backend"])
+    return "tensorflow"
+
+
+def _check() -> None:
+    if find_spec("keras") is None:
+        raise missing_extra("keras", "tensorflow", "hopyard.keras")
+    needed = _backend()
+    if needed in _BACKENDS and find_spec(needed) is None:
+        there = [name for name in _BACKENDS if find_spec(name)]
+        instead = f", or set KERAS_BACKEND to what is there: {', '.join(there)}" if there else ""
+        raise MissingExtraError(
+            f"Keras runs on the backend {needed}, which needs the package {needed!r}, and that is not installed. "
+            f"Install it{instead}."
+        )
+
+
+_check()
 
 SparkEstimator = KerasEstimator
 
 __all__ = ["KerasEstimator", "SparkEstimator"]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_name(__name__, name, __all__)

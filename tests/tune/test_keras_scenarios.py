@@ -208,6 +208,6 @@ def test_a_metric_that_is_no_sum_is_refused_on_the_first_batch(rows: dict[str, A
         search(estimator).check(rows)
     assert "The metric 'largest' (Largest) keeps 'value', which does not add up: " in str(caught.value)
     assert (
-        "update_state must add sums to its variables (of values, and of rows), and result() divide them."
-        in str(caught.value)
+        "update_state must add sums to its variables (of values, and of rows), and result() divide them; what "
+        "stays the same belongs into an attribute." in str(caught.value)
     )

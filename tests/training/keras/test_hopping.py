@@ -140,6 +140,7 @@ CASES = {
     ),
     "class-weights": Case(options={"class_weight": {1: 3.0}, "weighted_metrics": ["acc"]}),
     "mixed-precision": Case(half, lambda: keras.optimizers.Adam(0.01)),
+    "averaged": Case(half, lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9)),
     "accumulated": Case(optimizer=lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=3)),
 }
 
@@ -181,12 +182,13 @@ def plain_fit(case: Case, program: Any) -> tuple[Any, dict[str, float]]:
         model.compile(optimizer, case.loss, jit_compile="auto" if ON_JAX else False, **options)
         if class_weight is not None:
             class_weight = {number: class_weight.get(number, 1.0) for number in range(3)}
+        data: list[Any] = []
         for epoch, order in enumerate(ORDERS):
             for partition in order:
                 seed = derive_seed(SEED, "order", partition)
                 rows = program.train_partitions[partition]
-                data = Fixed(batches(case, rows, shuffle=True, seed=seed, tail="join", epoch=epoch))
-                model.fit(data, epochs=1, verbose=0, shuffle=False, class_weight=class_weight)
+                data += batches(case, rows, shuffle=True, seed=seed, tail="join", epoch=epoch)
+        model.fit(Fixed(data), verbose=0, shuffle=False, class_weight=class_weight)
         whole = Fixed([each for rows in program.val_partitions for each in batches(case, rows)])
         if class_weight is None:
             return model, model.evaluate(whole, verbose=0, return_dict=True)

@@ -9,7 +9,6 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from hopyard.errors import EstimatorError
@@ -22,7 +21,7 @@ _INSTEAD = {
     "BackupAndRestore": "a search resumes by itself",
     "TensorBoard": "give the search logdir=",
     "CSVLogger": "run.export(...) writes histories",
-    "SwapEMAWeights": "weights are those that were trained",
+    "SwapEMAWeights": "averages that the optimizer keeps are validated and given out",
     "TerminateOnNaN": "a trial whose loss is not finite fails by itself",
 }
 _OF_BATCHES = tuple(
@@ -36,6 +35,8 @@ def check_callbacks(callbacks: Any) -> list[Any]:
     Raises:
         EstimatorError: one of them is no callback, or needs what a search has no place for.
     """
+    import keras
+
     found = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
     for callback in found:
         kind = type(callback)

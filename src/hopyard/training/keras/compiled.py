@@ -44,6 +44,7 @@ class Compiled:
         kept = {id(variable) for variable in self.weights}
         self._seeds = [variable for variable in model.variables if id(variable) not in kept]
         self.nbytes = sum(value.nbytes for value in values_of(self.variables))
+        self._averages = _averages(model.optimizer)
         self._steps = steps_of(model)
         self._own = own_attributes(model)
         self._holder: weakref.ref[Holder] | None = None
@@ -81,6 +82,28 @@ class Compiled:
         else:
             holder.values = values
 
+    def averaged(self, values: list[Array]) -> dict[int, Array]:
+        """The averages that the optimizer keeps instead of weights (``use_ema``), by place in ``values``, its own."""
+        if self._averages is None:
+            return {}
+        place = {id(variable): number for number, variable in enumerate(self.variables)}
+        iterations, pairs = self._averages
+        if not values[place[id(iterations)]]:  # there is nothing to average yet
+            return {}
+        return {place[id(weight)]: values[place[id(average)]] for weight, average in pairs}
+
+    @contextmanager
+    def with_averages(self) -> Iterator[None]:
+        """Have averages in the weights meanwhile, as ``fit`` leaves them when it ends."""
+        averages = {} if self._averages is None else self.averaged(values_of(self.variables))
+        weights = [self.weights[number] for number in averages]
+        trained = values_of(weights)
+        assign(weights, list(averages.values()))
+        try:
+            yield
+        finally:
+            assign(weights, trained)
+
     def changed(self) -> None:
         """Trace and compile anew: the model does something else now, or to other variables."""
         self._steps = steps_of(self.model)
@@ -98,6 +121,15 @@ class Compiled:
             seed = [random.getrandbits(31), 0]
             variable.assign(keras.ops.cast(seed, variable.dtype))
         return self._steps.run(kind, batches)
+
+
+def _averages(optimizer: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    """The optimizer's count of steps, and pairs of a weight and its moving average; None: it keeps none."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
+    if not getattr(inner, "use_ema", False):
+        return None
+    pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
+    return inner.iterations, [(weight, average) for weight, average in pairs if average is not None]
 
 
 @contextmanager

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
-from hopyard.training.keras.binding import Inputs
 from hopyard.training.keras.callbacks import check_callbacks
-from hopyard.training.keras.replica import KerasReplica
 from hopyard.training.keras.weights import ClassWeight, class_table
+
+if TYPE_CHECKING:
+    import keras
+
+    from hopyard.training.keras.binding import Inputs
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
@@ -97,6 +99,8 @@ class KerasEstimator(Estimator):
         self._check()
 
     def replica(self, context: Context) -> Replica:
+        from hopyard.training.keras.replica import KerasReplica
+
         return KerasReplica(self, context)
 
     @property
@@ -119,6 +123,8 @@ class KerasEstimator(Estimator):
         Raises:
             EstimatorError: Keras refuses an argument.
         """
+        import keras
+
         if self.optimizer is None:
             return self.model
         jit = self.jit_compile
@@ -140,6 +146,8 @@ class KerasEstimator(Estimator):
         return self.model
 
     def _check(self) -> None:
+        import keras
+
         if not isinstance(self.model, keras.Model):
             raise EstimatorError(f"model={_short(self.model)} was given, but must be a keras.Model.")
         self._check_compiled()
@@ -185,12 +193,16 @@ class KerasEstimator(Estimator):
 
 def _copied(metrics: Any) -> Any:
     """Containers anew: Keras changes those that it is given."""
+    import keras
+
     with contextlib.suppress(TypeError, ValueError):
         return keras.tree.map_structure(lambda metric: metric, metrics)
     return metrics
 
 
 def _differs(own: Any, given: Any) -> bool:
+    import keras
+
     try:
         return bool(
             keras.losses.serialize(keras.losses.get(own)) != keras.losses.serialize(keras.losses.get(given))

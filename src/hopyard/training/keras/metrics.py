@@ -51,7 +51,7 @@ def results(model: Any, logs: Any = None) -> dict[str, float]:
     """
     found = dict(model.get_metrics_result())
     if isinstance(logs, Mapping) and set(logs) != set(found):
-        found = dict(logs)
+        found = {name: value for name, value in logs.items() if value is not None}
     values = {
         name: float(np.mean(as_numpy(keras.ops.convert_to_tensor(value)))) for name, value in found.items()
     }
@@ -94,7 +94,8 @@ def check_additive(
                 f"The metric {metric.name!r} ({type(metric).__name__}) keeps {variable.name!r}, which does not add up: "
                 f"{_short(one[index])} on one half of a batch, {_short(other[index])} on the other, "
                 f"{_short(both[index])} on both. Partitions are validated apart and what a metric keeps is added, so "
-                "update_state must add sums to its variables (of values, and of rows), and result() divide them."
+                "update_state must add sums to its variables (of values, and of rows), and result() divide them; what "
+                "stays the same belongs into an attribute."
             )
 
 

@@ -191,7 +191,8 @@ class KerasReplica(Replica):
     def _measured(self, batches: Iterable[tuple[Any, ...]], compiled: Compiled) -> KerasMetricSet:
         with compiled.lock:
             compiled.model.reset_metrics()
-            compiled.run("test", batches)
+            with compiled.with_averages():
+                compiled.run("test", batches)
             return KerasMetricSet(compiled.model)
 
     def _opened(self, batches: Iterable[Mapping[str, Any]]) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
@@ -218,11 +219,16 @@ class KerasReplica(Replica):
             return {"model": {}, "optimizer": {}}
         values = self._compiled.values(self._holder)
         weights, optimizer = self._names
-        return {
-            "model": to_tree(weights, values[: len(weights)]),
+        averages = self._compiled.averaged(values)
+        given_out = [averages.get(number, value) for number, value in enumerate(values[: len(weights)])]
+        tree = {
+            "model": to_tree(weights, given_out),
             "optimizer": to_tree(optimizer, values[len(weights) :]),
             "callbacks": self._callbacks.state(),
         }
+        if averages:
+            tree["trained"] = to_tree([weights[i] for i in averages], [values[i] for i in averages])
+        return tree
 
     def load(self, tree: Mapping[str, Any]) -> None:
         if self._compiled is None:
@@ -230,7 +236,9 @@ class KerasReplica(Replica):
             return
         weights, optimizer = self._names
         shapes = self._shapes
-        values = from_tree("model", tree["model"], weights, shapes[: len(weights)])
+        # Training goes on from what was trained, where what is given out are averages.
+        own = {**tree["model"], **tree.get("trained", {})}
+        values = from_tree("model", own, weights, shapes[: len(weights)])
         if "optimizer" in tree:
             values += from_tree("optimizer", tree["optimizer"], optimizer, shapes[len(weights) :])
         else:
@@ -245,7 +253,8 @@ class KerasReplica(Replica):
         theirs = tree["optimizer"]
         alike = self._compiled is None or theirs.keys() == own.keys()
         try:
-            self.load({"model": tree["model"]} | ({"optimizer": {**theirs, **rates}} if alike else {}))
+            trained = {"trained": tree.get("trained", {}), "optimizer": {**theirs, **rates}}
+            self.load({"model": tree["model"]} | (trained if alike else {}))
         except EstimatorError as error:
             raise EstimatorError(
                 "A trial that goes on from another one's state must have a model of the same architecture, so a "

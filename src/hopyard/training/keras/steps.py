@@ -7,7 +7,7 @@ steps return are those of Keras' metrics, which gather in the model's variables.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import keras
@@ -87,14 +87,21 @@ class TensorFlowSteps(Steps):
             count = tf.shape(keras.tree.flatten(together)[0])[0]
             _, given = tf.while_loop(
                 lambda number, _: number < count,
-                lambda number, _: (number + 1, step(at(number))),
-                (tf.constant(1), step(at(0))),
+                lambda number, _: (number + 1, _without_none(step(at(number)))),
+                (tf.constant(1), _without_none(step(at(0)))),
                 parallel_iterations=1,
             )
             return given
 
         traced = tf.function(loop, input_signature=[_signature(batch, rank=2)], autograph=False)
         return _quiet(traced)
+
+
+def _without_none(given: Any) -> Any:
+    """What a step of the user's gave, without what it has no value for, which cannot go through a loop."""
+    if not isinstance(given, Mapping):
+        return given
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _quiet(traced: Any) -> Callable[..., Any]:
