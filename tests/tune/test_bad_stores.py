@@ -215,8 +215,12 @@ def test_runs_and_models_that_are_not_there_are_named(search: Any, make_rows: An
 def test_saved_models_are_checked(search: Any, make_rows: Any, tmp_path: Path) -> None:
     model = search(LocalStore(tmp_path / "store")).fit(make_rows())
     saved = model.save(tmp_path / "saved")
-    with refused(UsageError, f"{saved} already holds a model; delete the directory or give another one."):
-        model.save(saved)
+    assert model.save(saved) == saved  # it is there
+    assert load_model(saved).save(saved) == saved
+    with refused(
+        UsageError, f"{saved} already holds another model; delete the directory or give another one."
+    ):
+        model.get_all_models()[-1].save(saved)
     with refused(
         NotFoundError, f"its run {model.run_id} is not at hand. Open it with hopyard.open_run(store, run_id)."
     ):

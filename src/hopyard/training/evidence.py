@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sysconfig
 import traceback
 from pathlib import Path
 
 import hopyard
-from hopyard.errors import Evidence
+from hopyard.errors import Evidence, HopyardError
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Keras has in its texts, for terminals
 _OURS = str(Path(hopyard.__file__).parent)
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
@@ -18,8 +20,8 @@ def gather(error: BaseException, phase: str, partition: int | None, log_tail: st
     """The evidence of ``error``, raised in ``phase`` on ``partition``; call it in the handler."""
     return Evidence(
         kind=type(error).__name__,
-        message=str(error),
-        traceback=trimmed_traceback(error),
+        message=_COLOURS.sub("", str(error)),
+        traceback=_COLOURS.sub("", trimmed_traceback(error)),
         log=_last_lines(log_tail),
         partition=partition,
         phase=phase,
@@ -27,7 +29,12 @@ def gather(error: BaseException, phase: str, partition: int | None, log_tail: st
 
 
 def trimmed_traceback(error: BaseException) -> str:
-    """The traceback without frames of installed libraries, but for the innermost, which raised."""
+    """The traceback without frames of installed libraries, but for the innermost, which raised.
+
+    Of an error of ours that explains another, it is the other's: what ours says stands above it already.
+    """
+    if isinstance(error, HopyardError) and error.__cause__ is not None:
+        error = error.__cause__
     whole: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
     formatted, seen = whole, set[int]()
     while whole is not None and id(whole) not in seen:

@@ -25,7 +25,7 @@ from hopyard.tune.frames import (
     outputs_of,
     with_columns,
 )
-from hopyard.tune.saved import INFO, ModelInfo, Weights, read_model, schema_of, write_model
+from hopyard.tune.saved import INFO, ModelInfo, Weights, is_written, read_model, schema_of, write_model
 from hopyard.tune.stages import become_stage
 
 if TYPE_CHECKING:
@@ -207,11 +207,18 @@ class Model:
     # Where it goes --------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """Write the model to a directory of its own, readable by ``hopyard.load_model`` without its run."""
+        """Write the model to a directory of its own, readable by ``hopyard.load_model`` without its run.
+
+        If this very model is there already, that is all: a script that saves can be run again.
+
+        Raises:
+            UsageError: another model is there.
+        """
         store = LocalStore(path)
-        if store.exists(INFO):
-            raise UsageError(f"{path} already holds a model; delete the directory or give another one.")
-        write_model(store, self.info, self._weights)
+        if not store.exists(INFO):
+            write_model(store, self.info, self._weights)
+        elif not is_written(store, self.info, self._weights, str(path)):
+            raise UsageError(f"{path} already holds another model; delete the directory or give another one.")
         return Path(path)
 
     def export(self, path: str | Path, example: Any = None) -> Path:

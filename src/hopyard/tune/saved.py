@@ -104,6 +104,17 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
     store.put(INFO, json.dumps(content, indent=1).encode())
 
 
+def is_written(store: Store, info: ModelInfo, weights: Weights, where: str) -> bool:
+    """Whether the model in ``store`` is this one: of the same trial and epoch, with the same weights.
+
+    Raises:
+        CorruptError, FormatError: as of ``read_model``.
+    """
+    there, its_weights = read_model(store, where)
+    same = json.dumps(asdict(there), sort_keys=True) == json.dumps(asdict(info), sort_keys=True)
+    return same and its_weights.state.digest == weights.state.digest
+
+
 def _with_trunk(program: Program, info: ModelInfo, tree: Any) -> Program:
     """The program with the model's estimator, whose trunk no weights hold.
 
