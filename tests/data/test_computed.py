@@ -131,10 +131,11 @@ def test_a_cache_that_is_too_small_keeps_none_of_them_and_that_is_said_once(
     with caplog.at_level(logging.WARNING, "hopyard"):
         assert squares.right()
         assert squares.right()
-    assert [record.getMessage() for record in caplog.records] == [
+    said = (
         f"squares take 16,000 bytes for 1000 rows, for which the node cache {tmp_path / 'small'} has no room, so that "
         "every process holds some in memory. Allow it more than 100 bytes (HOPYARD_CACHE_BYTES), or free its disk."
-    ]
+    )
+    assert [record.getMessage() for record in caplog.records] == [said]
     assert list_cache(NodeCache(tmp_path / "small")).files == ()
     assert squares.computed == 64 + ROWS, "the first rows told the size"
 

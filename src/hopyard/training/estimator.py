@@ -103,7 +103,9 @@ class Visit:
     def training_batches(
         self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
-        """Shuffled batches; a last one of fewer than half the rows joins the one before it."""
+        """Shuffled batches; a last one of fewer than half the rows joins the one before it. Of no rows, none."""
+        if not len(self.rows):  # row groups may be empty, and PyTorch's samplers refuse to shuffle nothing
+            return ()
         batches = self.rows.loader(
             batch_size,
             shuffle=True,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from tests.training.torch.trunks import (
     Features,
     Head,
     estimator,
-    function,
     same,
     with_features,
 )
@@ -34,6 +31,7 @@ from hopyard.objects.identity.usercode import is_user_module
 from hopyard.torch import TorchEstimator
 from hopyard.training import Program, check_trial
 from hopyard.training.estimator import Context
+from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.torch.state import from_tree
 from hopyard.training.torch.trunk import ROWS_AT_ONCE, Trunk, frozen, weights_digest
 from hopyard.training.unit import residents
@@ -278,6 +276,10 @@ def test_a_state_of_another_trunk_is_refused(chain: Make) -> None:
         ({"trunk": nn.Linear}, "but must be a torch.nn.Module"),
         ({"trunk": nn.LazyLinear(3)}, "The trunk has lazy layers, whose sizes are unknown"),
         (
+            {"trunk": nn.Sequential(torch.jit.ScriptModule())},
+            "The trunk is, or has in it, a module of TorchScript",
+        ),
+        (
             {"transform": lambda batch, rng: batch},
             "transform was given with trunk, but it changes batches anew",
         ),
@@ -295,44 +297,52 @@ def test_a_model_that_has_the_trunk_inside_is_refused() -> None:
         estimator(trunk, nn.Sequential(trunk, nn.Linear(HIDDEN, CLASSES)))
 
 
-@pytest.mark.parametrize(
-    ("trunk", "said"),
-    [
-        (nn.Linear(5, 3), r"The trunk failed on inputs float32 \(24, 12\)"),
-        (function("Noise", lambda self, x: x + torch.randn_like(x)), "draws random numbers in evaluation mode"),
-        (
-            function("Counts", lambda self, x: x + self.count.add_(1), count=nn.Parameter(torch.zeros(1), False)),
-            "changes its own parameters or buffers in evaluation mode",
-        ),
-        (function("Text", lambda self, x: "text"), "The trunk gave a str. It must give a tensor, a tuple"),
-        (function("Mixed", lambda self, x: (x, 3)), "The trunk gave a int as 'trunk.1'. It must give"),
-        (function("Nothing", lambda self, x: ()), "The trunk gave an empty tuple"),
-        (function("Mean", lambda self, x: x.mean(0)), r"gave float32 \(12,\) as 'trunk' for 24 rows"),
-        (function("Sparse", lambda self, x: x.to_sparse()), r"cannot be kept. Give dense numbers: x.to_dense\(\)"),
-        (function("Locked", lambda self, x: x, lock=threading.Lock()), "cannot be told from others, because trunk"),
-    ],
-)  # fmt: skip
-def test_a_trunk_that_cannot_be_shared_is_refused(trunk: nn.Module, said: str) -> None:
-    batch = {"x": np.random.default_rng(0).random((24, 12), np.float32), "y": np.arange(24) % 3}
-    program = Program(lambda params: estimator(trunk), ("x",), ("y",), None, None, 1, 1, 0, "cpu")
-    evidence = check_trial(program, {}, 0, batch).evidence
-    assert evidence is not None
-    assert evidence.kind == "EstimatorError"
-    assert re.search(said, evidence.message), evidence.message
-
-
-def test_outputs_of_differing_shapes_are_refused(chain: Make) -> None:
-    trunk = function("Cut", lambda self, x: x[:, : 10 if len(x) == ROWS_AT_ONCE else 9])
-    with pytest.raises(
-        AssertionError, match=r"The trunk gave trunk float32 \(rows, 9\) for the rows from 192 on"
-    ):
-        chain(lambda params: estimator(trunk, nn.Linear(10, CLASSES))).train(0, 0)
-
-
 def test_a_column_may_not_be_called_as_the_output_is() -> None:
     context = Context(("features", "trunk"), ("label",), "cpu", (100,), 1)
     with pytest.raises(EstimatorError, match="The column 'trunk' has the name of the trunk's output"):
         estimator(Features(), inputs=["features"]).replica(context)
+
+
+def test_what_is_done_to_the_users_trunk_and_to_the_searchs_does_not_reach_the_other() -> None:
+    """One that is frozen already was not copied."""
+    trunk = frozen(Features())
+    rows = {"features": np.random.default_rng(0).random((5, WIDTH), np.float32)}
+    context = Context(("features",), ("label",), "cpu", (100,), 1)
+    kept = estimator(trunk)
+    replica = kept.replica(context)
+    assert isinstance(replica, TorchReplica)
+    before = replica.predict(rows)
+    assert replica._trunk is not None
+    assert replica._trunk.module is not trunk
+    with torch.no_grad():
+        for value in trunk.state_dict().values():
+            value.data.add_(1)  # which PyTorch does not count as a change
+    trunk.train().requires_grad_(True)
+    np.testing.assert_array_equal(replica.predict(rows), before)
+    assert not any(part.training for part in replica.give_out().modules())
+    again = estimator(trunk).replica(context)
+    assert again.trunk_weights != replica.trunk_weights
+    assert trunk.training
+    assert trunk.linear.weight.requires_grad
+
+
+def test_a_trunk_that_was_changed_meanwhile_gives_no_outputs_to_others(chain: Make, data: Any) -> None:
+    """As whoever got hold of the search's own may do."""
+    its = chain(with_features)
+    its.train(0, 0)
+    replica = next(iter(residents._kept.values())).replica
+    assert replica is not None
+    with torch.no_grad():
+        replica._trunk.module.linear.weight.mul_(2)
+    with pytest.raises(AssertionError, match="The trunk's weights were changed since the trial began"):
+        its.train(0, 1)
+    residents.clear()
+    computed._held.clear()
+    its.train(0, 1)
+    assert same(
+        dict(from_tree(its.state()["model"])["head"]),
+        trained(chain(with_features, folder="alone"), [(0, 0, False), (0, 1, False)]),
+    )
 
 
 def test_a_trunk_that_is_not_frozen_is_copied() -> None:

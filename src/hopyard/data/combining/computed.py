@@ -114,9 +114,9 @@ def _make(cache: NodeCache, claim: Claim, dataset: Partitioned, compute: Compute
         if cache.limit:  # with none, nobody wants it to keep anything
             _warn(
                 cache,
-                f"{what} take {size:,} bytes for {rows} rows, for which the node cache {cache.path} has no room, so that "
-                f"every process holds some in memory. Allow it more than {cache.limit:,} bytes (HOPYARD_CACHE_BYTES), or "
-                "free its disk.",
+                f"{what} take {size:,} bytes for {rows} rows, for which the node cache {cache.path} has no room, so "
+                f"that every process holds some in memory. Allow it more than {cache.limit:,} bytes "
+                "(HOPYARD_CACHE_BYTES), or free its disk.",
             )
         return None
     packs = tuple((name,) for name in schema.names)

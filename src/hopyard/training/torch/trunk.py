@@ -8,7 +8,7 @@ rows, the module's class, code and weights, the inputs, device, precision and Py
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -44,10 +44,30 @@ _RULE = (
 
 
 def frozen(trunk: nn.Module) -> nn.Module:
-    """``trunk`` in evaluation mode and without gradients; a copy, if it is not so already."""
+    """``trunk`` in evaluation mode and without gradients; a copy, if it is not so already.
+
+    Raises:
+        EstimatorError: it cannot be copied, or what it does cannot be told.
+    """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in trunk.modules()):
+        raise EstimatorError(
+            "The trunk is, or has in it, a module of TorchScript, whose code cannot be told from others'. Give the "
+            "module that it was made from, or put the trunk into the model with requires_grad_(False)."
+        )
     if any(module.training for module in trunk.modules()) or any(p.requires_grad for p in trunk.parameters()):
-        return copy.deepcopy(trunk).eval().requires_grad_(False)
+        return _copied(trunk).eval().requires_grad_(False)
     return trunk
+
+
+def _copied(trunk: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(trunk)
+    except Exception as error:
+        raise EstimatorError(
+            f"The trunk cannot be copied ({type(error).__name__}: {error}), but trials share a copy, so that neither "
+            "they nor you change each other's. Take out of it what copy.deepcopy does not take; detach() tensors that "
+            "it computed."
+        ) from error
 
 
 def weights_digest(trunk: nn.Module) -> str:
@@ -113,7 +133,7 @@ class Trunk:
     """A frozen module on a device.
 
     Args:
-        module: as :func:`frozen` gives it. Trunks of one content share their module: see :attr:`module`.
+        module: as :func:`frozen` gives it. It is copied, and trunks of one content share the copy: see :attr:`module`.
         binding: from a batch's columns to the module's inputs.
         autocast: gives the context to run it in.
         precision: names that context.
@@ -149,13 +169,13 @@ class Trunk:
 
     @property
     def module(self) -> nn.Module:
-        """The module, on the device: the same for all trunks of this content in this process, but for those that do
-        not share it any more."""
+        """A copy of the module, on the device: the same for all trunks of this content in this process, but for those
+        that do not share it any more."""
         return self._shared.module
 
     def unshare(self) -> nn.Module:
         """Have a copy of the module, which no other trunk has; returns it."""
-        self._shared = _Shared(copy.deepcopy(self.module))
+        self._shared = _Shared(_copied(self.module))
         return self.module
 
     def rows(self, rows: Rows) -> Rows:
@@ -171,6 +191,25 @@ class Trunk:
         """A batch with the outputs in place of the inputs, computed now."""
         inputs = set(self._columns) - set(self._binding.besides)
         return {name: batch[name] for name in batch if name not in inputs} | self._outputs(batch)
+
+    def beside_checked(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The same, of rows that tell before a run whether it can be trained on.
+
+        Raises:
+            EstimatorError: the outputs are others when they are computed again, or not numbers.
+        """
+        made, again = self.beside(batch), self._outputs(batch)
+        for name, value in again.items():
+            _check_numbers(name, made[name], 0)
+            try:
+                torch.testing.assert_close(value, made[name], equal_nan=True)
+            except AssertionError as error:
+                raise EstimatorError(
+                    "The trunk gives other outputs when it is run on the same rows again, so it has not the one "
+                    "output that trials could share: it counts, keeps a buffer or draws from a generator of its own. "
+                    "Take that out, or put it into the model with requires_grad_(False)."
+                ) from error
+        return made
 
     def head_of(self, tree: Any) -> Any:
         """The model's part of the tree of a model that was trained on this trunk's outputs.
@@ -215,8 +254,15 @@ class Trunk:
                     "ones; its outputs must have the same dtypes and shapes for all rows."
                 )
             like = given
+            for name, value in made.items():
+                _check_numbers(name, value, first)
             first += len(next(iter(made.values())))
             yield {f"{name}|{_dtype(value)}": _to_numpy(value) for name, value in made.items()}
+        if not self._shared.is_as_it_was:
+            raise EstimatorError(
+                "The trunk's weights were changed since the trial began, so its outputs are not those that other "
+                "trials train on. Change a copy of it: copy.deepcopy(trunk)."
+            )
 
     @torch.no_grad()
     def _outputs(self, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -324,7 +370,7 @@ class _RowsInMemory:
         for batch in self._rows.loader(
             batch_size, shuffle, seed, columns=names, output=output, tail=tail, epoch=epoch
         ):
-            yield self._trunk.beside(batch)
+            yield self._trunk.beside_checked(batch)
 
 
 class _Shared:
@@ -347,15 +393,9 @@ def _shared(module: nn.Module, content: str, device: torch.device) -> _Shared:
     """The module on the device that stands for all of its content in this process."""
     known = _modules.get((content, str(device)))
     if known is None or not known.is_as_it_was:
-        at_home = all(value.device.type == "cpu" == device.type for value in _tensors(module))
-        known = _Shared(module if at_home else copy.deepcopy(module).to(device))
+        known = _Shared(_copied(module).to(device))
         _modules[content, str(device)] = known
     return known
-
-
-def _tensors(module: nn.Module) -> Iterable[torch.Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
 
 
 def _count(arguments: list[Any], keywords: dict[str, Any]) -> int:
@@ -387,7 +427,18 @@ def _named(outputs: Any, rows: int) -> dict[str, torch.Tensor]:
                 f"The trunk gave {shape_of(value)} of layout {value.layout} as {name!r}, which cannot be kept. Give "
                 "dense numbers: x.to_dense(), torch.view_as_real(x)."
             )
-    return parts
+    # What a trunk computes in inference mode, of its own accord, could not be trained on.
+    return {name: value.clone() if value.is_inference() else value for name, value in parts.items()}
+
+
+def _check_numbers(name: str, value: torch.Tensor, first: int) -> None:
+    if value.is_floating_point() and value.isnan().any():
+        row = first + int(value.reshape(len(value), -1).isnan().any(1).nonzero()[0])
+        raise EstimatorError(
+            f"The trunk gave NaN as {name!r} for row {row}, on which nothing can be trained. Look for missing values "
+            "among its inputs and, with half precision, for numbers that are too large; or end its forward with "
+            "torch.nan_to_num."
+        )
 
 
 def _check_names(binding: Binding) -> None:
