@@ -281,6 +281,18 @@ def test_windows_are_prepared_like_any_data(write, tmp_path):
     assert np.array_equal(stored["image"], columns["image"][stored["id"]])
 
 
+@pytest.mark.parametrize(("step", "validation", "warns"), [(1, 0.5, True), (3, 0.5, False), (1, None, False)])
+def test_a_random_share_of_windows_that_overlap_is_warned_of(write, tmp_path, caplog, step, validation, warns):
+    windows = write([[20]], {"id": np.arange(20)}).windows(3, step=step)
+    prepare(windows, LocalStore(tmp_path / "store"), validation=validation)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warns
+    assert not warns or said[0].startswith(
+        "validation=0.5 draws at random from windows that overlap, so that rows of the validation set are trained on "
+        "too, and its metrics say little about new data. Give windows of other rows as val=, "
+    )
+
+
 def test_partitions_are_consecutive_and_windows_do_not_cross_them(write):
     windows = write([[5, 9, 4], [12, 1, 1]], {"id": np.arange(32)}).windows(3)
     parts = windows.partitions(3)

@@ -407,3 +407,28 @@ def test_a_dataset_is_searched_on_as_it_is(tmp_path: Path) -> None:
             if "val" in name
         }
     )
+
+
+def test_windows_that_overlap_are_told_of_where_validation_is_a_share_of_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = np.sin(np.arange(80) / 5).astype("float32")
+    pl.DataFrame({"time": np.arange(80), "value": values}).write_parquet(tmp_path / "waves.parquet")
+    waves = open_dataset(tmp_path / "waves.parquet")
+    parts = {"past": ("value", slice(0, 4)), "next": ("value", 4)}
+
+    def forecast(params: dict[str, Any]) -> TorchEstimator:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+        return TorchEstimator(model, torch.optim.SGD, torch.nn.functional.mse_loss, optimizer_params=params)
+
+    search = short_search(
+        MemoryStore("waves"),
+        forecast,
+        feature_columns=["past"],
+        label_columns=["next"],
+        evaluation_metric="loss",
+    )
+    search.fit(waves.windows(5, time="time", columns=parts))
+    assert [record.getMessage()[:70] for record in caplog.records] == [
+        "validation=0.25 draws at random from windows that overlap, so that row"
+    ]

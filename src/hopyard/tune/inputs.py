@@ -17,6 +17,7 @@ from hopyard.data.frames.base import FrameSource
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.data.preparing.request import Watch
+from hopyard.data.preparing.split import warn_of_overlap
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects import derive_seed, digest_json
 from hopyard.stockroom.data import Samples
@@ -180,6 +181,7 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
     splits = _versions(data, val, arguments)
     if splits is not None:
         return Ready(splits, arguments, (data, val))
+    warn_of_overlap(data, arguments.validation if val is None else None)
     names = [*arguments.feature_columns, *arguments.label_columns]
     return Raw(as_source(data, names), None if val is None else as_source(val, names), arguments)
 

@@ -124,6 +124,11 @@ class Windows(BaseDataset):
         return len(self._offsets)
 
     @property
+    def overlap(self) -> bool:
+        """Whether neighbouring windows share rows, or would with all rows between their first and last."""
+        return self._step < self._span
+
+    @property
     def fingerprint(self) -> str:
         """Digest of what the windows are."""
         return digest_json([self.base.fingerprint, self._settings()], "hopyard.windows")

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from hopyard.data.frames.base import FrameSource
 from hopyard.data.manifest import FORMAT_VERSION
 from hopyard.data.preparing.policies import check_choice
-from hopyard.data.preparing.split import check_share
+from hopyard.data.preparing.split import check_share, warn_of_overlap
 from hopyard.data.schema import unknown_columns
 from hopyard.data.sources.sources import Source, as_source
 from hopyard.errors import DataError, UsageError
@@ -98,6 +98,7 @@ def request_of(
             "Spark ML in a Spark DataFrame. Leave it out; other data is stored as dense arrays."
         )
     share = None if val is not None else validation
+    warn_of_overlap(data, share)
     source = _select(source, named, share if isinstance(share, str) else None)
     val_source = None
     if val is not None:

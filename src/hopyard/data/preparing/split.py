@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hopyard.data.combining.windows import Windows
 from hopyard.data.order import Rows, permutation
 from hopyard.data.sources.columns import ColumnData
 from hopyard.errors import DataError
+
+_log = logging.getLogger("hopyard")
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,18 @@ def check_share(validation: Any) -> None:
         raise DataError(
             f"validation={validation!r} is not a share: it must be greater than 0 and less than 1. Give a share "
             "such as 0.25, the name of a bool or int column, a second frame, or None for no validation set."
+        )
+
+
+def warn_of_overlap(data: Any, validation: Any) -> None:
+    """Say that a share of windows that overlap is no test, if ``validation`` is a share and ``data`` is such."""
+    if isinstance(data, Windows) and data.overlap and isinstance(validation, float):
+        _log.warning(
+            "validation=%s draws at random from windows that overlap, so that rows of the validation set are trained "
+            "on too, and its metrics say little about new data. Give windows of other rows as val=, chosen by time or "
+            "series with open_dataset(filters=...).windows(...); or make windows that do not overlap, with a larger "
+            "step=.",
+            validation,
         )
 
 
