@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -116,12 +117,78 @@ def s3_url(s3: S3Server) -> str:
     return f"s3://{bucket}/some/prefix"
 
 
-@pytest.fixture(scope="session")
-def spark_if_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object | None]:
-    """A session on a cluster of two executor processes with one slot each; None without Java or PySpark."""
-    if shutil.which("java") is None or importlib.util.find_spec("pyspark") is None:
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# What a JVM of Spark loads, some ten thousand classes, is parsed and checked once and written to a file.
+LOADING = """
+import os, sys
+os.environ["PYSPARK_PYTHON"], os.environ["SPARK_LOCAL_IP"] = sys.executable, "127.0.0.1"
+from pyspark import SparkContext
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", sys.argv[1]).getOrCreate()
+frame = spark.createDataFrame([(i, Vectors.dense([i, 1.0])) for i in range(4)], ["id", "features"])
+frame.repartition(2, "id").write.parquet("rows")
+frame = spark.read.parquet("rows")
+frame.mapInArrow(lambda batches: batches, frame.schema).where("id > 1").groupBy("id").count().collect()
+gateway = SparkContext._gateway
+spark.stop()
+gateway.shutdown()
+gateway.proc.stdin.close()
+gateway.proc.wait()
+"""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def spark_classes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path | None]:
+    """The file of Spark's classes, which is there once a test asked for ``spark_if_there``.
+
+    All JVMs of Spark that tests start, also in other processes, use it, and live too short for a better compiler,
+    for more than one thread that collects garbage, and for a web server. None without Java or PySpark.
+    """
+    java, pyspark = shutil.which("java"), importlib.util.find_spec("pyspark")
+    if java is None or pyspark is None or pyspark.origin is None:
         yield None
         return
+    of = [f"{file.resolve()} {file.stat().st_mtime_ns}" for file in (Path(java), Path(pyspark.origin))]
+    digest = hashlib.sha256("\n".join(of).encode()).hexdigest()[:16]
+    archive = request.config.cache.mkdir("spark-classes") / f"{digest}.jsa"
+    options = f"{JVM_OPTIONS} -XX:SharedArchiveFile={archive}"
+    file = tmp_path_factory.mktemp("spark-options") / "spark.conf"
+    file.write_text(
+        f"spark.driver.extraJavaOptions {options}\n"
+        f"spark.executor.extraJavaOptions {options}\n"
+        "spark.sql.shuffle.partitions 4\n"
+        "spark.ui.enabled false\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {file} pyspark-shell")
+        patch.setenv("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
+        yield archive
+
+
+def write_classes(archive: Path, folder: Path) -> None:
+    part = archive.with_name(f"{archive.name}.{os.getpid()}")
+    options = f"{JVM_OPTIONS} -XX:ArchiveClassesAtExit={part}"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOADING, options], cwd=folder, capture_output=True, check=True
+    )
+    part.rename(archive)
+
+
+@pytest.fixture(scope="session")
+def spark_if_there(
+    spark_classes: Path | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[object | None]:
+    """A session on a cluster of two executor processes with one slot each; None without Java or PySpark."""
+    if spark_classes is None:
+        yield None
+        return
+    if not spark_classes.exists():
+        write_classes(spark_classes, tmp_path_factory.mktemp("spark-classes"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark of pandas
         from pyspark.sql import SparkSession
@@ -133,12 +200,7 @@ def spark_if_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object 
         session = (
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .appName("hopyard-tests")
-            .config("spark.ui.enabled", "false")
-            # Short lives: less compiling, one thread that collects garbage.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-            .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s")  # busy machines start slowly
-            .config("spark.sql.shuffle.partitions", "4")
             .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
