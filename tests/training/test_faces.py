@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,19 @@ except ImportError as error:
         "MissingExtraError Keras runs on the backend jax, which needs the package 'jax', and that is not installed. "
         "Install it, or set KERAS_BACKEND to what is there: torch."
     )
+
+
+def test_keras_is_not_imported_to_start_a_search_and_its_configured_backend_goes_to_workers(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("keras")
+    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    code = f"""
+import os, sys
+os.environ.pop("KERAS_BACKEND", None)
+os.environ["KERAS_HOME"] = {str(tmp_path)!r}
+import hopyard.keras
+from hopyard.backend.base import common_env
+print(common_env(1)["KERAS_BACKEND"], [name for name in ("keras", "tensorflow", "torch") if name in sys.modules])
+"""
+    assert output_of(code) == "torch []"
