@@ -79,3 +79,18 @@ def test_lines_go_to_the_listener_or_to_the_streams_of_the_driver(
     outlet.emit(1, "stdout", "", "text")
     assert heard == [(1, "stdout", "[worker 1] text")]
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_tensorflow_tells_of_itself_is_not_shown() -> None:
+    shown: list[str] = []
+    outlet = Outlet()
+    outlet.listener = lambda worker, stream, line: shown.append(line)
+    for line in (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795401279.0  21539 port.cc:153] oneDNN custom operations are on. You may see slightly ...",
+        "I0000 00:00:1795401279.1  21539 cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use ...",
+        "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the ...",
+        "W0000 00:00:1795401279.2  21539 local_rendezvous.cc:412] Local rendezvous is aborting",
+    ):
+        outlet.emit(0, "stderr", "", line)
+    assert [line.split()[2] for line in shown] == ["W0000"]

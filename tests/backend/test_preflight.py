@@ -130,10 +130,3 @@ def test_workers_use_the_drivers_backend_of_keras(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "keras", used)
     with LocalBackend(num_workers=1, device="cpu") as backend:
         assert result_of(backend.submit(0, os.getenv, "KERAS_BACKEND")) == "torch"
-
-
-def test_workers_keep_what_tensorflow_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    assert common_env(1)["TF_CPP_MIN_LOG_LEVEL"] == "1"
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
-    assert common_env(1)["TF_CPP_MIN_LOG_LEVEL"] == "0"

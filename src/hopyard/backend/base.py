@@ -177,8 +177,6 @@ def common_env(threads: int) -> dict[str, str]:
         env["KERAS_BACKEND"] = keras.backend.backend()
     elif "KERAS_BACKEND" in os.environ:
         env["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"]
-    # Without what TensorFlow tells of itself whenever it starts: a line or two each time, from every worker.
-    env["TF_CPP_MIN_LOG_LEVEL"] = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
     # Sets of strings iterate alike, and cuBLAS sums alike, on every worker and in every run.
     return env | {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 

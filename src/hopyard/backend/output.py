@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,6 +18,12 @@ Listener: TypeAlias = Callable[[int, str, str], None]
 
 KEPT_LINES = 50
 LONGEST_LINE = 64 * 1024  # bytes without a newline that are shown as a line anyway
+# What TensorFlow tells of itself on stderr whenever it starts; no setting of its own keeps all of it from being said.
+_GREETING = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\) is called"
+    r"|I0000 .*(port\.cc:\d+\] oneDNN custom operations are on|cpu_feature_guard\.cc:\d+\])"
+    r"|To enable the following instructions: .* rebuild TensorFlow"
+)
 TAG_START, TAG_END = b"\0hopyard-tag:", b"\0"
 
 logger = logging.getLogger(__name__)
@@ -105,6 +112,8 @@ class Outlet:
         self.listener: Listener | None = None
 
     def emit(self, worker: int, stream: str, tag: str, line: str) -> None:
+        if stream == "stderr" and _GREETING.match(line):
+            return  # several from every worker, and nothing to do about them
         where = f"{tag} · worker {worker}" if tag else f"worker {worker}"
         text = f"[{where}] {line}"
         try:
