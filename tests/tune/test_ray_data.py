@@ -13,11 +13,13 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from hopyard.backend import RayBackend
 from hopyard.backend.testing import PATIENCE
 from hopyard.data.frames.ray_frame import warn_if_full
 from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -59,6 +61,15 @@ def test_a_ray_dataset_is_searched_on_and_predicted(
     batch = found.take_batch(len(rows["label"]), batch_format="numpy")
     assert np.array_equal(batch["label"], rows["label"])
     assert np.array_equal(np.stack(batch["scores"]), model.predict(rows["features"]))
+
+    def heads(params: dict[str, Any]) -> TorchEstimator:
+        head, trunk = torch.nn.Linear(8, 2), torch.nn.Linear(4, 8)
+        return TorchEstimator(head, torch.optim.SGD, torch.nn.CrossEntropyLoss(), ["accuracy"], trunk=trunk)
+
+    model = search(LocalStore(tmp_path), num_models=1, num_epochs=1, estimator_gen_fn=heads).fit(rows)
+    found = model.set_output_columns(["scores"]).transform(dataset)
+    batch = found.take_batch(len(rows["label"]), batch_format="numpy")
+    assert np.allclose(np.stack(batch["scores"]), model.predict(rows["features"]), atol=1e-6)
 
 
 def test_reading_that_waits_for_a_cpu_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from tests.training.torch.trunks import HIDDEN, WIDTH, Features, estimator, rows, same, with_features
+from tests.training.torch.trunks import HIDDEN, WIDTH, Features, Head, estimator, rows, same, with_features
 from torch import nn
 
 from hopyard import StockRoom, load_model
@@ -23,8 +24,9 @@ from hopyard.errors import EstimatorError, TrialError
 from hopyard.stockroom.data.joined import Samples
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
-from hopyard.training.torch.trunk import WithTrunk, frozen
-from hopyard.tune import PBT, GridSearch, hp_choice, hp_log
+from hopyard.training.torch.trunk import WithTrunk, _modules, frozen
+from hopyard.training.unit import residents
+from hopyard.tune import PBT, Callback, GridSearch, hp_choice, hp_log
 from hopyard.tune.reproduce import reproduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
@@ -122,10 +124,18 @@ def test_a_model_whose_trunk_became_another_is_not_loaded_and_not_saved(
         run.best.save(tmp_path / "saved")
 
 
-def test_a_model_with_a_trunk_is_exported(tmp_path: Path) -> None:
+def by_name(params: dict[str, Any]) -> TorchEstimator:
+    return estimator(
+        Features("dict"), Head(), inputs={"features": "features"}, optimizer_params={"lr": params["lr"]}
+    )
+
+
+@pytest.mark.parametrize("gen", [with_features, by_name])
+def test_a_model_with_a_trunk_is_exported(tmp_path: Path, gen: Any) -> None:
+    """Inputs by position and by name, outputs as one tensor and as a dict."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
-    model = search(LocalStore(tmp_path / "store"), num_epochs=1).fit(rows())
+    model = search(LocalStore(tmp_path / "store"), num_epochs=1, estimator_gen_fn=gen).fit(rows())
     path = model.export(tmp_path / "model.onnx")
     given = rows(5)["features"]
     session = onnx.reference.ReferenceEvaluator(str(path))
@@ -163,6 +173,56 @@ def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
     with LocalBackend(num_workers=2, device="cpu") as backend:
         together = search(LocalStore(tmp_path / "together"), backend, **pbt).fit(rows())
     assert outcome(together) == outcome(alone)
+
+
+def forget() -> None:
+    """As a process that begins has nothing, and another machine no cache."""
+    residents.clear()
+    computed._held.clear()
+    _modules.clear()
+    NodeCache().clear()
+
+
+class Stop(Callback):
+    def on_epoch_end(self, trial: int, epoch: int, metrics: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_was_interrupted_goes_on_with_the_trunk(tmp_path: Path, from_file: Any) -> None:
+    whole = search(LocalStore(tmp_path / "whole"), estimator_gen_fn=from_file).fit(rows())
+    forget()
+    store = LocalStore(tmp_path / "store")
+    with pytest.raises(KeyboardInterrupt):
+        search(store, estimator_gen_fn=from_file, callbacks=[Stop()]).fit(rows())
+    forget()
+    again = search(store, estimator_gen_fn=from_file).fit(rows())
+    assert again.run.state.units == whole.run.state.units
+    assert outcome(again) == outcome(whole)
+
+
+LOADING = """
+import sys
+import numpy as np
+from hopyard import load_model, open_run
+from hopyard.storage import LocalStore
+
+folder, run = sys.argv[1:]
+features = np.load(f"{folder}/features.npy")
+best = open_run(LocalStore(f"{folder}/store"), run).best
+for name, model in (("saved", load_model(f"{folder}/saved")), ("run", best)):
+    np.save(f"{folder}/of-{name}.npy", model.predict(features))
+    assert not model.torch().training
+"""
+
+
+def test_a_new_process_loads_the_model_and_the_run(tmp_path: Path, from_file: Any) -> None:
+    model = search(LocalStore(tmp_path / "store"), estimator_gen_fn=from_file, num_epochs=1).fit(rows())
+    model.save(tmp_path / "saved")
+    given = rows(70)["features"]
+    np.save(tmp_path / "features.npy", given)
+    subprocess.run([sys.executable, "-c", LOADING, tmp_path, model.run_id], check=True, timeout=120)
+    for name in ("saved", "run"):
+        np.testing.assert_array_equal(np.load(tmp_path / f"of-{name}.npy"), model.predict(given))
 
 
 def test_a_trunk_of_its_own_for_each_trial_is_said_once(

@@ -32,14 +32,15 @@ def export_onnx(
         EstimatorError: the model does what ONNX cannot express.
     """
     module.eval()
+    if keywords:
+        module, arguments = _ByPosition(module, list(keywords)), [*keywords.values()]
     try:
         with _silence():
             program = torch.onnx.export(
                 module,
                 tuple(arguments),
-                kwargs=keywords,
                 dynamo=True,
-                dynamic_shapes=_shapes(module, arguments, keywords),
+                dynamic_shapes=_shapes(module, arguments),
                 input_names=names,
                 verbose=False,
             )
@@ -55,17 +56,26 @@ def export_onnx(
     _save(program, path)
 
 
-def _shapes(module: torch.nn.Module, arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+class _ByPosition(torch.nn.Module):
+    """A module of keyword arguments, as one of positional ones: PyTorch's exporter does not take a ``**`` parameter."""
+
+    def __init__(self, module: torch.nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.module = module
+        self._names = names
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.module(**dict(zip(self._names, arguments, strict=True)))
+
+
+def _shapes(module: torch.nn.Module, arguments: list[Any]) -> dict[str, Any]:
     """Of each parameter of the module's forward, which dimensions are free: the rows."""
     free = {0: torch.export.Dim("rows")}
     signature = inspect.signature(module.forward)
     shapes: dict[str, Any] = {}
-    for name, value in signature.bind(*arguments, **keywords).arguments.items():
+    for name, value in signature.bind(*arguments).arguments.items():
         kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            shapes[name] = tuple(free for _ in value)
-        else:
-            shapes[name] = dict.fromkeys(value, free) if kind is inspect.Parameter.VAR_KEYWORD else free
+        shapes[name] = tuple(free for _ in value) if kind is inspect.Parameter.VAR_POSITIONAL else free
     return shapes
 
 
