@@ -14,6 +14,7 @@ keras = pytest.importorskip("keras")
 from hopyard.errors import EstimatorError  # noqa: E402
 from hopyard.keras import KerasEstimator, SparkEstimator  # noqa: E402
 from hopyard.objects import StateRef  # noqa: E402
+from hopyard.training.check import check_trial  # noqa: E402
 from hopyard.training.keras.state import values_of  # noqa: E402
 from hopyard.training.session import Session  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
@@ -105,6 +106,14 @@ FAILING: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], list[s
             "inputs={",
         ],
     ),
+    "a sequence of layers for two columns": (
+        lambda params: estimator(keras.Sequential([layers.Dense(3)])),
+        {"features": ("weight", "target")},
+        [
+            "A Sequential without keras.Input has one input, which is a single column; for the columns ['weight', "
+            "'target'] begin it with keras.Input((2,), name='x') and give inputs={'x': [...]}, which stacks scalar",
+        ],
+    ),
     "other inputs": (
         lambda params: estimator(named("left"), inputs={"wrong": "features"}),
         {},
@@ -154,6 +163,43 @@ def test_what_does_not_fit_is_said(name: str, chain: Callable[..., Any]) -> None
         twice()
     for text in texts:
         assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "text"),
+    [
+        (
+            mlp,
+            "categorical_crossentropy",
+            "takes class numbers from 0 to the number of outputs - 1, categorical_",
+        ),
+        (
+            lambda: mlp(classes=2),
+            "sparse_categorical_crossentropy",
+            "indices[0] = 2 is not in [0, 2). sparse_cate",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((5,)), layers.Dense(3)]),
+            "mse",
+            ". Change the columns, the model's",
+        ),
+    ],
+)
+def test_what_a_first_batch_shows_is_said_in_short(
+    model: Callable[[], Any], loss: str, text: str, chain: Callable[..., Any]
+) -> None:
+    if keras.backend.backend() != "tensorflow" and "indices" in text:
+        pytest.skip("others don't look at class numbers, or say it in other words")
+    batch = {"features": np.zeros((8, 12), np.float32), "label": np.full(8, 2)}
+    failed = check_trial(chain(lambda params: estimator(model(), loss=loss)).program, {}, 0, batch).evidence
+    assert failed is not None
+    assert failed.message.startswith(
+        "The model, its loss or its metrics failed on a first batch, inputs float32[12]"
+    )
+    assert text in failed.message
+    assert "Arguments received" not in failed.message
+    assert "\x1b" not in failed.describe()
+    assert len(failed.message) < 600
 
 
 def test_a_state_of_another_architecture_is_named(chain: Callable[..., Any]) -> None:

@@ -125,9 +125,19 @@ def _bound_inputs(model: keras.Model, inputs: Inputs, free: list[str]) -> tuple[
     """The columns of each of the model's inputs, and their structure."""
     form = _form(model, "input")
     names = [] if form is None else [tensor.name for tensor in keras.tree.flatten(form)]
+    columns = list(inputs) if inputs is not None else free
+    if (
+        form is None
+        and isinstance(model, keras.Sequential)
+        and (len(columns) > 1 or isinstance(inputs, Mapping))
+    ):
+        raise EstimatorError(
+            f"A Sequential without keras.Input has one input, which is a single column; for the columns {free} begin "
+            f"it with keras.Input(({len(free)},), name='x') and give inputs={{'x': [...]}}, which stacks scalar "
+            "columns."
+        )
     if isinstance(inputs, Mapping):
         return _of_mapping(inputs, names, form)
-    columns = list(inputs) if inputs is not None else free
     if form is None:  # a model of the user's own class, which says nothing of its inputs
         return [[name] for name in columns], columns[0] if len(columns) == 1 else dict.fromkeys(columns)
     if inputs is None and all(name in columns for name in names):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -123,8 +124,8 @@ class KerasReplica(Replica):
                 raise
             except Exception as error:
                 raise EstimatorError(
-                    f"The model, its loss or its metrics failed on a first batch, {_shapes(arguments)}: {error} "
-                    "Change the columns, the model's inputs and outputs, or the loss."
+                    f"The model, its loss or its metrics failed on a first batch, {_shapes(arguments)}: "
+                    f"{_said(error)}. {_advice(error)}"
                 ) from error
             return
 
@@ -319,3 +320,21 @@ def _shapes(arguments: tuple[Any, ...]) -> str:
         for name, value in zip(names, arguments, strict=False)
     ]
     return ", ".join(parts)
+
+
+def _said(error: Exception) -> str:
+    """What Keras says, without a graph's own traceback and the inputs, which are said already."""
+    text = str(error).partition("\n\nArguments received by")[0]
+    if text.startswith("Graph execution error"):
+        text = text.rstrip().rpartition("\n\n")[2].partition("\n\t [[")[0]
+    return text.strip().rstrip(".")
+
+
+def _advice(error: Exception) -> str:
+    *_, innermost = traceback.walk_tb(error.__traceback__)
+    if "categorical_crossentropy" in f"{innermost[0].f_code.co_name} {error}":
+        return (
+            "sparse_categorical_crossentropy takes class numbers from 0 to the number of outputs - 1, "
+            "categorical_crossentropy rows with a number for each class."
+        )
+    return "Change the columns, the model's inputs and outputs, or the loss."
