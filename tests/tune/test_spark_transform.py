@@ -102,6 +102,33 @@ def test_outputs_come_beside_columns_that_stay_as_they_are(
     assert np.array_equal(scores, model.predict(rows["features"]))
 
 
+def test_a_model_with_a_trunk_has_it_also_where_its_file_is_not(
+    spark: Any, make_rows: MakeRows, tmp_path: Path
+) -> None:
+    path = tmp_path / "pretrained.pt"
+    torch.save(torch.nn.Linear(4, 8).state_dict(), path)
+
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        trunk = torch.nn.Linear(4, 8)
+        trunk.load_state_dict(torch.load(path))
+        return TorchEstimator(
+            torch.nn.Linear(8, 2), torch.optim.SGD, torch.nn.CrossEntropyLoss(), optimizer_params=params, trunk=trunk
+        )  # fmt: skip
+
+    rows = make_rows(70)
+    model = searched(rows, make).set_output_columns(["scores"])
+    frame = frame_of(
+        spark,
+        {"number": range(70), "features": rows["features"].tolist()},
+        "number int, features array<float>",
+    )
+    found = model.transform(frame)
+    path.unlink()
+    collected = sorted(found.collect(), key=lambda row: row["number"])
+    scores = np.array([row["scores"] for row in collected], np.float32)
+    np.testing.assert_allclose(scores, model.predict(rows["features"]), rtol=1e-5, atol=1e-6)
+
+
 def test_without_names_an_output_is_called_after_its_label(spark: Any, make_rows: MakeRows) -> None:
     rows = make_rows(40)
     found = searched(rows, classifier).transform(
