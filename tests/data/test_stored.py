@@ -1,20 +1,27 @@
-"""Files of a dataset: their footers are read once, and those of several files at once."""
+"""Files of a dataset: their footers are read once, and those of remote files several at a time."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from hopyard.data import open_dataset
 from hopyard.data.reading.stored import StoredFile
+from hopyard.errors import CorruptError
 from hopyard.storage import open_store
 
 
-def test_threads_read_the_footers_of_remote_files_at_once(tmp_path, monkeypatch):
-    store = open_store("memory://footers")
+@pytest.fixture
+def store(tmp_path):
+    store = open_store(f"memory://{tmp_path.name}")
     for number in range(2):
         pq.write_table(pa.table({"x": range(number + 1)}), tmp_path / "a.parquet")
         store.put(f"{number}.parquet", (tmp_path / "a.parquet").read_bytes())
+    return store
+
+
+def test_remote_files_are_opened_together(store, monkeypatch):
     both = threading.Barrier(2, timeout=60)
     read = pq.read_metadata
 
@@ -23,8 +30,20 @@ def test_threads_read_the_footers_of_remote_files_at_once(tmp_path, monkeypatch)
         return read(source)
 
     monkeypatch.setattr(pq, "read_metadata", together)
-    files = [StoredFile.open(store, f"{number}.parquet") for number in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        assert [footer.num_rows for footer in pool.map(lambda file: file.footer, files)] == [1, 2]
-    monkeypatch.undo()
-    assert all(file.footer is file.footer for file in files)
+    dataset = open_dataset(store.url)
+    assert dataset[:]["x"].tolist() == [0, 0, 1]
+
+
+def test_the_first_file_that_is_damaged_is_named_and_others_are_left_out_on_request(store):
+    for number in (3, 2):
+        store.put(f"{number}.parquet", b"PAR1 and no more")
+    with pytest.raises(CorruptError, match=r"2\.parquet \(16 bytes\) is not a complete Parquet file"):
+        open_dataset(store.url)
+    dataset = open_dataset(store.url, corrupt="skip")
+    assert dataset[:]["x"].tolist() == [0, 0, 1]
+    assert [skipped.file[-9:] for skipped in dataset.skipped] == ["2.parquet", "3.parquet"]
+
+
+def test_a_footer_is_read_once(store):
+    file = StoredFile.open(store, "1.parquet")
+    assert file.footer is file.footer

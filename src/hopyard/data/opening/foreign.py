@@ -16,7 +16,7 @@ from hopyard.data.opening.hive import constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
 from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
 from hopyard.data.reading.reader import unpack
-from hopyard.data.reading.stored import StoredFile
+from hopyard.data.reading.stored import StoredFile, of_each
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.schema import Column, Schema, unknown_columns
@@ -98,10 +98,12 @@ def foreign_files(
             del constants[name]
         elif columns is None or name in _origins(columns):
             common[name] = constant_column(name, values)
-    entries = tuple(_entry(names[number], file) for number, file in zip(kept, files, strict=True))
+    entries = of_each(
+        store, list(zip(kept, files, strict=True)), lambda pair: _entry(names[pair[0]], pair[1])
+    )
     identity: list[Any] = [[entry.digest, entry.size] for entry in entries]
     fingerprint = digest_json([*identity, *([constants] if constants else [])], "hopyard.parquet-files")
-    manifest = Manifest("train", fingerprint, Schema(common.values()), entries)
+    manifest = Manifest("train", fingerprint, Schema(common.values()), tuple(entries))
     return Files(store, manifest, scan, [each.flats for each in described], constants)
 
 
@@ -134,15 +136,23 @@ def _opened(
     store: Store | None, names: Sequence[str], skip: bool
 ) -> tuple[list[StoredFile], list[int], list[Skipped]]:
     """The files whose footers can be read, their places in ``names``, and the others."""
-    files, kept, broken = [], [], []
-    for number, name in enumerate(names):
+
+    def opened(name: str) -> StoredFile | Skipped:
         file = StoredFile.open(store, name)
         try:
             file.footer  # noqa: B018, to read it
         except CorruptError as error:
             if not skip:
                 raise
-            broken.append(Skipped(file.name, None, None, None, str(error)))
+            return Skipped(file.name, None, None, None, str(error))
+        return file
+
+    files: list[StoredFile] = []
+    kept: list[int] = []
+    broken: list[Skipped] = []
+    for number, file in enumerate(of_each(store, names, opened)):
+        if isinstance(file, Skipped):
+            broken.append(file)
         else:
             files.append(file)
             kept.append(number)

@@ -28,7 +28,7 @@ from hopyard.data.reading.mapped import (
 )
 from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
-from hopyard.data.reading.stored import StoredFile
+from hopyard.data.reading.stored import StoredFile, of_each
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
@@ -86,10 +86,9 @@ class Reader:
             for rows, bitmap in zip(self._whole_rows, selected, strict=True)
         ]
         self.first_rows = first_rows_of(self.group_rows)
-        self._files = {
-            number: self._open(store, number, prepared)
-            for number in sorted({file for file, _ in self._places})
-        }
+        numbers = sorted({file for file, _ in self._places})
+        opened = of_each(store, numbers, lambda number: self._open(store, number, prepared))
+        self._files = dict(zip(numbers, opened, strict=True))
         self._prepared = prepared and all(file.path is not None for file in self._files.values())
         self._recipe = recipe
         self._region: Region | None = None

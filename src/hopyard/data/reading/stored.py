@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +23,11 @@ READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int9
 """Of ``pyarrow.parquet.ParquetFile``: checksums are looked at where pages have them, and old timestamps (INT96)
 that nanoseconds do not reach, as 9999-12-31, become errors instead of other times."""
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _REMEMBERED_FOOTERS = 4096
+_REQUESTS = 32  # to a store, at once
 _READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
 
 
@@ -221,3 +227,15 @@ def remember(cache: OrderedDict[tuple[Any, ...], Any], key: tuple[Any, ...], val
     cache[key] = value
     while len(cache) > limit:
         cache.popitem(last=False)
+
+
+def of_each(store: Store | None, items: Sequence[Item], read: Callable[[Item], Result]) -> list[Result]:
+    """``read`` of each item, a file or its name, in their order; several at once where each waits for a network.
+
+    Raises:
+        Exception: what it raised for the first of them that failed.
+    """
+    if store is None or len(items) < 2 or store.path("any") is not None:
+        return [read(item) for item in items]
+    with ThreadPoolExecutor(min(_REQUESTS, len(items)), "hopyard-files") as pool:
+        return list(pool.map(read, items))
