@@ -25,7 +25,6 @@ from pyspark import SparkConf, SparkContext
 conf = SparkConf().setAppName("hopyard-tests").setAll([
     ("spark.ui.enabled", "false"), ("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s"),
     ("spark.ui.showConsoleProgress", "false"),
-    ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
 ])
 from hopyard.backend import SparkBackend
 """
