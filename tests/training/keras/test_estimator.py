@@ -110,8 +110,8 @@ FAILING: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], list[s
         lambda params: estimator(keras.Sequential([layers.Dense(3)])),
         {"features": ("weight", "target")},
         [
-            "A Sequential without keras.Input has one input, which is a single column; for the columns ['weight', "
-            "'target'] begin it with keras.Input((2,), name='x') and give inputs={'x': [...]}, which stacks scalar",
+            "A Sequential without keras.Input has one input, which is a single column; for the columns",
+            "begin it with keras.Input((2,), name='x') and give inputs={'x': [...]}, which stacks scalar",
         ],
     ),
     "other inputs": (

@@ -304,8 +304,8 @@ class KerasReplica(Replica):
             self.module.export(str(path), format="onnx", verbose=False)
         except Exception as error:
             raise EstimatorError(
-                f"Keras could not export the model to ONNX ({type(error).__name__}: {error}). On TensorFlow and JAX it "
-                "needs the package tf2onnx; model.keras().export(path, format=...) has other formats."
+                f"Keras could not export the model to ONNX ({type(error).__name__}: {error}). On TensorFlow it "
+                "needs the package tf2onnx, on JAX jax2onnx; model.keras().export(path, format=...) has other formats."
             ) from error
 
 
