@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,34 @@ def test_a_module_that_optimizes_by_itself_need_not_tell_its_loss() -> None:
     model = search(lambda params: LightningEstimator(Taking(params["lr"]), 32)).fit(columns(200))
     assert model.get_history().keys() == {"val_loss", "val_acc"}
     assert model.params == {"lr": 0.05}
+
+
+class Stepped(Net):
+    """Its scheduler and optimizer refer to each other, as PyTorch's do."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+
+@pytest.mark.parametrize("kind", [Net, Stepped, Taking])
+def test_what_is_not_used_any_more_is_freed_at_once(chain: Callable[..., Any], kind: Any) -> None:
+    """Not when the garbage collector comes around: its parameters may fill a GPU."""
+    hopping = chain(lambda params: LightningEstimator(kind(lr=0.1), 32))
+    gc.disable()
+    try:
+        hopping.train(0, 0)
+        hopping.validate(0)
+        [resident] = residents._kept.values()
+        replica = resident.replica
+        assert replica is not None
+        parts = [replica, replica.module, replica._trainer, replica.module.body[0].weight]
+        kept = [weakref.ref(part) for part in parts]
+        del resident, replica, parts
+        residents.clear()
+        assert [ref() for ref in kept] == [None] * 4
+    finally:
+        gc.enable()
 
 
 def failing(method: str, body: Callable[..., Any]) -> Any:

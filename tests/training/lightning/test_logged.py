@@ -176,3 +176,59 @@ def test_metrics_inside_of_one_that_was_logged_are_logged() -> None:
     module.forgotten.update(1.0)
     logged("bounds", module.bounds)
     assert logged.updated_but_not_logged(metrics_of(module)) == ["forgotten"]
+
+
+def using(method: str, use: Callable[[Any], Any]) -> Any:
+    """A module that does this when that hook is called."""
+
+    def hook(self: Any, *arguments: Any) -> Any:
+        use(self)
+        return getattr(Net, method)(self, *arguments)
+
+    return type("Using", (Net,), {method: hook})()
+
+
+@pytest.mark.parametrize(
+    ("method", "use", "used"),
+    [
+        ("setup", lambda self: self.logger.log_hyperparams({"lr": 1}), "logger.log_hyperparams"),
+        ("configure_optimizers", lambda self: self.logger.log_graph(self), "logger.log_graph"),
+        ("on_train_epoch_start", lambda self: self.trainer.logger.save_dir, "logger.save_dir"),
+        ("training_step", lambda self: self.logger.log_metrics({"a": 1.0}), "logger.log_metrics"),
+        ("validation_step", lambda self: self.logger.experiment.add_scalar("a", 1.0), "logger.experiment"),
+        ("on_validation_epoch_end", lambda self: self.loggers[0].log_metrics({"a": 1.0}), "loggers[0]"),
+    ],
+)
+def test_a_module_that_uses_a_logger_is_told_what_there_is(
+    chain: Callable[..., Any], method: str, use: Callable[[Any], Any], used: str
+) -> None:
+    hopping = chain(lambda params: LightningEstimator(using(method, use), 32))
+
+    def units() -> None:
+        hopping.train(0, 0)
+        hopping.validate(0)
+
+    with pytest.raises(AssertionError) as caught:
+        units()
+    assert (
+        f"EstimatorError: The module used self.{used}, but a search has no logger of Lightning's: self.logger is None, "
+        "as with Trainer(logger=False). Log numbers with self.log(name, value), which histories hold and the search's "
+        "callbacks= write to TensorBoard, MLflow or W&B; put all else behind `if self.logger is not None`."
+    ) in str(caught.value)
+
+
+def test_a_module_that_asks_whether_there_is_a_logger_goes_on(chain: Callable[..., Any]) -> None:
+    def asks(self: Any) -> None:
+        if self.logger is not None:
+            self.logger.experiment.add_image("x", None)
+        for logger in self.loggers:
+            logger.log_metrics({"a": 1.0})
+
+    hopping = chain(lambda params: LightningEstimator(using("training_step", asks), 32))
+    hopping.train(0, 0)
+
+
+def test_an_error_with_an_attribute_that_is_no_loggers_stays_as_it_is(chain: Callable[..., Any]) -> None:
+    hopping = chain(lambda params: LightningEstimator(using("training_step", lambda self: None.log), 32))
+    with pytest.raises(AssertionError, match="AttributeError: 'NoneType' object has no attribute 'log'"):
+        hopping.train(0, 0)

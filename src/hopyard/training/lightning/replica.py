@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ class LightningReplica(TorchReplica):
     _estimator: LightningEstimator
 
     def __init__(self, estimator: LightningEstimator, context: Context) -> None:
+        # save_hyperparameters() leaves a cycle of frames, down to who called us: they would hold module and optimizers
+        # until a full collection.
+        gc.collect(1)
         self._trainer = SearchTrainer(estimator, context, resolve_device(context.device))
         self._labels = list(context.label_columns)
         self._begun = 0  # epochs for which this module's on_train_epoch_start was called

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from hopyard.training.lightning.estimator import LightningEstimator
 
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
+_OF_LOGGERS = {
+    *("experiment", "log_metrics", "log_hyperparams", "log_graph", "log_image", "log_table", "log_text"),
+    *("log_dir", "save_dir"),
+}
+"""Attributes of Lightning's loggers."""
 
 
 class SearchTrainer:
@@ -58,9 +63,10 @@ class SearchTrainer:
         self.lightning_module: Any = module
         self.model = module
         self.callbacks: list[Any] = []
-        self.loggers: list[Any] = []
+        self.loggers: list[Any] = _NoLoggers()
         self.training = self.validating = False
-        self.current_epoch = self.global_step = self.batches = 0
+        self.current_epoch = self.batches = 0
+        self._steps = _Steps()
         self.callback_metrics: dict[str, torch.Tensor] = {}
         sizes = [len(batch_sizes(rows, estimator.batch_size)) for rows in context.partition_rows]
         steps = sum(-(-size // estimator.accumulate) for size in sizes)
@@ -79,6 +85,14 @@ class SearchTrainer:
     def lr_scheduler_configs(self) -> list[Any]:
         made: list[Any] = self.strategy.lr_scheduler_configs
         return made
+
+    @property
+    def global_step(self) -> int:
+        return self._steps.taken
+
+    @global_step.setter
+    def global_step(self, value: int) -> None:
+        self._steps.taken = value
 
     @property
     def should_stop(self) -> bool:
@@ -106,7 +120,11 @@ class SearchTrainer:
 
     @contextmanager
     def attached(self, logged: Logged) -> Iterator[None]:
-        """The module, and modules in it, have this trainer, and tell ``logged`` what they log."""
+        """The module, and modules in it, have this trainer, and tell ``logged`` what they log.
+
+        Raises:
+            EstimatorError: within, the module used a logger, of which there is none.
+        """
         base = base_of(self.lightning_module)
         assert base is not None
         parts: list[Any] = [part for part in self.lightning_module.modules() if isinstance(part, base)]
@@ -115,6 +133,10 @@ class SearchTrainer:
             _attach(part, self, logged)
         try:
             yield
+        except AttributeError as error:
+            if error.obj is None and error.name in _OF_LOGGERS:
+                raise _no_logger(f"logger.{error.name}") from error
+            raise
         finally:
             for part, (trainer, log) in zip(parts, before, strict=True):
                 _attach(part, trainer, log)
@@ -145,10 +167,7 @@ class SearchTrainer:
                 )
         if not module.automatic_optimization:
             for optimizer in self.strategy._lightning_optimizers:
-                optimizer._on_after_step = self._count_step
-
-    def _count_step(self) -> None:
-        self.global_step += 1
+                optimizer._on_after_step = self._steps.count
 
     def step_schedulers(self, interval: str, batch_idx: int) -> None:
         """Those of this interval whose turn it is, but for ``ReduceLROnPlateau``."""
@@ -183,6 +202,28 @@ class SearchTrainer:
                 value = _monitored(config, history)
                 if value is not None:
                     self.call("lr_scheduler_step", config.scheduler, value)
+
+
+class _Steps:
+    """Counts steps of optimizers, which hold this instead of the trainer that holds them."""
+
+    taken = 0
+
+    def count(self) -> None:
+        self.taken += 1
+
+
+class _NoLoggers(list[Any]):
+    def __getitem__(self, place: Any) -> Any:
+        raise _no_logger(f"loggers[{place!r}]")
+
+
+def _no_logger(used: str) -> EstimatorError:
+    return EstimatorError(
+        f"The module used self.{used}, but a search has no logger of Lightning's: self.logger is None, as with "
+        "Trainer(logger=False). Log numbers with self.log(name, value), which histories hold and the search's "
+        "callbacks= write to TensorBoard, MLflow or W&B; put all else behind `if self.logger is not None`."
+    )
 
 
 def _attach(module: Any, trainer: SearchTrainer | None, log: Any) -> None:
