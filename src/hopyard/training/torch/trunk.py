@@ -166,6 +166,7 @@ class Trunk:
             )
         self._content = known.digest
         self._shared = _shared(module, known.digest, device)
+        self._is_checked = False
 
     @property
     def module(self) -> nn.Module:
@@ -198,8 +199,10 @@ class Trunk:
         Raises:
             EstimatorError: the outputs are others when they are computed again, or not numbers.
         """
-        made, again = self.beside(batch), self._outputs(batch)
-        for name, value in again.items():
+        made = self.beside(batch)
+        if self._is_checked:
+            return made
+        for name, value in self._outputs(batch).items():
             _check_numbers(name, made[name], 0)
             try:
                 torch.testing.assert_close(value, made[name], equal_nan=True)
@@ -209,6 +212,7 @@ class Trunk:
                     "output that trials could share: it counts, keeps a buffer or draws from a generator of its own. "
                     "Take that out, or put it into the model with requires_grad_(False)."
                 ) from error
+        self._is_checked = True
         return made
 
     def head_of(self, tree: Any) -> Any:
