@@ -161,6 +161,9 @@ def test_distributed_training(
                 seen += batch["id"].tolist()
         everything: list[Any] = [None] * size
         dist.all_gather_object(everything, (seen, [p.tolist() for p in model.parameters()]))
+        # Not after the group: as its last owner, the model waits for the group's thread while it holds the
+        # interpreter's lock, for which that thread may wait to let go of the tensors above.
+        del model
         dist.destroy_process_group()
         return {"size": size, "seen": everything, "refused": refused}
 
