@@ -232,8 +232,7 @@ def test_an_error_of_what_computes_is_not_taken_for_one_of_the_caches(
 
     with caplog.at_level(logging.WARNING, "hopyard"), pytest.raises(kind, match="of the user") as caught:
         computed_columns(rows, "squares", compute, "squares")
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None
     assert len(calls) == 1
     assert caplog.records == []
     assert list_cache().files == ()

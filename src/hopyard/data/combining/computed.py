@@ -53,13 +53,22 @@ def computed_columns(dataset: Partitioned, key: str, compute: Compute, what: str
     held = _found(whole)
     if held is not None:
         return held
+    own: set[int] = set()  # ids of errors that are none of the cache's
+
+    def noting() -> Iterator[Arrays]:
+        try:
+            yield from compute()
+        except Exception as error:
+            own.add(id(error))
+            raise
+
     cache = dataset.node_cache()
     if cache is not None:
         try:
-            arrays = _from_cache(cache, whole, dataset, compute, what)
-        except _ComputeError as failed:
-            raise failed.error from failed.error.__cause__
+            arrays = _from_cache(cache, whole, dataset, noting, what)
         except (NotWritableError, OSError) as error:
+            if id(error) in own:
+                raise
             _warn(cache, f"{what} are held in memory if they are not in the cache yet: {error}")
         else:
             if arrays is not None:
@@ -67,21 +76,6 @@ def computed_columns(dataset: Partitioned, key: str, compute: Compute, what: str
     with _computing:
         held = _found(whole)
         return _in_memory(whole, len(dataset), compute) if held is None else held
-
-
-class _ComputeError(Exception):
-    """What was computed failed, with an error that could be taken for one of the cache's."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def _told_apart(compute: Compute) -> Iterator[Arrays]:
-    try:
-        yield from compute()
-    except (NotWritableError, OSError) as error:
-        raise _ComputeError(error) from error
 
 
 def _from_cache(
@@ -105,7 +99,7 @@ def _from_cache(
 
 
 def _make(cache: NodeCache, claim: Claim, dataset: Partitioned, compute: Compute, what: str) -> Found | None:
-    pieces = _told_apart(compute)
+    pieces = compute()
     head = next(pieces)
     schema = Schema(Column(name, "tensor", each.dtype.name, each.shape[1:]) for name, each in head.items())
     rows = len(dataset)
