@@ -14,6 +14,7 @@ keras = pytest.importorskip("keras")
 from hopyard.errors import EstimatorError  # noqa: E402
 from hopyard.keras import KerasEstimator, SparkEstimator  # noqa: E402
 from hopyard.objects import StateRef  # noqa: E402
+from hopyard.training.build import build_replica  # noqa: E402
 from hopyard.training.check import check_trial  # noqa: E402
 from hopyard.training.keras.state import values_of  # noqa: E402
 from hopyard.training.session import Session  # noqa: E402
@@ -200,6 +201,24 @@ def test_what_a_first_batch_shows_is_said_in_short(
     assert "Arguments received" not in failed.message
     assert "\x1b" not in failed.describe()
     assert len(failed.message) < 600
+
+
+def test_predicting_other_rows_than_it_knows_is_said_in_short(chain: Callable[..., Any]) -> None:
+    replica = build_replica(chain(lambda params: estimator()).program, {}, 0)
+    with pytest.raises(EstimatorError) as caught:
+        replica.predict({"features": np.zeros((3, 5), np.float32)})
+    assert str(caught.value).startswith("The model failed on inputs float32[5]: ")
+    assert str(caught.value).endswith(". Give rows like those that it was trained on.")
+    assert "Arguments received" not in str(caught.value)
+
+
+def test_a_weight_column_that_is_not_read_is_said(chain: Callable[..., Any]) -> None:
+    batch = {"features": np.zeros((8, 12), np.float32), "label": np.full(8, 2)}
+    program = chain(lambda params: estimator(sample_weight_column="weight")).program
+    failed = check_trial(program, {}, 0, batch).evidence
+    assert failed is not None
+    assert "The weight column 'weight' is missing" in failed.message
+    assert "Add it to feature_columns; a transform must return it too." in failed.message
 
 
 def test_a_state_of_another_architecture_is_named(chain: Callable[..., Any]) -> None:

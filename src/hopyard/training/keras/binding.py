@@ -102,9 +102,14 @@ class Binding:
 
 def _numbers(batch: Batch, name: str, role: str) -> np.ndarray[Any, Any]:
     if name not in batch:
+        how = (
+            "Add it to feature_columns"
+            if role == "weight"
+            else "Give all columns that the model was trained with"
+        )
         raise ColumnError(
-            f"The {role} column {name!r} is missing{nearest(name, batch, '.')} Given are {', '.join(batch)}. Give all "
-            "columns that the model was trained with; a transform must return them too."
+            f"The {role} column {name!r} is missing{nearest(name, batch, '.')} Given are {', '.join(batch)}. {how}; a "
+            "transform must return it too."
         )
     value = batch[name]
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":

@@ -288,7 +288,13 @@ class KerasReplica(Replica):
             compiled = self._build(None)
         with compiled.lock:
             compiled.take(self._holder)
-            outputs = compiled.run("predict", [inputs])
+            try:
+                outputs = compiled.run("predict", [inputs])
+            except Exception as error:
+                raise EstimatorError(
+                    f"The model failed on {_shapes(inputs)}: {_said(error)}. Give rows like those that it was "
+                    "trained on."
+                ) from error
         return [as_numpy(each) for each in keras.tree.flatten(outputs)]
 
     def _prepared(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
