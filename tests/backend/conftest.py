@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,6 +49,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
         deadline = time.monotonic() + PATIENCE
         while not is_so():
             assert time.monotonic() < deadline
+            threading.Event().wait(0.05)
 
     return wait
 

@@ -105,7 +105,7 @@ for turn in range(rounds):
 """
 
 
-@pytest.mark.parametrize(("where", "writers"), [("files", 16), ("s3", 4)])
+@pytest.mark.parametrize(("where", "writers"), [("files", 8), ("s3", 4)])
 def test_many_writers_lose_nothing(
     where: str, writers: int, local: Repository, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

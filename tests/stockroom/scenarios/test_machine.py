@@ -334,7 +334,7 @@ TestMachine = Machine.TestCase
 if LONG:
     TestMachine = pytest.mark.timeout(0)(TestMachine)
 TestMachine.settings = settings(
-    max_examples=int(os.environ.get("HOPYARD_MACHINE_EXAMPLES", "10")),
+    max_examples=int(os.environ.get("HOPYARD_MACHINE_EXAMPLES", "7")),
     stateful_step_count=int(os.environ.get("HOPYARD_MACHINE_STEPS", "25")),
     suppress_health_check=list(HealthCheck),
     derandomize=not LONG,
