@@ -50,9 +50,10 @@ def remote_forget(name: Annotated[str, typer.Argument(help="The remote's name.")
 def clone(
     url: Annotated[str, typer.Argument(help="Where a stockroom was pushed to: a URL or a folder.")],
     path: Annotated[str, typer.Argument(help="The new folder.")],
+    name: Annotated[str, typer.Option(help="What the remote is called from now on.")] = "origin",
 ) -> None:
     """Make a copy of history and metadata. Data come when they are read, or by fetch."""
-    with StockRoom.clone(url, path) as room:
+    with StockRoom.clone(url, path, name) as room:
         on = f"branch {room.head.branch} at {short(room.head.commit)}"
         say(f"cloned to {room.place.root}: {on}, {counted(len(room.log(branches='all')), 'commit')}")
         for text in room.status().advice:

@@ -43,7 +43,7 @@ class Draft:
         revision: what messages call it.
     """
 
-    revision = "staged"
+    revision = "the working tree"
 
     def __init__(self, objects: Objects, root: str | None, told: Told | None = None) -> None:
         self.base = root

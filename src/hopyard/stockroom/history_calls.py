@@ -168,11 +168,12 @@ class HistoryCalls(NameCalls):
         """
         if mine.commit is None or theirs.commit is None:
             return theirs if mine.commit is None else mine
-        missing = self.local.objects.missing([mine.commit, theirs.commit])
-        if missing:
-            raise NotFoundError(
-                f"the commit {short(min(missing))} is not here. Fetch it from where it was pushed: hopyard stock fetch"
-            )
+        for each in sorted(self.local.objects.missing([mine.commit, theirs.commit])):
+            if not self._tree.bring(each):
+                raise NotFoundError(
+                    f"the commit {short(each)} is neither here nor at a remote that is known. Push it from where it "
+                    "was made, then merge again; or fetch it from where it was pushed: hopyard stock fetch URL"
+                )
         if self._tree.stage(mine.commit).entries():
             raise UsageError(
                 f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "

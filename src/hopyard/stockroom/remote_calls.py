@@ -204,7 +204,8 @@ class RemoteCalls(HistoryCalls):
         if given is None:
             if not known:
                 raise NotFoundError(
-                    "no remote is known here. Give its address: stock.push('s3://bucket/prefix')."
+                    "no remote is known here. Give its address: stock.push('s3://bucket/prefix'), or hopyard stock "
+                    "push URL."
                 )
             if _ORIGIN not in known and len(known) > 1:
                 raise UsageError(f"which remote is meant? There are {', '.join(known)}. Name one.")

@@ -19,7 +19,7 @@ from hopyard.stockroom.git import Head, Place, read, write
 from hopyard.stockroom.history.commits import is_ancestor, read_commit
 from hopyard.stockroom.history.locks import locked
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.remotes import Repository
+from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage.format import check_format, format_header
 
 _KIND = "moving"
@@ -60,17 +60,19 @@ class WorkingTree:
     Args:
         place: where it is.
         local: its repository.
+        bring: brings a commit that is not here, such as that of a ``head.stock`` that ``git pull`` has changed, and
+            returns whether it could.
     """
 
-    def __init__(self, place: Place, local: Repository) -> None:
-        self.place, self._local = place, local
+    def __init__(self, place: Place, local: Repository, bring: Callable[[str], bool]) -> None:
+        self.place, self._local, self.bring = place, local, bring
         self._pending = f"stage/{place.worktree}.moving"
 
     def stand(self) -> Standing:
         """Where it stands; what a killed process began is done first.
 
         Raises:
-            NotFoundError: the commit of ``head.stock`` is not here.
+            NotFoundError: the commit of ``head.stock`` is neither here nor at a remote that is known.
         """
         standing = self._seen()
         # Others of this tree may have moved the branch since head.stock was read. What moved it has announced that
@@ -83,14 +85,15 @@ class WorkingTree:
         self._finish_what_was_begun()
         head = read(self.place.head)
         try:
-            # Read, not looked for: what a damaged index does not know is found by reading.
-            root_of(self._local, head.commit)
-        except NotFoundError:
-            raise NotFoundError(
-                f"{self.place.head} is at the commit {short(head.commit)}, which is not in {self.place.objects}. Bring "
-                f"it from where it was pushed: hopyard stock clone URL {self.place.root}, or, if there is a stockroom "
-                "already: hopyard stock fetch URL."
-            ) from None
+            return self._standing(head)
+        except NotFoundError:  # also of a commit that came, but not all that it needs, as before a kill
+            if head.commit is None or not self.bring(head.commit):
+                raise self._absent(short(head.commit)) from None
+        return self._standing(head)
+
+    def _standing(self, head: Head) -> Standing:
+        # Read, not looked for: what a damaged index does not know is found by reading.
+        root_of(self._local, head.commit)
         if head.branch is None:
             return Standing(None, head.commit, None, None)
         tip = self._local.references.tip(f"heads/{head.branch}").commit
@@ -98,6 +101,16 @@ class WorkingTree:
         if not follows and head.commit is not None and tip is not None:
             follows = is_ancestor(self._local.objects, tip, head.commit)
         return Standing(head.branch if follows else None, head.commit, head.branch, tip)
+
+    def _absent(self, commit: str) -> NotFoundError:
+        remotes = [recall(self._local.store, name) for name in names(self._local.store)]
+        known = " or ".join(f"{remote.name} ({remote.url})" for remote in remotes)
+        return NotFoundError(
+            f"{self.place.head} is at the commit {commit}, which is {'neither' if known else 'not'} in "
+            f"{self.place.objects}{f' nor came from {known}' if known else ''}. Push it from where it was made, then "
+            f"{'open this again. Or bring' if known else 'bring'} it from where it was pushed: hopyard stock clone URL "
+            f"{self.place.root}{' --name NAME' if known else ''}"
+        )
 
     def reference(self, branch: str | None) -> str:
         """What a commit moves."""

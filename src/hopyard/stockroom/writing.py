@@ -23,7 +23,16 @@ from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.remotes import KIND, Never, OnDemand, Repository, names, open_remote, recall
+from hopyard.stockroom.remotes import (
+    KIND,
+    Never,
+    OnDemand,
+    Repository,
+    fetch_commit,
+    names,
+    open_remote,
+    recall,
+)
 from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Snapshot, View
 from hopyard.stockroom.working import Standing, WorkingTree, root_of, short
@@ -63,8 +72,9 @@ class Room(Shelves):
         read_format(store, KIND)
         index = self.place.objects / "index.sqlite"
         self.local = Repository.at(store, index)
-        self._objects = Objects(store, index, Absent(self.local, fetch))
-        self._tree = WorkingTree(self.place, self.local)
+        absent = Absent(self.local, fetch)
+        self._objects = Objects(store, index, absent)
+        self._tree = WorkingTree(self.place, self.local, absent.bring_commit)
         self._refresh()
         if enable_write:
             self._draft = self._begin()
@@ -363,6 +373,17 @@ class Absent:
                 self._bring = OnDemand(self._local, [open_remote(store, each) for each in known])
             self._urls = urls
         self._bring(digests)
+
+    def bring_commit(self, commit: str) -> bool:
+        """Bring a commit with its history and metadata from the first remote that has it; whether one has."""
+        store = self._local.store
+        known = [recall(store, name) for name in names(store)]
+        if known and self._fetch == "never":
+            raise NotFoundError(
+                f"head.stock is at the commit {short(commit)}, which is not here, and fetch='never' was given. Bring "
+                "it: hopyard stock fetch; or open the stockroom without fetch='never'."
+            )
+        return any(fetch_commit(self._local, open_remote(store, each), commit) for each in known)
 
 
 def _summary(draft: Draft) -> str:

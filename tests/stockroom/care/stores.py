@@ -1,4 +1,4 @@
-"""A store whose process is killed, or that fails, at a chosen operation that changes it: also at deletions."""
+"""Stores whose process is killed, or that fail, at a chosen operation that changes them; and one on a full disk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from hopyard.errors import StorageError
-from hopyard.storage import Store
+from hopyard.errors import StorageError, StorageFullError
+from hopyard.storage import LocalStore, Store
 from hopyard.storage.base import Buffer, Entry
 
 
@@ -75,3 +75,28 @@ class KillingStore(Store):
 
     def staging(self) -> Path | None:
         return self.inner.staging()
+
+
+class FullDisk(LocalStore):
+    """A folder whose packs and files may have ``size`` bytes together."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        super().__init__(folder)
+        self._size = size
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._check(memoryview(data).nbytes)
+        super().put(name, data)
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        self._check(memoryview(data).nbytes)
+        return super().put_new(name, data)
+
+    def put_file(self, name: str, path: Path) -> None:
+        self._check(path.stat().st_size)
+        super().put_file(name, path)
+
+    def _check(self, size: int) -> None:
+        used = sum(entry.size for prefix in ("packs", "files") for entry in self.list(prefix))
+        if used + size > self._size:
+            raise StorageFullError("the disk is full (injected). Look at the test.")

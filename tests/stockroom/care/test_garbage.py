@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stockroom.care.histories import begun, full, reopened, size_of
-from tests.stockroom.care.stores import KillingStore
+from tests.stockroom.care.stores import FullDisk, KillingStore
 from tests.stockroom.git.repositories import run_git
 from tests.stockroom.remotes.repositories import at, commit, content, root_of, samples, tip, whole
 
-from hopyard.errors import CorruptError, StorageError
+from hopyard.errors import CorruptError, StorageError, StorageFullError
 from hopyard.stockroom.care import gc, verify
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.draft import Draft
@@ -74,6 +74,25 @@ def test_what_nothing_leads_to_goes_and_all_else_stays(tmp_path: Path) -> None:
     assert (content(repository, tip(repository)), content(repository, tip(repository, "dev"))) == before
     again = gc(repository)
     assert (again.freed, again.packs, again.files) == (0, 0, 0)
+
+
+def test_on_a_full_disk_what_is_deleted_makes_room_for_what_is_packed_anew(tmp_path: Path) -> None:
+    repository = full(tmp_path / "store", tmp_path)
+    dropped(repository, "tried", image=samples(60, start=1000, size=30_000))
+    repository.store.put("files/" + "e" * 64, b"unneeded" * 1000)
+    before = content(repository, tip(repository))
+    disk = FullDisk(tmp_path / "store", size_of(repository.store) + 10_000)
+    with pytest.raises(StorageFullError):
+        disk.put("packs/mine", bytes(10_001))
+    with pytest.raises(
+        StorageFullError, match=r"2\.0 MB that nothing needed were freed before that, and all else"
+    ):
+        gc(at(disk))
+    assert content(reopened(repository), tip(repository)) == before
+    disk = FullDisk(tmp_path / "store", size_of(repository.store) + 2_500_000)
+    assert gc(at(disk)).packs > 5
+    assert content(reopened(repository), tip(repository)) == before
+    assert not verify(reopened(repository)).problems
 
 
 def test_many_small_packs_become_one_of_each_group(tmp_path: Path) -> None:

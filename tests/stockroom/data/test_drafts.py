@@ -172,6 +172,10 @@ def obj(*values: Any) -> Any:
         (np.zeros(2, [("a", "i4")]), r"dtype \[\('a', '<i4'\)\]"),
         ("\ud800", "half of a surrogate pair"),
         (torch.eye(2).to_sparse(), "layout torch.sparse_coo.*to_dense"),
+        (
+            torch.empty(2, dtype=torch.bits8),
+            r"dtype torch.bits8. Convert it with .to\(...\) to one of float64",
+        ),
         (np.array(["a"]), "array of text"),
         ({}, "dict without parts"),
     ],
@@ -198,6 +202,13 @@ def test_sparse_matrices_are_refused_with_advice(format: str, draft: ColumnDraft
         with pytest.raises(
             DataError, match=r"was given a sparse .*_matrix, but columns are dense. Give it whole"
         ):
+            write(sparse)
+
+
+def test_sparse_tensors_are_refused_with_advice(draft: ColumnDraft) -> None:
+    sparse = torch.eye(3).to_sparse()
+    for write in (draft.extend, draft.replace):
+        with pytest.raises(DataError, match=r"was given a sparse Tensor, .* Give it whole \(.to_dense\(\)\)"):
             write(sparse)
 
 

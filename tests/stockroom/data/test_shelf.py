@@ -143,7 +143,7 @@ def test_missing_names_say_what_is_there(room: Room) -> None:
     assert isinstance(e.value, KeyError)
     assert "It has 'image'." in str(e.value)
     assert shelf.get("imag") is None
-    with pytest.raises(NotFoundError, match="'imag' in staged"):
+    with pytest.raises(NotFoundError, match="'imag' in the working tree; did you mean 'image'"):
         del room.data["imag"]
     with pytest.raises(UsageError, match="Names are strings"):
         shelf[3]  # type: ignore[call-overload]

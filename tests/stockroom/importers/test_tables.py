@@ -105,6 +105,9 @@ def test_csv_refuses_nulls_and_other_files(tmp_path):
         DataError, match=r"Column 'a' has 1 nulls, the first in row 1; samples cannot be null. Fill"
     ):
         Csv(tmp_path / "n.csv").columns()
+    (tmp_path / "none.csv").write_text("a,b\n")
+    with pytest.raises(DataError, match=r"none.csv: there are names of columns, but no rows. Give"):
+        Csv(tmp_path / "none.csv").columns()
     (tmp_path / "broken.csv").write_text("a,b\n1\n2,3,4\n")
     with pytest.raises(DataError, match=r"broken.csv cannot be read as CSV: .*Correct the file."):
         Csv(tmp_path / "broken.csv").columns()

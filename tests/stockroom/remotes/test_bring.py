@@ -17,6 +17,7 @@ from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.history.commits import log, write_commit
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import ALL, Never, OnDemand, Repository, Wanted, bring, fetch, push, select
+from hopyard.stockroom.remotes.repository import claim
 from hopyard.stockroom.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore, Store
 
@@ -226,7 +227,13 @@ def test_never_says_which_call_brings_it(copy: Repository, remote: Repository) -
 
 
 def test_what_no_remote_has_is_not_found(copy: Repository) -> None:
-    lazy = on_demand(copy, at(MemoryStore(), "empty"))
+    empty = at(MemoryStore(), "empty")
+    lazy = on_demand(copy, empty)
+    with pytest.raises(
+        NotFoundError, match=r"there is no stockroom at the remote memory://.* any more. See that"
+    ):
+        column(lazy, "image")[0]
+    claim(empty.store)
     with pytest.raises(NotFoundError, match="is not in"):
         column(lazy, "image")[0]
 

@@ -13,7 +13,7 @@ from tests.stockroom.scenarios.crashes import dying
 from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
-from hopyard.errors import NotFoundError
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.git import Head, read
 from hopyard.stockroom.git.driver import install
 
@@ -85,6 +85,71 @@ def test_a_clone_of_git_says_where_data_are_brought_from(project: Path, tmp_path
         StockRoom(tmp_path / "cloned")
     with StockRoom.clone(tmp_path / "remote", tmp_path / "cloned") as cloned:
         assert content(cloned) == {"data/x": {0: 1}, "experiment/lr": 0.1}
+
+
+def test_what_git_pulls_is_brought_from_the_remote(project: Path, tmp_path: Path) -> None:
+    remote, cloned = tmp_path / "remote", tmp_path / "cloned"
+    run_git(tmp_path, "clone", str(project), "cloned")
+    with StockRoom(project) as stock:
+        stock.push(remote)
+        copy = StockRoom.clone(remote, cloned)
+        for number in (2, 3):
+            write(stock, number)
+        save(project, "3")
+        run_git(cloned, "pull")
+        with pytest.raises(
+            NotFoundError,
+            match=r"which is neither in .* nor came from origin .*Push it from where it was made",
+        ):
+            StockRoom(cloned)
+        stock.push()
+    with pytest.raises(NotFoundError, match=r"fetch='never' was given. Bring it: hopyard stock fetch"):
+        StockRoom(cloned, fetch="never")
+    with StockRoom(cloned) as opened:
+        assert content(opened) == {"data/x": {0: 3}, "experiment/lr": 0.3}
+        assert len(opened.log()) == 4
+        assert opened.status().branch == "main"
+    write(copy, 4)  # also by who had it open before
+    assert [copy.experiment["lr"], copy.at("HEAD~1").experiment["lr"]] == [0.4, 0.3]
+    copy.push()
+    copy.close()
+
+
+def test_a_commit_that_git_brought_comes_from_a_remote_that_is_not_known(
+    project: Path, tmp_path: Path
+) -> None:
+    with StockRoom(project) as stock:
+        stock.push(tmp_path / "remote")
+        run_git(tmp_path, "clone", str(project), "cloned")
+        StockRoom.clone(tmp_path / "remote", tmp_path / "cloned").close()
+        write(stock, 2)
+        save(project, "2")
+        stock.push(tmp_path / "other", name="other")
+    run_git(tmp_path / "cloned", "pull")
+    with pytest.raises(NotFoundError, match=r"hopyard stock clone URL .* --name NAME"):
+        StockRoom(tmp_path / "cloned")
+    with pytest.raises(UsageError, match="is a stockroom already"):
+        StockRoom.clone(tmp_path / "other", tmp_path / "cloned")
+    with StockRoom.clone(tmp_path / "other", tmp_path / "cloned", "other") as cloned:
+        assert content(cloned) == {"data/x": {0: 2}, "experiment/lr": 0.2}
+        assert list(cloned.remotes()) == ["origin", "other"]
+
+
+def test_git_pull_merges_data_that_only_the_remote_has(project: Path, tmp_path: Path) -> None:
+    remote, cloned = tmp_path / "remote", tmp_path / "cloned"
+    with StockRoom(project) as stock:
+        stock.push(remote)
+        run_git(tmp_path, "clone", str(project), "cloned")
+        with StockRoom.clone(remote, cloned) as copy:
+            install(copy.place)
+            write(copy, 6, key=6)
+            save(cloned, "6")
+        write(stock, 5, key=5)
+        save(project, "5")
+        stock.push()
+    run_git(cloned, "pull", "--no-rebase", "--no-edit")
+    with StockRoom(cloned) as merged:
+        assert content(merged)["data/x"] == {0: 1, 5: 5, 6: 6}
 
 
 @pytest.fixture

@@ -184,6 +184,42 @@ def test_addresses_that_lead_nowhere(stock: StockRoom, remote: Path) -> None:
         StockRoom.clone(remote, stock.place.root)
 
 
+def test_a_remote_that_is_gone_is_named_and_not_made_anew(stock: StockRoom, remote: Path) -> None:
+    for seed, name in enumerate("xy"):  # in a pack each
+        with stock.enable_write():
+            stock.data[name] = np.random.default_rng(seed).random((3000, 100))
+            stock.model[name] = {"w": np.full(3, len(stock.data))}
+        stock.push(remote)
+    with clone(remote, "copy") as copy:
+        remote.rename(remote.parent / "away")
+        with pytest.raises(NotFoundError, match=rf"no stockroom at the remote {remote} any more. See that"):
+            copy.model["x"]
+        (remote.parent / "away").rename(remote)
+        assert np.array_equal(
+            copy.data["x"][0], stock.data["x"][0]
+        )  # what the remote holds is remembered now
+        remote.rename(remote.parent / "away")
+        for read in (lambda: copy.data["y"][2999], lambda: copy.model["y"]):
+            with pytest.raises(
+                NotFoundError, match=rf"no stockroom at the remote {remote} any more. See that"
+            ):
+                read()
+        for each in (stock, copy):
+            each.tag("v1")
+            with pytest.raises(
+                NotFoundError, match=r"any more, but there was: .*Nothing was sent.*forget origin"
+            ):
+                each.push(tags=["v1"])
+        assert not remote.exists()
+        (remote.parent / "away").rename(remote)
+        assert np.array_equal(copy.data["y"][...], stock.data["y"][...])
+    remote.rename(remote.parent / "away")
+    stock.forget_remote("origin")
+    assert stock.push(remote).objects > 5
+    with clone(remote, "again") as again:
+        assert content(again).keys() == content(stock).keys()
+
+
 _PUSH = """
 import sys
 import numpy as np

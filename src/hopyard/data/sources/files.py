@@ -73,7 +73,13 @@ def _from_csv(files: Sequence[FoundFile]) -> MemorySource:
                 "(encoding=...) and give the frame."
             )
     _check_same_columns(files, [table.schema.names for table in tables])
-    return from_table(pa.concat_tables(tables, promote_options="permissive"))
+    table = pa.concat_tables(tables, promote_options="permissive")
+    if not len(table):
+        names = ", ".join(map(str, files))
+        raise DataError(
+            f"{names}: there are names of columns, but no rows. Give at least one file with rows."
+        )
+    return from_table(table)
 
 
 def _check_same_columns(files: Sequence[object], names: Sequence[Sequence[str]]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import NotWritableError, StorageError
+from hopyard.errors import NotWritableError, StorageError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import collecting
@@ -90,6 +90,7 @@ def gc(
     Raises:
         StorageError: somebody writes all the time, or git's history cannot be read; nothing was deleted.
         CorruptError: it is not certain what is needed; nothing was deleted.
+        StorageFullError: there is no room for what is packed anew; only what nothing needed was deleted.
     """
     check_format(repository.store)
     if keep < KEEP and not dry_run and repository.store.path(_SEEN) is None:
@@ -165,9 +166,19 @@ def collect(
     done = Collected(plan.objects, len(plan.files), len(plan.packs), plan.freed, plan.young, dry_run)
     if dry_run:
         return done
-    replace(objects, plan.packs, write(objects, plan.kept))
+    # What holds nothing that is needed goes first: on a full disk that makes the room for what is packed anew.
+    idle_packs = {pack.name for pack in packs if pack.objects.keys().isdisjoint(needed)} & set(plan.packs)
     for name in plan.files:
         store.delete(name)
+    replace(objects, idle_packs, ())
+    try:
+        new = write(objects, plan.kept)
+    except StorageFullError as error:
+        freed = before - sum(entry.size for entry in _entries(store))
+        raise StorageFullError(
+            f"{error} {freed / 1e6:.1f} MB that nothing needed were freed before that, and all else is as it was."
+        ) from None
+    replace(objects, set(plan.packs) - idle_packs, new)
     return replaced(done, freed=before - sum(entry.size for entry in _entries(store)))
 
 

@@ -108,17 +108,23 @@ class Settings:
 
 
 def check_dense(name: str, values: Any) -> None:
-    """Raise unless what a column is given is no sparse matrix, which is taken apart in as many ways as it has formats.
+    """Raise unless what a column is given is no sparse matrix or tensor, which is taken apart in as many ways as it has
+    formats.
 
     Raises:
         DataError: it is one.
     """
-    sparse = sys.modules.get("scipy.sparse")
+    sparse, torch = sys.modules.get("scipy.sparse"), sys.modules.get("torch")
     if sparse is not None and sparse.issparse(values):
-        raise DataError(
-            f"column {name!r} was given a sparse {type(values).__name__}, but columns are dense. Give it whole "
-            "(.toarray()), or let each sample be its numbers in nested parts, such as {'indices': ..., 'values': ...}."
-        )
+        whole = ".toarray()"
+    elif torch is not None and isinstance(values, torch.Tensor) and values.layout != torch.strided:
+        whole = ".to_dense()"
+    else:
+        return
+    raise DataError(
+        f"column {name!r} was given a sparse {type(values).__name__}, but columns are dense. Give it whole "
+        f"({whole}), or let each sample be its numbers in nested parts, such as {{'indices': ..., 'values': ...}}."
+    )
 
 
 def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Batch]:

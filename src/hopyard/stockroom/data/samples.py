@@ -174,7 +174,10 @@ def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
 def _of_torch(value: Any) -> tuple[str, npt.NDArray[Any]]:
     from hopyard.objects.torch import NAMES, is_dense, to_tensor
 
-    if not is_dense(value) or value.dtype not in NAMES:
+    if is_dense(value) and value.dtype not in NAMES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in NAMES)
+        raise DataError(f"is of dtype {value.dtype}. Convert it with .to(...) to one of {known}")
+    if not is_dense(value):
         raise DataError(
             f"is a tensor of layout {value.layout}, dtype {value.dtype}, on {value.device}. Make it dense, with "
             "elements: .to_dense(), .dequantize()"

@@ -21,7 +21,7 @@ Rules:
 from hopyard.stockroom.remotes.bringing import Brought, Left, Never, OnDemand, bring
 from hopyard.stockroom.remotes.cloning import clone
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_root
-from hopyard.stockroom.remotes.fetching import Fetched, fetch
+from hopyard.stockroom.remotes.fetching import Fetched, fetch, fetch_commit
 from hopyard.stockroom.remotes.known import Known, forget, names, open_remote, recall, remember
 from hopyard.stockroom.remotes.pulling import Pulled, pull
 from hopyard.stockroom.remotes.pushing import Pushed, delete, push
@@ -31,6 +31,6 @@ from hopyard.stockroom.remotes.transfer import Progress
 
 __all__ = [
     "ALL", "KIND", "Brought", "Fetched", "Known", "Left", "Need", "Never", "OnDemand", "Progress", "Pulled", "Pushed",
-    "Repository", "Wanted", "bring", "check_format", "clone", "delete", "fetch", "forget", "names", "needs",
-    "needs_of_root", "open_remote", "pull", "push", "recall", "remember", "select",
+    "Repository", "Wanted", "bring", "check_format", "clone", "delete", "fetch", "fetch_commit", "forget", "names",
+    "needs", "needs_of_root", "open_remote", "pull", "push", "recall", "remember", "select",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
+from hopyard.storage.format import FORMAT_NAME
 from hopyard.wording import are, counted
 
 _MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
@@ -125,6 +126,7 @@ class OnDemand:
         """Bring these objects. What no remote has is left: whoever wanted it says so.
 
         Raises:
+            NotFoundError: there is no stockroom at a remote any more, and no other has them.
             StorageError and its kinds: a remote cannot be reached, or the disk here is full.
         """
         if self._pid != os.getpid():  # forked, maybe while another thread held the lock
@@ -141,7 +143,22 @@ class OnDemand:
                 rest = sorted(missing)
                 if found:
                     wanted = {digest: Found(remote, place) for digest, place in found.items()}
-                    copy(wanted | self._following(remote, found), self._local)
+                    try:
+                        copy(wanted | self._following(remote, found), self._local)
+                    except NotFoundError:
+                        self._check_there()  # what it had is remembered here
+                        raise
+            if rest:
+                self._check_there()
+
+    def _check_there(self) -> None:
+        for remote in self._remotes:
+            if not remote.store.exists(FORMAT_NAME):
+                raise NotFoundError(
+                    f"what is read is not here, and there is no stockroom at the remote {remote.store.url} any more. "
+                    "See that it can be reached, as that its disk is mounted; or bring it from another: "
+                    "stock.fetch(URL, data=..., models=...)."
+                )
 
     def _following(self, remote: Repository, found: dict[str, Location]) -> dict[str, Found]:
         """What is probably read next, and is not here."""

@@ -58,10 +58,15 @@ def clone(store: Store, path: Path, name: str = "origin", by: str = "") -> tuple
 
 
 def _check_new(place: Place, local: Repository, known: Known) -> None:
-    """See that there is nothing yet, or an interrupted clone of the same remote."""
+    """See that there is nothing yet, or an interrupted clone of the same remote; or what lacks the commit that
+    ``head.stock`` is at, which git may have brought, and then knows one more remote."""
     if not local.store.exists(FORMAT_NAME):
         return
-    is_begun = known.name in names(local.store) and recall(local.store, known.name).url == known.url
+    is_new = known.name not in names(local.store)
+    is_begun = not is_new and recall(local.store, known.name).url == known.url
+    commit = read(place.head).commit if place.head.exists() else None
+    if (is_new or is_begun) and commit is not None and local.objects.missing([commit]):
+        return
     if not is_begun or (place.head.exists() and local.references.names("heads")):
         raise UsageError(
             f"{place.root} is a stockroom already; its objects are in {place.objects}. To bring what {known.url} "

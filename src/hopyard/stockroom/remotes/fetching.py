@@ -81,6 +81,21 @@ def fetch(
     return Fetched(heads, moved, new_tags, differing, gone, nbytes)
 
 
+def fetch_commit(local: Repository, remote: Repository, commit: str) -> bool:
+    """Bring one commit with its history and metadata, and move no reference. Returns whether the remote has it.
+
+    Raises:
+        NotFoundError: it lacks something that the commit needs; CorruptError, StorageError: as the stores.
+    """
+    if remote.objects.missing([commit]):
+        return False
+    with writing(local.store):
+        if carry_tombstones(remote, local):
+            bury(local.objects)
+        bring_metadata(local, remote, {commit}, is_all=False)
+    return True
+
+
 def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_all: bool) -> int:
     """Bring all that these commits need but data. Returns bytes.
 
@@ -91,6 +106,7 @@ def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_
     here = {
         commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
     }
+    here -= local.objects.missing(here)  # packs were lost
     if commits <= here:
         return 0
     with local.objects.writing() as writer:

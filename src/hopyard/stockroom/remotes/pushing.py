@@ -12,7 +12,13 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.packs.tombstones import FOLDER
 from hopyard.stockroom.remotes.closure import Need, needs
-from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones, claim
+from hopyard.stockroom.remotes.repository import (
+    Repository,
+    as_purged,
+    carry_tombstones,
+    check_format,
+    claim,
+)
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.stockroom.repacking import bury
@@ -71,7 +77,7 @@ def push(
     chosen = [(f"heads/{here}", f"heads/{there}") for here, there in targets.items()]
     chosen += [(f"tags/{name}", f"tags/{name}") for name in tags]
     commits = {there: _here(local, here) for here, there in chosen}
-    claim(remote.store)
+    _claim(local, remote)
     moves = [
         _Move(name, tip, commit)
         for name, commit in commits.items()
@@ -115,6 +121,20 @@ def delete(remote: Repository, branches: Iterable[str] = (), tags: Iterable[str]
                 f"the {_called(name)} at {remote.store.url} was moved by somebody just now, and was not removed. "
                 "Look at what it has, and remove it again if it still is to go."
             )
+
+
+def _claim(local: Repository, remote: Repository) -> None:
+    """See that a stockroom is there, and make one in an empty place, but not where one was: it may be out of reach."""
+    try:
+        check_format(remote.store)
+    except NotFoundError:
+        if any(name.startswith(f"{remote.name}/") for name in local.references.names("remotes")):
+            raise NotFoundError(
+                f"there is no stockroom at {remote.store.url} any more, but there was: {remote.name!r} has branches "
+                "here. Nothing was sent. See that it can be reached, as that its disk is mounted. To make it anew: "
+                f"hopyard stock remote forget {remote.name}, then push to that address again."
+            ) from None
+        claim(remote.store)
 
 
 def _here(local: Repository, name: str) -> str:
