@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,26 @@ def test_what_git_pulls_is_brought_from_the_remote(project: Path, tmp_path: Path
     assert [copy.experiment["lr"], copy.at("HEAD~1").experiment["lr"]] == [0.4, 0.3]
     copy.push()
     copy.close()
+
+
+def test_a_commit_that_git_brought_arrives_also_after_a_kill(project: Path, tmp_path: Path) -> None:
+    with StockRoom(project) as stock:
+        stock.push(tmp_path / "remote")
+        StockRoom.clone(tmp_path / "remote", tmp_path / "cloned").close()
+        for number in (2, 3):
+            write(stock, number)
+            stock.push()
+        at, died = 0, True
+        while died:
+            folder = shutil.copytree(tmp_path / "cloned", tmp_path / f"{at}")
+            shutil.copy(stock.place.head, folder)
+            with dying(at) as counter, StockRoom(folder):
+                pass
+            died, at = counter.is_dead, at + 1
+            with StockRoom(folder) as opened:
+                assert content(opened) == content(stock)
+                assert len(opened.log()) == 4
+        assert at > 2
 
 
 def test_a_commit_that_git_brought_comes_from_a_remote_that_is_not_known(
