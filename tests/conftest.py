@@ -156,7 +156,8 @@ def spark_classes(
     of = [f"{file.resolve()} {file.stat().st_mtime_ns}" for file in (Path(java), Path(pyspark.origin))]
     digest = hashlib.sha256("\n".join(of).encode()).hexdigest()[:16]
     archive = request.config.cache.mkdir("spark-classes") / f"{digest}.jsa"
-    options = f"{JVM_OPTIONS} -XX:SharedArchiveFile={archive}"
+    # Where the file is not there or does not fit, classes are loaded as ever, without a word on standard output.
+    options = f"{JVM_OPTIONS} -XX:SharedArchiveFile={archive} -Xlog:disable"
     file = tmp_path_factory.mktemp("spark-options") / "spark.conf"
     file.write_text(
         f"spark.driver.extraJavaOptions {options}\n"
@@ -171,12 +172,15 @@ def spark_classes(
 
 
 def write_classes(archive: Path, folder: Path) -> None:
+    """Write the file, if Java can, in place of those for another Java or PySpark."""
     part = archive.with_name(f"{archive.name}.{os.getpid()}")
     options = f"{JVM_OPTIONS} -XX:ArchiveClassesAtExit={part}"
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LOADING, options], cwd=folder, capture_output=True, check=True
-    )
-    part.rename(archive)
+    command = [sys.executable, "-W", "ignore", "-c", LOADING, options]
+    subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    if part.exists():
+        for old in archive.parent.glob("*.jsa"):
+            old.unlink()
+        part.rename(archive)
 
 
 @pytest.fixture(scope="session")
