@@ -443,6 +443,16 @@ def test_another_environment_is_said(committed: StockRoom, monkeypatch: Any) -> 
     assert "not as it was: hopyard: 0.1.0 (run) -> 9.9 (now)" in str(done)
 
 
+def test_a_commit_without_a_search_says_so(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path) as stock:
+        with stock.enable_write():
+            stock.experiment["note"] = 1
+        with pytest.raises(
+            NotFoundError, match=r"has no run of a search. A search commits one if it is given stock="
+        ):
+            reproduce(stock, trust=True)
+
+
 def test_which_run_is_meant(committed: StockRoom, store: LocalStore, search: Any, make_rows: Any) -> None:
     with committed.enable_write():
         committed.experiment["note"] = 1

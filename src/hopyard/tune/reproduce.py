@@ -184,9 +184,14 @@ def _run_of(stock: Room, revision: Revision, run: str | None) -> RunView:
     for candidates in (new, list(runs)):
         if len(candidates) == 1:
             return runs[candidates[0]]
+    if not runs:
+        raise NotFoundError(
+            f"{revision.view.revision} has no run of a search. A search commits one if it is given stock=: name a "
+            "commit that has it; hopyard stock list run --at COMMIT lists runs."
+        )
     raise NotFoundError(
         f"{revision.view.revision} has {len(runs)} runs of searches with stock=, and has not brought one of them. "
-        f"Name one: run=... (--run ID), of {', '.join(sorted(runs)) or 'none'}; or a commit that has brought one."
+        f"Name one: run=... (--run ID), of {', '.join(sorted(runs))}; or a commit that has brought one."
     )
 
 

@@ -195,6 +195,16 @@ def test_extending_takes_many_samples(values: Any, draft: ColumnDraft) -> None:
         draft.extend(values)
 
 
+def test_appending_adds_one_sample_under_the_next_int(draft: ColumnDraft) -> None:
+    assert [draft.append(np.full((2, 3), n, np.float32)) for n in (4, 5)] == [0, 1]
+    draft[7] = np.zeros((2, 3), np.float32)
+    assert draft.append(np.ones((2, 3), np.float32)) == 8
+    with pytest.raises(DataError, match=r"the sample 9 is float32 of shape \(3,\), but the column holds"):
+        draft.append(np.ones(3, np.float32))
+    assert list(draft) == [0, 1, 7, 8]
+    assert draft[1].tolist() == [[5.0] * 3] * 2
+
+
 @pytest.mark.parametrize("format", ["csr", "coo", "dia", "dok"])
 def test_sparse_matrices_are_refused_with_advice(format: str, draft: ColumnDraft) -> None:
     sparse = pytest.importorskip("scipy.sparse").random(3, 3, 0.5, format=format)

@@ -302,7 +302,7 @@ class Column(Mapping[Any, Any]):
             "StockRoom(path, enable_write=True); what was read before stays as it is."
         )
 
-    __setitem__ = __delitem__ = extend = update = _refuse
+    __setitem__ = __delitem__ = append = extend = update = _refuse
 
     # In order
 

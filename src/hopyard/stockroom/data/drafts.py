@@ -197,6 +197,16 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._write(given.batches_of_items(items, settings, isinstance(values, dict)), settings, sorted(gone))
         self._next = None
 
+    def append(self, value: Any) -> int:
+        """Add one sample under the int that follows the largest one among the keys, which is returned.
+
+        Raises:
+            DataError: it does not fit the column; it was not written.
+        """
+        key = self._following_key()
+        self.extend([value])
+        return key
+
     def extend(self, values: Any) -> None:
         """Add samples under the ints that follow the largest one among the keys, from 0 on.
 
