@@ -282,7 +282,9 @@ def test_windows_are_prepared_like_any_data(write, tmp_path):
 
 
 @pytest.mark.parametrize(("step", "validation", "warns"), [(1, 0.5, True), (3, 0.5, False), (1, None, False)])
-def test_a_random_share_of_windows_that_overlap_is_warned_of(write, tmp_path, caplog, step, validation, warns):
+def test_a_random_share_of_windows_that_overlap_is_warned_of(
+    write, tmp_path, caplog, step, validation, warns
+):
     windows = write([[20]], {"id": np.arange(20)}).windows(3, step=step)
     prepare(windows, LocalStore(tmp_path / "store"), validation=validation)
     said = [record.getMessage() for record in caplog.records]

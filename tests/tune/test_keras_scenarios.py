@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 keras = pytest.importorskip("keras")
 
 from hopyard.backend import InlineBackend  # noqa: E402
-from hopyard.errors import TrialError  # noqa: E402
+from hopyard.errors import DataError, TrialError  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
 from hopyard.storage import MemoryStore  # noqa: E402
 from hopyard.tune import GridSearch, HyperOpt, hp_choice, hp_log, hp_quniform  # noqa: E402
@@ -211,3 +212,61 @@ def test_a_metric_that_is_no_sum_is_refused_on_the_first_batch(rows: dict[str, A
         "update_state must add sums to its variables (of values, and of rows), and result() divide them; what "
         "stays the same belongs into an attribute." in str(caught.value)
     )
+
+
+def test_weights_of_rows_may_come_with_the_labels_and_are_not_asked_for_in_predictions(rows: Any) -> None:
+    def weighted(params: dict[str, Any]) -> KerasEstimator:
+        model = keras.Sequential([layers.Dense(1, activation="sigmoid")])
+        return KerasEstimator(
+            model, "sgd", "binary_crossentropy", sample_weight_column="age", run_eagerly=True
+        )
+
+    once: dict[str, Any] = {"search_space": {"lr": hp_choice([0.1])}, "num_epochs": 1}
+    model = search(weighted, label_columns=["label", "age"], **once).fit(rows)
+    assert model.predict(rows["features"][:3]).shape == (3, 1)
+    plain = KerasEstimator(model.keras(), "sgd", "binary_crossentropy").compiled_model()
+    held = rows["held_out"]
+    expected = plain.evaluate(
+        rows["features"][held], rows["label"][held], sample_weight=rows["age"][held].astype("f4"), verbose=0
+    )
+    assert model.get_history()["val_loss"] == pytest.approx([expected], rel=1e-5)
+
+
+def test_lists_that_were_padded_for_training_are_padded_for_predictions(rows: Any) -> None:
+    def embedding(params: dict[str, Any]) -> KerasEstimator:
+        parts = [keras.Input((None,), dtype="int32"), layers.Embedding(9, 4), layers.GlobalAveragePooling1D()]
+        model = keras.Sequential([*parts, layers.Dense(1, activation="sigmoid")])
+        return KerasEstimator(model, "sgd", "binary_crossentropy", run_eagerly=True)
+
+    tokens = [[int(age)] * (1 + number % 5) for number, age in enumerate(rows["age"])]
+    data = pa.table({"tokens": tokens, "label": rows["label"]})
+    model = search(
+        embedding, feature_columns=["tokens"], ragged="pad", validation=0.25, num_epochs=1,
+        search_space={"lr": hp_choice([0.1])},
+    ).fit(data)  # fmt: skip
+    by_hand = np.array([row + [0] * (5 - len(row)) for row in tokens])
+    assert np.array_equal(model.predict(data), model.predict(by_hand))
+    assert (
+        model.set_output_columns(["chance"]).transform(data)["chance"].to_pylist()
+        == model.predict(by_hand)[:, 0].tolist()
+    )
+    assert model.evaluate(data)["loss"] > 0
+    with pytest.raises(DataError) as caught:
+        model.predict({"tokens": pa.array([[1] * 6, [2]])})
+    assert str(caught.value) == (
+        "column 'tokens' has a row of 6 values, but those that the model was trained on have at most 5, to which they "
+        "were padded. Shorten the row, or train on rows as long."
+    )
+
+
+def test_a_search_on_another_backend_of_keras_is_another_run(
+    rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    once: dict[str, Any] = {"search_space": {"lr": hp_choice([0.1])}, "num_epochs": 1, "store": store}
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    first = search(classifier, **once).fit(rows).run.run_id
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # which Keras takes if nothing is said
+    assert search(classifier, **once).fit(rows).run.run_id == first
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert search(classifier, **once).fit(rows).run.run_id != first

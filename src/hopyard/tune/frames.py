@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
+from hopyard.data.preparing.policies import pad
 from hopyard.errors import ColumnError, DataError, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
@@ -17,10 +18,13 @@ Outputs = tuple[npt.NDArray[Any], ...]
 PREDICTION_BATCH = 1024
 
 
-def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Iterator[Arrays]:
+def feature_batches(data: Any, columns: Sequence[str], batch_size: int, schema: Schema) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
     Bare arrays stand for the columns in order; frames must have them, and may have more.
+
+    Args:
+        schema: of what the model was trained on. Rows of lists that were padded there are padded here.
     """
     if not _is_frame(data):
         given = data if isinstance(data, tuple | list) and len(columns) > 1 else (data,)
@@ -34,13 +38,30 @@ def feature_batches(data: Any, columns: Sequence[str], batch_size: int) -> Itera
     check_features(columns, source.columns)
     rows = 0
     for batch in source.select(columns).batches():
-        arrays = {name: batch[name].as_batch() for name in columns}
+        arrays = {name: _like(schema[name], batch[name].as_batch()) for name in columns}
         count = len(arrays[columns[0]])
         rows += count
         for start in range(0, count, batch_size):
             yield {name: values[start : start + batch_size] for name, values in arrays.items()}
     if not rows:
         raise DataError("the data has no rows; a model needs at least one.")
+
+
+def _like(column: Column, values: npt.NDArray[Any] | Ragged) -> npt.NDArray[Any] | Ragged:
+    """Lists padded to the length that they had in training.
+
+    Raises:
+        DataError: one is longer.
+    """
+    if not isinstance(values, Ragged) or column.kind != "tensor" or not column.shape:
+        return values
+    longest, length = int(values.lengths.max(initial=0)), column.shape[0]
+    if longest > length:
+        raise DataError(
+            f"column {column.name!r} has a row of {longest} values, but those that the model was trained on have at "
+            f"most {length}, to which they were padded. Shorten the row, or train on rows as long."
+        )
+    return pad(values, length)
 
 
 def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
@@ -54,15 +75,18 @@ def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
 
 
 def outputs_of(
-    predict: Callable[[Arrays], npt.NDArray[Any] | Outputs], columns: Sequence[str], data: Any
+    predict: Callable[[Arrays], npt.NDArray[Any] | Outputs], columns: Sequence[str], data: Any, schema: Schema
 ) -> Outputs:
     """What ``predict`` gives for all rows of ``data``: one array of shape (n, ...) per output.
+
+    Args:
+        schema: of what the model was trained on.
 
     Raises:
         ColumnError: ``data`` lacks one of ``columns``. DataError: it has no rows, or they are not what it takes.
     """
     parts = []
-    for batch in feature_batches(data, columns, PREDICTION_BATCH):
+    for batch in feature_batches(data, columns, PREDICTION_BATCH, schema):
         outputs = predict(batch)
         parts.append(outputs if isinstance(outputs, tuple) else (outputs,))
         _check_rows(parts[-1], len(batch[columns[0]]))

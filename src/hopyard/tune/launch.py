@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -147,6 +148,7 @@ class Launch:
             "median_stopping": arguments.median_stopping,
             "pruner": _described(arguments.pruner),
             "max_concurrent_trials": arguments.max_concurrent_trials,
+            "keras_backend": _keras_backend(),
         }
         return {name: value for name, value in newer.items() if value is not None}
 
@@ -388,6 +390,13 @@ def _running(backend: Backend) -> Iterator[None]:
     finally:
         if not was_running:
             backend.stop()
+
+
+def _keras_backend() -> str | None:
+    """What Keras computes with, of which results are; None: with TensorFlow, or this is no search over its models."""
+    is_used = "hopyard.training.keras.estimator" in sys.modules
+    backend = os.environ.get("KERAS_BACKEND")
+    return backend if is_used and backend != "tensorflow" else None
 
 
 def _described(value: Any) -> Any:

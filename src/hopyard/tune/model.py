@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from hopyard.data import Schema
 from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store
@@ -161,7 +163,7 @@ class Model:
 
         Returns: array of shape (n, ...), or a tuple of them for a model of several outputs.
         """
-        outputs = outputs_of(self._loaded().predict, self.info.feature_columns, x)
+        outputs = outputs_of(self._loaded().predict, self.info.feature_columns, x, self._schema)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def transform(self, data: Any) -> Any:
@@ -179,7 +181,8 @@ class Model:
         if elsewhere is not None:
             check_features(features, column_names(data))
         # What two rows give says of which types the columns will be.
-        outputs = outputs_of(self._loaded().predict, features, data if elsewhere is None else self._example())
+        rows = data if elsewhere is None else self._example()
+        outputs = outputs_of(self._loaded().predict, features, rows, self._schema)
         if len(outputs) != len(names):
             raise UsageError(
                 f"the model gives {len(outputs)} outputs for the output columns {names}; "
@@ -201,7 +204,8 @@ class Model:
     def evaluate(self, data: Any) -> dict[str, float]:
         """Loss and metrics on ``data``, which has the feature and label columns."""
         columns = (*self.info.feature_columns, *self.info.label_columns)
-        values: dict[str, float] = self._loaded().evaluate(feature_batches(data, columns, PREDICTION_BATCH))
+        batches = feature_batches(data, columns, PREDICTION_BATCH, self._schema)
+        values: dict[str, float] = self._loaded().evaluate(batches)
         return values
 
     # Where it goes --------------------------------------------------------------------------
@@ -242,7 +246,7 @@ class Model:
         return path
 
     def _two_rows(self, data: Any) -> Arrays:
-        rows = next(feature_batches(data, self.info.feature_columns, 2))
+        rows = next(feature_batches(data, self.info.feature_columns, 2, self._schema))
         if len(rows[self.info.feature_columns[0]]) < 2:
             raise DataError(
                 "example has 1 row, but two are needed to tell the number of rows from other sizes."
@@ -255,7 +259,12 @@ class Model:
             with suppress(StorageError):  # the data may be gone
                 rows = program.train[0:2]
                 return {name: rows[name] for name in columns}
-        return example_rows(schema_of(program).select(columns))
+        return example_rows(self._schema.select(columns))
+
+    @cached_property
+    def _schema(self) -> Schema:
+        """Of what it was trained on."""
+        return schema_of(self._weights.load_program())
 
     @property
     def output_columns(self) -> list[str]:

@@ -51,7 +51,7 @@ class Policies:
             if name in self.padded:
                 ragged = as_ragged(data).values
                 assert isinstance(ragged, Ragged)
-                result[name] = _pad(ragged, self.padded[name])
+                result[name] = pad(ragged, self.padded[name])
                 result[f"{name}_length"] = ragged.lengths
             else:
                 result[name] = as_ragged(data).values if self.schema[name].kind == "ragged" else data.values
@@ -81,6 +81,13 @@ def plan_policies(splits: Sequence[Columns], nulls: str = "error", ragged: str =
         if name in masked:
             schema.append(Column(f"{name}_mask", "tensor", "bool"))
     return Policies(checked_schema(schema), masked, padded)
+
+
+def pad(rows: Ragged, length: int) -> npt.NDArray[Any]:
+    """(n, length, *shape): rows of at most that many elements, zeros behind them."""
+    padded = np.zeros((len(rows), length, *rows.values.shape[1:]), rows.values.dtype)
+    padded[np.arange(length) < rows.lengths[:, None]] = rows.values
+    return padded
 
 
 def check_choice(argument: str, given: str, choices: Sequence[str]) -> None:
@@ -175,9 +182,3 @@ def _nulls_error(splits: Sequence[Columns], names: Sequence[str]) -> DataError:
         f"There are null values: column {'; column '.join(found)}. Remove those rows, or pass nulls='fill' "
         "(0, False or an empty string instead) or nulls='mask' (filled, and a column <name>_mask that is True there)."
     )
-
-
-def _pad(rows: Ragged, length: int) -> npt.NDArray[Any]:
-    padded = np.zeros((len(rows), length, *rows.values.shape[1:]), rows.values.dtype)
-    padded[np.arange(length) < rows.lengths[:, None]] = rows.values
-    return padded

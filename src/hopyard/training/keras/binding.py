@@ -42,7 +42,9 @@ class Binding:
         self._class_table = None if class_weight is None else class_table(class_weight)
         free = [name for name in feature_columns if name != weight_column]
         self._inputs, self._input_form = _bound_inputs(model, inputs, free)
-        self._labels, self._label_form = _bound_labels(model, list(label_columns))
+        self._labels, self._label_form = _bound_labels(
+            model, [name for name in label_columns if name != weight_column]
+        )
         unknown = [name for name in self.model_columns if name not in self.features]
         if unknown:
             raise EstimatorError(
@@ -65,11 +67,11 @@ class Binding:
         arrays = [self._input(batch, group) for group in self._inputs]
         return keras.tree.pack_sequence_as(self._input_form, arrays)
 
-    def arguments(self, batch: Batch) -> tuple[Any, ...]:
+    def arguments(self, batch: Batch, weigh_classes: bool) -> tuple[Any, ...]:
         """(inputs, labels), or with weights (inputs, labels, weights (n,) float32), as ``train_step`` takes them."""
         labels = self._label_arrays(batch)
         packed = keras.tree.pack_sequence_as(self._label_form, labels)
-        weights = self._weights(batch, labels)
+        weights = self._weights(batch, labels if weigh_classes else None)
         inputs = self.inputs(batch)
         return (inputs, packed) if weights is None else (inputs, packed, weights)
 
@@ -90,11 +92,13 @@ class Binding:
         stacked = len(keras.tree.flatten(self._label_form)) < len(arrays)
         return [np.stack([array.reshape(len(array)) for array in arrays], axis=1)] if stacked else arrays
 
-    def _weights(self, batch: Batch, labels: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
+    def _weights(
+        self, batch: Batch, labels: list[np.ndarray[Any, Any]] | None
+    ) -> np.ndarray[Any, Any] | None:
         weights = None
         if self._weight is not None:
             weights = _numbers(batch, self._weight, "weight").astype(np.float32).reshape(-1)
-        if self._class_table is None:
+        if self._class_table is None or labels is None:
             return weights
         of_class = self._class_table(labels[0])
         return of_class if weights is None else of_class * weights

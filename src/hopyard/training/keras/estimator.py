@@ -46,8 +46,8 @@ class KerasEstimator(Estimator):
         inputs: None: by name or in order; a list of columns, in order; or a dict from the names of inputs to a
             column, or a list of scalar columns, stacked to (n, columns).
         sample_weight_column: column of the rows' weights in the loss and in weighted_metrics. A search keeps it if it
-            is among feature_columns; the model gets it only if ``inputs`` names it.
-        class_weight: weight per class in the loss, a dict (others weigh 1) or a sequence.
+            is among feature_columns or label_columns; the model gets it only if ``inputs`` names it.
+        class_weight: weight per class in the loss of training, a dict (others weigh 1) or a sequence.
         transform: ``fn(batch, rng)`` on every training batch before all else: a dict of arrays, which may be changed
             in place, and a NumPy generator; returns the dict to use.
         val_transform: the same for validation and prediction. ``transform`` is not used there.

@@ -182,10 +182,10 @@ class KerasReplica(Replica):
         batches = visit.validation_batches(given.batch_size, columns, "numpy")
         if given.val_transform is not None:
             batches = transformed(batches, given.val_transform, visit, "val_transform")
-        return self._measured(*self._opened(batches))
+        return self._measured(*self._opened(batches, weigh_classes=False))
 
     def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-        arguments = self._arguments(self._prepared(batches))
+        arguments = self._arguments(self._prepared(batches), weigh_classes=False)
         first = next(arguments)
         return self._measured(itertools.chain([first], arguments), self._ready(first)).compute()
 
@@ -196,14 +196,19 @@ class KerasReplica(Replica):
                 compiled.run("test", batches)
             return KerasMetricSet(compiled.model)
 
-    def _opened(self, batches: Iterable[Mapping[str, Any]]) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
+    def _opened(
+        self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
+    ) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
         """What the model is given, and the compiled model, which a first batch may have built."""
-        arguments = self._arguments(batches)
+        arguments = self._arguments(batches, weigh_classes)
         first = next(arguments)
         return itertools.chain([first], arguments), self._sharing(first)
 
-    def _arguments(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-        return map(self._binding.arguments, batches)
+    def _arguments(
+        self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
+    ) -> Iterator[tuple[Any, ...]]:
+        """Classes weigh in training only, as in ``fit``; rows do in validation, too."""
+        return (self._binding.arguments(batch, weigh_classes) for batch in batches)
 
     def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
         given = self._estimator
