@@ -155,7 +155,9 @@ def spark_classes(
         return
     of = [f"{file.resolve()} {file.stat().st_mtime_ns}" for file in (Path(java), Path(pyspark.origin))]
     digest = hashlib.sha256("\n".join(of).encode()).hexdigest()[:16]
-    archive = request.config.cache.mkdir("spark-classes") / f"{digest}.jsa"
+    cache = getattr(request.config, "cache", None)  # not with -p no:cacheprovider
+    name = "spark-classes"
+    archive = (tmp_path_factory.mktemp(name) if cache is None else cache.mkdir(name)) / f"{digest}.jsa"
     # Where the file is not there or does not fit, classes are loaded as ever, without a word on standard output.
     options = f"{JVM_OPTIONS} -XX:SharedArchiveFile={archive} -Xlog:disable"
     file = tmp_path_factory.mktemp("spark-options") / "spark.conf"

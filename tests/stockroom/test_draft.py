@@ -75,7 +75,7 @@ def test_changes_are_read_at_once_and_in_the_snapshot_of_the_root(objects: Objec
     assert contents(snapshot) == expected
     assert contents(pickle.loads(pickle.dumps(snapshot))) == expected
     assert snapshot.record("experiment", "none") is None
-    assert (snapshot.revision, draft.revision) == ("c" * 64, "staged")
+    assert (snapshot.revision, draft.revision) == ("c" * 64, "the working tree")
     assert contents(Snapshot(objects, None, "nothing")) == {}
 
 

@@ -98,9 +98,8 @@ def foreign_files(
             del constants[name]
         elif columns is None or name in _origins(columns):
             common[name] = constant_column(name, values)
-    entries = of_each(
-        store, list(zip(kept, files, strict=True)), lambda pair: _entry(names[pair[0]], pair[1])
-    )
+    found = [(names[number], file) for number, file in zip(kept, files, strict=True)]
+    entries = of_each(store, names, found, lambda pair: _entry(*pair))
     identity: list[Any] = [[entry.digest, entry.size] for entry in entries]
     fingerprint = digest_json([*identity, *([constants] if constants else [])], "hopyard.parquet-files")
     manifest = Manifest("train", fingerprint, Schema(common.values()), tuple(entries))
@@ -150,7 +149,7 @@ def _opened(
     files: list[StoredFile] = []
     kept: list[int] = []
     broken: list[Skipped] = []
-    for number, file in enumerate(of_each(store, names, opened)):
+    for number, file in enumerate(of_each(store, names, names, opened)):
         if isinstance(file, Skipped):
             broken.append(file)
         else:

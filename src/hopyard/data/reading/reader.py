@@ -87,7 +87,8 @@ class Reader:
         ]
         self.first_rows = first_rows_of(self.group_rows)
         numbers = sorted({file for file, _ in self._places})
-        opened = of_each(store, numbers, lambda number: self._open(store, number, prepared))
+        names = [manifest.files[number].name for number in numbers]
+        opened = of_each(store, names, numbers, lambda number: self._open(store, number, prepared))
         self._files = dict(zip(numbers, opened, strict=True))
         self._prepared = prepared and all(file.path is not None for file in self._files.values())
         self._recipe = recipe

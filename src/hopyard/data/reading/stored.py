@@ -229,13 +229,18 @@ def remember(cache: OrderedDict[tuple[Any, ...], Any], key: tuple[Any, ...], val
         cache.popitem(last=False)
 
 
-def of_each(store: Store | None, items: Sequence[Item], read: Callable[[Item], Result]) -> list[Result]:
-    """``read`` of each item, a file or its name, in their order; several at once where each waits for a network.
+def of_each(
+    store: Store | None, names: Sequence[str], items: Sequence[Item], read: Callable[[Item], Result]
+) -> list[Result]:
+    """``read`` of each item, in their order; several at once where each waits for a network.
+
+    Args:
+        names: of the files in ``store`` that the items are about; at paths if it is None.
 
     Raises:
         Exception: what it raised for the first of them that failed.
     """
-    if store is None or len(items) < 2 or store.path("any") is not None:
+    if store is None or len(items) < 2 or store.path(names[0]) is not None:
         return [read(item) for item in items]
     with ThreadPoolExecutor(min(_REQUESTS, len(items)), "hopyard-files") as pool:
         return list(pool.map(read, items))
