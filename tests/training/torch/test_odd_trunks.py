@@ -33,12 +33,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot im
 Make = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOPYARD_CACHE", str(tmp_path / "node-cache"))
-    computed._held.clear()
-
-
 # Refused
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -39,12 +38,6 @@ from hopyard.training.unit import residents
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOPYARD_CACHE", str(tmp_path / "node-cache"))
-    computed._held.clear()
 
 
 @pytest.fixture
