@@ -80,6 +80,13 @@ class Store(ABC):
         Objects written or deleted meanwhile may or may not be in it.
         """
 
+    def names(self, prefix: str = "") -> set[str]:
+        """The names that :meth:`list` gives, without the sizes.
+
+        A store where sizes cost a look at each object overrides this.
+        """
+        return {entry.name for entry in self.list(prefix)}
+
     def folders(self, prefix: str = "") -> Sequence[str]:
         """The first segments of names below ``prefix`` that have more segments below them, in order.
 
@@ -192,6 +199,11 @@ class PrefixStore(Store):
         cut = len(self._prefix)
         for entry in self._inner.list((self._prefix + validate_prefix(prefix)).rstrip("/")):
             yield Entry(entry.name[cut:], entry.size)
+
+    def names(self, prefix: str = "") -> set[str]:
+        cut = len(self._prefix)
+        inner = self._inner.names((self._prefix + validate_prefix(prefix)).rstrip("/"))
+        return {name[cut:] for name in inner}
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         return self._inner.folders((self._prefix + validate_prefix(prefix)).rstrip("/"))

@@ -178,6 +178,20 @@ def walk(directory: str, name: str) -> Iterator[Entry]:
                 yield Entry(name + key, entry.stat().st_size)
 
 
+def names(directory: str, name: str) -> set[str]:
+    """The names of all files below, as :func:`walk` gives them. No file is looked at."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _is_temporary(entry.name):
+                continue
+            if entry.is_dir():
+                found |= names(entry.path, f"{name}{entry.name}/")
+            else:
+                found.add(name + entry.name)
+    return found
+
+
 def directories(directory: str) -> list[str]:
     """The names of the directories in a directory, in order."""
     try:

@@ -147,9 +147,15 @@ class LocalStore(Store):
         return None if files.is_directory(status) else status
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        root = self._directory()
+        return files.walk(*self._below(prefix))
+
+    def names(self, prefix: str = "") -> set[str]:
+        return files.names(*self._below(prefix))
+
+    def _below(self, prefix: str) -> tuple[str, str]:
+        """The directory of a prefix, and what the names of its objects begin with."""
         below = validate_prefix(prefix) and prefix + "/"
-        return files.walk(f"{root}/{below}".rstrip("/"), below)
+        return f"{self._directory()}/{below}".rstrip("/"), below
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         below = validate_prefix(prefix) and "/" + prefix

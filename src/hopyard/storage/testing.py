@@ -186,6 +186,8 @@ class StoreSuite:
         assert [e.name for e in store.list("a/c")] == ["a/c/d/e"]
         assert list(store.list("nothing")) == []
         assert list(store.list("b")) == []
+        for prefix in ("", "a", "a/c", "nothing", "b"):
+            assert store.names(prefix) == {entry.name for entry in store.list(prefix)}
 
     def test_folders_are_the_first_segments_of_names_that_go_on(self, store: Store) -> None:
         assert store.folders() == []
@@ -207,6 +209,8 @@ class StoreSuite:
         store.put("x/yz", b"")
         assert list(part.list()) == [Entry("a/b", 1), Entry("c", 2), Entry("d", 3)]
         assert list(part.list("a")) == [Entry("a/b", 1)]
+        assert part.names() == {"a/b", "c", "d"}
+        assert part.names("a") == {"a/b"}
         assert store.get("x/y/a/b") == part.get("a/b") == b"1"
         assert part.path("a/b") == store.path("x/y/a/b")
         assert part.url.endswith("x/y")

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects import Tensor, digest
 from hopyard.stockroom.packs import Objects, mapped
-from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.storage import Entry, LocalStore, MemoryStore, Store
 
 Packs = Callable[[Store], list[str]]
 Write = Callable[..., list[str]]
@@ -180,6 +180,57 @@ class Counting(MemoryStore):
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         self.ranges.append((start, length))
         return super().get(name, start, length)
+
+
+class Looking(LocalStore):
+    """Counts how often the size of an object was looked at."""
+
+    looked = 0
+
+    def size(self, name: str) -> int | None:
+        self.looked += 1
+        return super().size(name)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        for entry in super().list(prefix):
+            self.looked += 1
+            yield entry
+
+
+def test_packs_that_are_known_are_not_looked_at_again(local: LocalStore, index: Path, write: Write) -> None:
+    """However many commits there were, the next one looks at the packs that are new."""
+    store = Looking(local.url)
+    objects = Objects(store, index)
+    names = [write(objects, bytes([number]))[0] for number in range(20)]
+    store.looked = 0
+    objects.refresh()
+    assert store.looked == 0
+    (by_other,) = write(Objects(local, index), b"by another process")
+    (put_only,) = write(Objects(local), b"by one that was killed before it was in the index")
+    objects.refresh()
+    assert store.looked == 1
+    assert objects.missing([*names, by_other, put_only]) == set()
+    store.looked = 0
+    store.delete(objects.locate(names[7]).pack)
+    objects.refresh()
+    assert store.looked == 0
+    assert objects.missing(names) == {names[7]}
+
+
+def test_a_pack_that_was_cut_off_is_looked_at_until_it_is_whole(
+    local: LocalStore, index: Path, write: Write
+) -> None:
+    (name,) = write(Objects(local), b"x" * 1000)
+    pack = Objects(local).locate(name).pack
+    whole = local.get(pack)
+    local.put(pack, whole[:-10])
+    objects = Objects(local, index)
+    for _ in range(2):
+        objects.refresh()
+        assert objects.missing([name]) == {name}
+    local.put(pack, whole)
+    objects.refresh()
+    assert bytes(objects.read(name)) == b"x" * 1000
 
 
 def test_ranges_that_lie_close_together_come_with_one_request(write: Write) -> None:

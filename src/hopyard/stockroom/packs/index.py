@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
@@ -60,6 +60,7 @@ class Index:
         self.losses = 0
         self._open: sqlite3.Connection | None = None
         self._pid = 0
+        self._packs: tuple[int, dict[str, tuple[int, int]]] | None = None  # and of which version of the file
 
     def find(self, digests: Iterable[str]) -> dict[str, Location]:
         """Where these objects are, without those that are not known."""
@@ -71,17 +72,37 @@ class Index:
         ends = [bytes.fromhex(prefix.ljust(_DIGITS, digit)) for digit in "0f"]
         return self._run(lambda db: [key.hex() for (key,) in db.execute(_BEGINNING, (*ends, kind))])
 
-    def packs(self) -> dict[str, tuple[int, int]]:
+    def packs(self) -> Mapping[str, tuple[int, int]]:
         """Of every known pack how many bytes it had when its header was read, and how many it should have."""
-        return self._run(lambda db: {name: (size, whole) for name, size, whole in db.execute(_PACKS)})
+        return self._run(self._read_packs)
+
+    def _read_packs(self, db: sqlite3.Connection) -> Mapping[str, tuple[int, int]]:
+        (version,) = db.execute(
+            "PRAGMA data_version"
+        ).fetchone()  # changes when another connection changes the file
+        if self._packs is None or self._packs[0] != version:
+            self._packs = version, {name: (size, whole) for name, size, whole in db.execute(_PACKS)}
+        return self._packs[1]
 
     def add(self, packs: Sequence[Pack]) -> None:
         """Remember what these packs hold. Known ones are left as they are."""
-        self._run(lambda db: _change(db, packs, ()))
+        self._run(lambda db: self._change(db, packs, ()))
 
     def remove(self, names: Sequence[str]) -> None:
         """Forget these packs and what they hold."""
-        self._run(lambda db: _change(db, (), names))
+        self._run(lambda db: self._change(db, (), names))
+
+    def _change(self, db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> None:
+        new = _change(db, added, removed)
+        if self._packs is not None:
+            version, packs = self._packs
+            packs = {
+                **packs,
+                **{pack.name: (pack.size, pack.whole) for pack in new},
+            }  # others may iterate over the old
+            for name in removed:
+                packs.pop(name, None)
+            self._packs = version, packs
 
     def clear(self) -> None:
         """Forget everything: the file may be damaged where SQLite does not see it."""
@@ -113,7 +134,7 @@ class Index:
             _of_parents.append(self._open)  # not even to be closed: SQLite forbids it after a fork
             self._open = None
         if self._open is None:
-            self._open, self._pid = _connect(self.path), pid
+            self._open, self._pid, self._packs = _connect(self.path), pid, None
         return self._open
 
     def _close(self) -> None:
@@ -185,7 +206,9 @@ def _find(db: sqlite3.Connection, keys: list[bytes]) -> dict[str, Location]:
     return found
 
 
-def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> None:
+def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> list[Pack]:
+    """The packs that were not known."""
+    new = []
     db.execute("BEGIN IMMEDIATE")
     try:
         if removed:
@@ -199,10 +222,12 @@ def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str
                 db.executemany(
                     "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(_rows(pack, row[0]))
                 )
+                new.append(pack)
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
         raise
+    return new
 
 
 def _rows(pack: Pack, number: int) -> Iterator[tuple[Any, ...]]:

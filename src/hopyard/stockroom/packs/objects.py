@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Objects:
         self._tombstones = Tombstones(store)
         self._checked: dict[str, set[int]] = {}  # by pack, where the objects begin that were checked
         self._unreadable: dict[str, StorageError] = {}
-        self._rebuilt = False
+        self._rebuilt = self._has_listed = False
 
     def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None]]:
         return Objects, (self._store, self._index.path, self._absent)
@@ -223,18 +223,29 @@ class Objects:
         """Look which packs there are: read the headers of new ones, forget those that are gone."""
         # What is known is asked first: packs that are put and indexed meanwhile are not taken to be gone.
         known = self._index.packs()
-        listed = {entry.name: entry.size for entry in self._store.list("packs") if is_pack(entry.name)}
-        gone = {name for name, (size, _) in known.items() if listed.get(name) != size}
+        cut = {name: places for name, places in known.items() if places[0] < places[1]}
+        names, sizes = self._listed(known.keys() - cut.keys())
+        gone = (known.keys() - names) | {
+            name for name in known.keys() & sizes if known[name][0] != sizes[name]
+        }
         if gone:
             self._forget(gone)
-        new = [(name, size) for name, size in listed.items() if name not in known or name in gone]
-        self._unreadable = {
-            name: self._truncated(name, size, whole)
-            for name, (size, whole) in known.items()
-            if size < whole and name not in gone
-        }
+        new = [(name, size) for name, size in sizes.items() if name not in known or name in gone]
+        self._unreadable = {name: self._truncated(name, *cut[name]) for name in cut.keys() - gone}
         for first in range(0, len(new), _PACKS_AT_ONCE):
             self._index.add(self._headers(new[first : first + _PACKS_AT_ONCE]))
+
+    def _listed(self, whole: Set[str]) -> tuple[set[str], dict[str, int]]:
+        """The names of all packs, and sizes: the first time of all, and later, where a size costs a look at the file,
+        without those of packs that are known to be ``whole``."""
+        if self._has_listed and self._store.path("packs") is not None:
+            names = self._store.names("packs")
+            looked = {name: self._store.size(name) for name in sorted(names - whole) if is_pack(name)}
+            sizes = {name: size for name, size in looked.items() if size is not None}
+            return (names & whole) | sizes.keys(), sizes
+        self._has_listed = True
+        sizes = {entry.name: entry.size for entry in self._store.list("packs") if is_pack(entry.name)}
+        return set(sizes), sizes
 
     # Writing
 
@@ -242,9 +253,10 @@ class Objects:
         """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used.
 
         Args:
-            before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh` too.
+            before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh`, too.
         """
-        self.refresh()
+        if before is None:
+            self.refresh()
         return PackWriter(self._store, self._index, self, before)
 
     # How
