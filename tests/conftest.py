@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.util
 import os
@@ -31,6 +32,15 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background so, and all that the suite starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The frameworks that tests import are millions of objects, of which none becomes garbage.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here garbage is collected as ever, but what was imported by now is no longer looked through."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
