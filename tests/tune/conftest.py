@@ -88,3 +88,9 @@ def contents_of() -> Callable[[Any], dict[int, Any]]:
 def local() -> Any:
     with LocalBackend(num_workers=2, device="cpu") as backend:
         yield backend
+
+
+@pytest.fixture(scope="session")
+def local_of_three() -> Any:
+    with LocalBackend(num_workers=3, device="cpu") as backend:
+        yield backend

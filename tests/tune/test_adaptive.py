@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 import torch
 
-from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.backend import InlineBackend
 from hopyard.errors import EstimatorError, SettingsError, UsageError
 from hopyard.hopper.state import Record, RunState
 from hopyard.storage import LocalStore, MemoryStore
@@ -75,9 +75,8 @@ def search(kind: str, store: Any, backend: Any = None, **changes: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[dict[int, Any]]:
-    with LocalBackend(2, device="cpu") as two, LocalBackend(3, device="cpu") as three:
-        yield {1: InlineBackend(), 2: two, 3: three}
+def workers(local: Any, local_of_three: Any) -> dict[int, Any]:
+    return {1: InlineBackend(), 2: local, 3: local_of_three}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.backend import InlineBackend
 from hopyard.data import open_dataset, prepare
 from hopyard.hopper.orders import rotating_order
 from hopyard.objects import derive_seed
@@ -207,13 +207,8 @@ def serial(prepared: Any) -> Callable[[int], list[list[dict[str, torch.Tensor]]]
 
 
 @pytest.fixture(scope="module")
-def backends() -> Any:
-    made: dict[str, Any] = {"inline": InlineBackend()}
-    for workers in (2, 3):
-        made[f"local-{workers}"] = LocalBackend(num_workers=workers, device="cpu")
-    yield made
-    for backend in made.values():
-        backend.stop()
+def backends(local: Any, local_of_three: Any) -> dict[str, Any]:
+    return {"inline": InlineBackend(), "local-2": local, "local-3": local_of_three}
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 4, 8])
@@ -221,7 +216,6 @@ def backends() -> Any:
 def test_a_search_trains_what_a_plain_loop_trains(
     name: str, partitions: int, data: Any, serial: Any, backends: Any, tmp_path: Path
 ) -> None:
-    backends[name].start()  # and stays, for the next number of partitions
     every = "unit" if partitions in (1, 4) else "epoch"
     model = GridSearch(
         backends[name], LocalStore(tmp_path), make, {"recipe": hp_choice(list(RECIPES))}, EPOCHS, seed=SEED,
