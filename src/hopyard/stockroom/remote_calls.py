@@ -9,14 +9,14 @@ from typing import Any, Self
 
 from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom import remotes
-from hopyard.stockroom.git import at, author
+from hopyard.stockroom.git import HEAD_NAME, at, author
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
 from hopyard.stockroom.remotes.selecting import Names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.writing import Fetching
-from hopyard.storage import open_store
+from hopyard.storage import LocalStore, Store, open_store
 
 _ORIGIN = "origin"
 
@@ -35,7 +35,7 @@ class RemoteCalls(HistoryCalls):
         Raises:
             NotFoundError: there is no stockroom at ``url``; UsageError: there is one in ``path`` already.
         """
-        store = open_store(os.fspath(url))
+        store = _store(url)
         remotes.check_format(store)
         folder = Path(path)
         is_new = not folder.exists()
@@ -218,7 +218,7 @@ class RemoteCalls(HistoryCalls):
                 f"no remote {text!r} is known here{nearest(text, known, '.')} Known are: {', '.join(known) or 'none'}. "
                 f"A folder is written as ./{text}."
             )
-        url = open_store(text).url
+        url = _store(text).url
         for each in known:
             if self._recall(each).url == url:
                 return self._recall(each)
@@ -227,3 +227,10 @@ class RemoteCalls(HistoryCalls):
                 f"the name {name!r} is that of another remote, {self._recall(name).url}. Use another name."
             )
         return Known(name or ("" if _ORIGIN in known else _ORIGIN), url)
+
+
+def _store(address: str | os.PathLike[str]) -> Store:
+    """What lies at the address of a remote; at the folder that somebody works in, the objects that belong to it."""
+    store = open_store(os.fspath(address))
+    head = store.path(HEAD_NAME)
+    return LocalStore(at(head.parent).objects) if head is not None and head.is_file() else store

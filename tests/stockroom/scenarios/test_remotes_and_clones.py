@@ -170,6 +170,26 @@ def test_merging_needs_no_data(stock: StockRoom, remote: Path) -> None:
         assert sorted(copy.data) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("beside_git", [False, True])
+def test_the_folder_of_a_stockroom_is_an_address(tmp_path: Path, beside_git: bool) -> None:
+    """Another's folder, for instance on a disk that is shared: a push moves its branch, but not what it stands on."""
+    theirs = tmp_path / "theirs"
+    if beside_git:
+        subprocess.run(["git", "init", "-q", theirs], check=True)
+    with StockRoom.init(theirs) as stock:
+        write(stock, 0)
+        with clone(theirs, "mine") as mine:
+            write(mine, 1)
+            mine.push()
+            assert mine.remotes() == {"origin": str(stock.local.store.url)}
+        assert list(stock.data["x"].keys()) == [0]
+    with StockRoom(theirs) as stock:
+        assert list(stock.data["x"].keys()) == [0]
+        stock.switch("main")
+        assert list(stock.data["x"].keys()) == [0, 1]
+        assert stock.verify().problems == []
+
+
 def test_addresses_that_lead_nowhere(stock: StockRoom, remote: Path) -> None:
     write(stock, 0)
     with pytest.raises(NotFoundError, match="no remote"):
