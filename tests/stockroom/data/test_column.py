@@ -62,6 +62,21 @@ def test_many_samples_come_stacked(images: Column) -> None:
     assert_array_equal(images[...], np.asarray(images))
     assert np.asarray(images, np.float32).dtype == np.float32
     assert images[[]].shape == (0, 10, 40)
+    mask = np.arange(5001) % 999 == 3
+    assert_array_equal(images[mask], IMAGES[mask[:-1]])
+    assert images[np.zeros(5001, bool)].shape == (0, 10, 40)
+
+
+def test_masks_and_slices_that_select_nothing_sensible(images: Column) -> None:
+    with pytest.raises(
+        UsageError, match=r"a mask of shape \(3,\) was given, but column '.*' has 5,001 samples"
+    ):
+        images[np.array([True, False, True])]
+    for wrong in (slice("a", "b"), slice(0, 9, 0)):
+        with pytest.raises(
+            UsageError, match=r"was given, but slices go by place: .*column\[\[key for key in"
+        ):
+            images[wrong]
 
 
 def test_positions_are_taken_in_any_order(images: Column) -> None:

@@ -137,10 +137,8 @@ class Column(Mapping[Any, Any]):
         return bool(self.has([code]))
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return self.take(np.arange(*key.indices(len(self)), dtype=np.int64))
-        if key is Ellipsis:
-            return self.take(np.arange(len(self), dtype=np.int64))
+        if isinstance(key, slice) or key is Ellipsis or (isinstance(key, np.ndarray) and key.dtype == bool):
+            return self.take(self._places(key))
         if isinstance(key, list) or (isinstance(key, np.ndarray) and key.ndim == 1):
             return self.take(self.positions(key))
         if self._is_group(key):
@@ -247,6 +245,24 @@ class Column(Mapping[Any, Any]):
         if len(found) and found.min() < 0:
             raise self.missing(check_key(keys[int(np.argmin(found))]))
         return found
+
+    def _places(self, key: Any) -> Positions:
+        """(n,) int64: the positions that a slice, a mask or ``...`` selects."""
+        if isinstance(key, np.ndarray):
+            if key.shape != (len(self),):
+                raise UsageError(
+                    f"a mask of shape {key.shape} was given, but column {self.name!r} has "
+                    f"{counted(len(self), 'sample')}. Say of each of them, in the order of the keys, whether it is "
+                    "wanted."
+                )
+            return np.flatnonzero(key)
+        try:
+            return np.arange(*(slice(None) if key is Ellipsis else key).indices(len(self)), dtype=np.int64)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{key} was given, but slices go by place: {error}. For the samples between two keys give a list: "
+                "column[[key for key in column.keys() if first <= key < last]]."
+            ) from None
 
     def _is_group(self, key: Any) -> bool:
         return self.record.nested and not isinstance(key, tuple)
