@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from hopyard import StockRoom
+from hopyard.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def test_it_asks_for_trust(committed: Path, hopyard: Any) -> None:
     assert "(hopyard stock reproduce --trust)" in done.stderr
 
 
-def test_what_differs_is_said_by_the_status_too(committed: Path, hopyard: Any) -> None:
+def test_what_differs_is_said_by_the_status_too(committed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stock = StockRoom(committed)
     (run,) = stock.experiment.runs()
     stock.branch("changed")
@@ -47,7 +49,8 @@ def test_what_differs_is_said_by_the_status_too(committed: Path, hopyard: Any) -
         weights["1.bias"][0] += 0.5
         stock.model[run.id] = weights
     stock.switch("main")
-    done = hopyard("stock", "reproduce", "changed", "--trust", cwd=committed)
-    assert done.returncode == 1
-    assert "1.bias: 1 of 2 elements differ, by up to 0.5" in done.stdout
-    assert "NOT reproduced" in done.stdout
+    monkeypatch.chdir(committed)
+    done = CliRunner().invoke(app, ["stock", "reproduce", "changed", "--trust"])
+    assert done.exit_code == 1
+    assert "1.bias: 1 of 2 elements differ, by up to 0.5" in done.output
+    assert "NOT reproduced" in done.output

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from hopyard.backend import LocalBackend
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
@@ -111,21 +110,28 @@ def test_a_worker_killed_while_it_saves_a_state_costs_no_result(
     assert [record["t"] for record in lost] == [[trial]]
 
 
-def move_out(cache: str) -> None:
-    """On a worker: be on a machine of its own."""
-    os.environ["HOPYARD_CACHE"] = cache
+def move(cache: str) -> str:
+    """On a worker: be on a machine of its own. Gives the cache that it had."""
+    before, os.environ["HOPYARD_CACHE"] = os.environ["HOPYARD_CACHE"], cache
+    return before
+
+
+@pytest.fixture
+def local_apart(local: Any, tmp_path: Path) -> Iterator[Any]:
+    """Two workers, each on a machine of its own."""
+    before = [local.submit(worker, move, str(tmp_path / f"cache-{worker}")).result() for worker in range(2)]
+    yield local
+    for worker in range(2):
+        local.submit(worker, move, before[worker]).result()
 
 
 def test_partitions_stay_where_they_live_when_a_worker_is_lost(
-    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path
+    search: Any, make_rows: Any, contents_of: Any, local_apart: Any, tmp_path: Path
 ) -> None:
     undisturbed = search(LocalStore(tmp_path / "undisturbed"), num_partitions=4).fit(make_rows())
     fault = Fault("kill_before", match="runs/*/00001/*", once=tmp_path / "killed")
     store = FaultyStore(LocalStore(tmp_path / "store"), fault)
-    with LocalBackend(num_workers=2, device="cpu") as backend:
-        for worker in range(2):
-            backend.submit(worker, move_out, str(tmp_path / f"cache-{worker}")).result()
-        run = search(store, backend, num_partitions=4).fit(make_rows()).run
+    run = search(store, local_apart, num_partitions=4).fit(make_rows()).run
     assert contents_of(run) == contents_of(undisturbed.run)
     assert run.broken_rules() == []
     records = list(read_records(store.runs.at(run.run_id)))
