@@ -24,11 +24,13 @@ from hopyard.tune.search import Common
 
 DOCS = pages.ROOT / "docs"
 
-# Imports PyTorch, and what its first optimizer imports, once. Then each page is a process that begins there.
+# Imports PyTorch, and what its first optimizer imports, once. Then each page is a process that begins there. Were it
+# not frozen, each would look through all of PyTorch for garbage, and copy it by that.
 PROCESSES = """
-import json, os, sys, types, warnings
+import gc, json, os, sys, types, warnings
 import numpy, torch, torch._dynamo
 
+gc.freeze()
 for line in sys.stdin:
     file, output = json.loads(line)
     with warnings.catch_warnings():
