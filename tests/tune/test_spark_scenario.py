@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopyard.backend import InlineBackend, LocalBackend, SparkBackend
+from hopyard.backend import InlineBackend, SparkBackend
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import HyperOpt, RandomSearch, hp_choice, hp_loguniform, hp_quniform
@@ -144,14 +144,14 @@ def leaderboard(model: Any) -> dict[int, Any]:
 
 
 def test_prepared_data_gives_the_same_bits_on_every_backend(
-    spark: Any, backend: Any, make_frames: Callable[[Any], list[Any]], tmp_path: Path
+    spark: Any, backend: Any, local: Any, make_frames: Callable[[Any], list[Any]], tmp_path: Path
 ) -> None:
     train_df, _ = make_frames(spark)
     paths = {"train_path": str(tmp_path / "training_dataset"), "val_path": str(tmp_path / "val_dataset")}
     store = LocalStore(**paths)
     backend.prepare_data(store, train_df, validation=0.25, feature_column="features", label_column="label")
     found = []
-    for number, each in enumerate((InlineBackend(), LocalBackend(num_workers=2, device="cpu"), backend)):
+    for number, each in enumerate((InlineBackend(), local, backend)):
         model_selection = RandomSearch(
             backend=each, store=LocalStore(prefix_path=str(tmp_path / str(number)), **paths),
             estimator_gen_fn=estimator_gen_fn,
