@@ -233,6 +233,19 @@ def test_a_pack_that_was_cut_off_is_looked_at_until_it_is_whole(
     assert bytes(objects.read(name)) == b"x" * 1000
 
 
+def test_what_lay_in_a_pack_that_was_cut_off_meanwhile_is_stored_again(
+    local: LocalStore, index: Path, write: Write
+) -> None:
+    objects = Objects(local, index)
+    names = write(objects, b"x" * 1000, b"y" * 1000)
+    write(objects, b"another pack")  # the sizes of all have been compared by now
+    pack = objects.locate(names[1]).pack
+    local.put(pack, local.get(pack)[:-10])
+    assert write(objects, b"x" * 1000, b"y" * 1000) == names
+    for reader in (objects, Objects(local)):
+        assert [bytes(reader.read(name)) for name in names] == [b"x" * 1000, b"y" * 1000]
+
+
 def test_ranges_that_lie_close_together_come_with_one_request(write: Write) -> None:
     store = Counting()
     objects = Objects(store)

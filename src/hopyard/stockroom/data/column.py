@@ -138,7 +138,7 @@ class Column(Mapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice) or key is Ellipsis or (isinstance(key, np.ndarray) and key.dtype == bool):
-            return self.take(self._places(key))
+            return self.take(self._selected(key))
         if isinstance(key, list) or (isinstance(key, np.ndarray) and key.ndim == 1):
             return self.take(self.positions(key))
         if self._is_group(key):
@@ -246,7 +246,7 @@ class Column(Mapping[Any, Any]):
             raise self.missing(check_key(keys[int(np.argmin(found))]))
         return found
 
-    def _places(self, key: Any) -> Positions:
+    def _selected(self, key: Any) -> Positions:
         """(n,) int64: the positions that a slice, a mask or ``...`` selects."""
         if isinstance(key, np.ndarray):
             if key.shape != (len(self),):

@@ -77,9 +77,8 @@ class Index:
         return self._run(self._read_packs)
 
     def _read_packs(self, db: sqlite3.Connection) -> Mapping[str, tuple[int, int]]:
-        (version,) = db.execute(
-            "PRAGMA data_version"
-        ).fetchone()  # changes when another connection changes the file
+        # The version changes when another connection changes the file.
+        (version,) = db.execute("PRAGMA data_version").fetchone()
         if self._packs is None or self._packs[0] != version:
             self._packs = version, {name: (size, whole) for name, size, whole in db.execute(_PACKS)}
         return self._packs[1]
@@ -96,10 +95,8 @@ class Index:
         new = _change(db, added, removed)
         if self._packs is not None:
             version, packs = self._packs
-            packs = {
-                **packs,
-                **{pack.name: (pack.size, pack.whole) for pack in new},
-            }  # others may iterate over the old
+            # A copy, since other threads may go through the old one.
+            packs = packs | {pack.name: (pack.size, pack.whole) for pack in new}
             for name in removed:
                 packs.pop(name, None)
             self._packs = version, packs

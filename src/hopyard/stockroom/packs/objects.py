@@ -243,9 +243,20 @@ class Objects:
             looked = {name: self._store.size(name) for name in sorted(names - whole) if is_pack(name)}
             sizes = {name: size for name, size in looked.items() if size is not None}
             return (names & whole) | sizes.keys(), sizes
-        self._has_listed = True
         sizes = {entry.name: entry.size for entry in self._store.list("packs") if is_pack(entry.name)}
+        self._has_listed = True
         return set(sizes), sizes
+
+    def forget_cut(self, packs: Collection[str]) -> bool:
+        """Forget those of these packs whose files are not as long as they were when they were looked at; whether there
+        are any. The next :meth:`refresh` reads what they still hold."""
+        if self._store.path("packs") is None:  # whose sizes come with every listing
+            return False
+        known = self._index.packs()
+        cut = [name for name in packs if name in known and self._store.size(name) != known[name][0]]
+        if cut:
+            self._forget(cut)
+        return bool(cut)
 
     # Writing
 

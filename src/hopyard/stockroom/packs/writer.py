@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -39,6 +39,7 @@ class Stored(Protocol):
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
     def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
     def file(self, digest: str) -> Path | None: ...
+    def forget_cut(self, packs: Collection[str]) -> bool: ...
 
 
 class PackWriter:
@@ -54,6 +55,7 @@ class PackWriter:
         self._store, self._index, self._stored, self._before = store, index, stored, before
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
+        self._looked: set[str] = set()  # packs that were seen to be as the index says
         self._pool: ThreadPoolExecutor | None = None
         self._under_way: list[tuple[list[Piece], Future[Pack]]] = []
 
@@ -163,7 +165,7 @@ class PackWriter:
         group = _GROUPS[piece.kind]
         pending = self._pending[group]
         size = len(piece.data)
-        if piece.digest in pending or (size >= _LOOKED_UP_AT_ONCE and self._index.find((piece.digest,))):
+        if piece.digest in pending or (size >= _LOOKED_UP_AT_ONCE and self._present((piece.digest,))):
             return
         # A larger one is written before this returns; tensors are copied when all are added.
         if size < PACK_BYTES and type(piece.data) is not bytes and piece.kind != "tensor":
@@ -174,6 +176,13 @@ class PackWriter:
             if group == "meta" and self._pending["data"]:
                 self._put("data")
             self._put(group, PACK_BYTES // 2, PACK_OBJECTS // 2)
+
+    def _present(self, digests: Collection[str]) -> Collection[str]:
+        """Those that need not be stored. What lay in a pack that was cut off meanwhile is stored again."""
+        found = self._index.find(digests)
+        packs = {place.pack for place in found.values()} - self._looked
+        self._looked |= packs
+        return self._index.find(digests) if packs and self._stored.forget_cut(packs) else found
 
     # Publishing
 
@@ -189,7 +198,7 @@ class PackWriter:
     def _put(self, group: str, least_bytes: int = 0, least_objects: int = 0) -> None:
         """Store what is pending as one pack, unless what the repository lacks of it is less than asked for."""
         pending = self._pending[group]
-        for known in self._index.find(pending):
+        for known in self._present(pending):
             self._bytes[group] -= len(pending.pop(known).data)
         if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
             pieces = list(pending.values())
