@@ -103,7 +103,8 @@ def main() -> None:
             else:
                 report(f"{what}, written, against {name}", written, "MB", theirs, written / theirs)
         peers.report_failed(what, "ms")
-        for _ in range(MORE):
+        ours.beyond.clear()  # of commits between those of peers
+        for _ in range(MORE + PAIRS):
             ours.commit()
         young, old = statistics.median(ours.beyond[:PAIRS]), statistics.median(ours.beyond[-PAIRS:])
         report(
