@@ -108,7 +108,7 @@ class Binding:
             if name in placed:
                 placed[name] = self._move(_label(name, placed[name]))
         if self._weight is not None and self._weight in placed:
-            placed[self._weight] = self._move(_tensor(placed[self._weight]).to(torch.float32).reshape(-1))
+            placed[self._weight] = self._move(_row_weights(self._weight, placed[self._weight]))
         return placed
 
     def _move(self, value: Any) -> Any:
@@ -211,6 +211,23 @@ def _feature(value: Any) -> Any:
         return value
     wanted = _FEATURES.get(value.dtype)
     return value if wanted is None else value.to(wanted)
+
+
+def _row_weights(name: str, value: Any) -> torch.Tensor:
+    value = _tensor(value)
+    if not isinstance(value, torch.Tensor):
+        raise EstimatorError(
+            f"sample_weight_column is {name!r}, which holds {type(value).__name__}, but weights are numbers of at "
+            "least 0. Name another column."
+        )
+    weights = value.to(torch.float32).reshape(-1)
+    if not bool((weights >= 0).all()):
+        bad = weights[~(weights >= 0)][0]
+        raise EstimatorError(
+            f"sample_weight_column is {name!r}, which holds {float(bad):g}, but weights are numbers of at least 0. "
+            "Give rows that should not count the weight 0."
+        )
+    return weights
 
 
 def _label(name: str, value: Any) -> torch.Tensor:
