@@ -201,6 +201,11 @@ class Replica(ABC):
     def nbytes(self) -> int:
         """Bytes of the state in memory."""
 
+    @property
+    @abstractmethod
+    def prediction_columns(self) -> list[str]:
+        """The feature columns that ``predict`` needs, in their order."""
+
     @abstractmethod
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         """Outputs for a dict of columns of n rows: (n, ...) arrays, in batches of the batch size."""

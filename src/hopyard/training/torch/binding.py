@@ -56,7 +56,7 @@ class Binding:
         device: torch.device,
     ) -> None:
         self.features = list(feature_columns)
-        self._labels = list(label_columns)
+        self._labels = [name for name in label_columns if name != weight_column]
         self._weight = weight_column
         self._device = device
         self._keywords = dict(inputs) if isinstance(inputs, Mapping) else None
@@ -93,6 +93,11 @@ class Binding:
         return {
             name: group if isinstance(group, str) else list(group) for name, group in self._keywords.items()
         }
+
+    @property
+    def prediction_columns(self) -> list[str]:
+        """The feature columns but that of row weights, unless the model takes it."""
+        return [name for name in self.features if name != self._weight or name in self.model_columns]
 
     def columns(self, every_feature: bool) -> list[str]:
         """What a pass reads; ``every_feature`` where a transform or step may look at any."""
@@ -178,8 +183,8 @@ class Binding:
         if self._weight not in batch:
             raise ColumnError(
                 f"sample_weight_column is {self._weight!r}, but the columns are {', '.join(batch)}"
-                f"{nearest(self._weight, batch, '.')} Add it to the search's feature_columns; the model does not get "
-                "it unless inputs names it."
+                f"{nearest(self._weight, batch, '.')} Add it to the search's feature_columns or label_columns; the "
+                "model does not get it unless inputs names it."
             )
         weights: torch.Tensor = batch[self._weight]
         return weights

@@ -46,7 +46,8 @@ class TorchEstimator(Estimator):
             ``steps_per_epoch`` counts the optimizer's steps over all partitions.
         scheduler_interval: ``"step"`` (after every step) or ``"epoch"``.
         sample_weight_column: column of the rows' weights in loss and metrics; means are divided by the sum of
-            weights. A search keeps it if it is among feature_columns; the model gets it only if ``inputs`` names it.
+            weights. A search keeps it if it is among feature_columns or label_columns; the model gets it only if
+            ``inputs`` names it, and only then predictions need it.
         class_weight: weight per class in the loss in training, as in Keras: a dict (others weigh 1) or a sequence.
             Losses are multiplied by it; the mean stays one over rows. Validation does not count it.
         transform: ``fn(batch, rng)`` on every training batch before all else: a dict of CPU tensors, which

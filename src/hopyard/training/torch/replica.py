@@ -222,9 +222,13 @@ class TorchReplica(Replica):
         """Loss and metrics over dicts of columns, arrays or tensors."""
         return self._measure(self._prepared(batches)).compute()
 
+    @property
+    def prediction_columns(self) -> list[str]:
+        return self._forward.binding.prediction_columns
+
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         size = self._estimator.batch_size
-        names = [name for name in self._forward.binding.features if name in batch]
+        names = [name for name in self.prediction_columns if name in batch]
         rows = len(batch[names[0]]) if names else 0
         pieces = ({name: batch[name][i : i + size] for name in names} for i in range(0, max(rows, 1), size))
         return self._forward.predictions(self._prepared(pieces), self._estimator.predict)
