@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -41,6 +42,9 @@ from hopyard.tune.recipe import code_along
 from hopyard.tune.run import Run
 from hopyard.tune.stock import Outcome
 from hopyard.tune.work import TrainingWork
+from hopyard.wording import counted
+
+_log = logging.getLogger("hopyard")
 
 _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged")
@@ -104,8 +108,16 @@ class Launch:
             return self._kept(self._hop(splits, metric, facts))
 
     def _kept(self, run: Run) -> Model:
-        """The best model; the outcome is committed, if that was asked for."""
+        """The best model; the outcome is committed, if that was asked for. Trials that failed are named, whatever
+        ``progress`` is."""
         best = run.best
+        failed = [(trial.number, trial.error) for trial in run.failures() if trial.error is not None]
+        if failed:
+            number, error = failed[0]
+            _log.warning(
+                f"{len(failed)} of {counted(len(run.state.trials), 'trial')} of run {run.run_id} failed; trial "
+                f"{number} with {error.kind}: {error.message}\nmodel.trials() has all of them."
+            )
         if self._outcome is not None:
             if run.status == "completed":
                 self._outcome.commit(run, self._progress.say)
