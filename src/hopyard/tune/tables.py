@@ -34,10 +34,9 @@ class TrialsTable(pd.DataFrame):
             else super().__repr__()
         )
 
-    def _repr_html_(self) -> str | None:
-        html: str | None = (
-            self._leaderboard().to_html(index=False) if self._is_whole else super()._repr_html_()
-        )
+    def _repr_html_(self) -> str:
+        shown = self._leaderboard() if self._is_whole else pd.DataFrame(self)
+        html: str = shown.to_html(index=not self._is_whole)
         return html
 
     @property

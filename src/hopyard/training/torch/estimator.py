@@ -244,10 +244,11 @@ class TorchEstimator(Estimator):
             raise EstimatorError(
                 f"gradient_clip={self.gradient_clip!r} was given, but must be a norm > 0 or None."
             )
+        if self.logits not in (None, True, False):
+            raise EstimatorError(f"logits={self.logits!r} was given, but must be True, False or None.")
         for name, options in (
             ("precision", ("fp32", "bf16", "fp16")),
             ("scheduler_interval", ("step", "epoch")),
-            ("logits", (None, True, False)),
         ):
             value = getattr(self, name)
             if value not in options:

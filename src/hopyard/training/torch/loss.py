@@ -149,14 +149,15 @@ class Loss:
         rows = len(losses)
         if self.is_sum or _option(self.module, "reduction", "mean") == "batchmean":
             return torch.ones(rows, device=losses.device)
-        is_by_class = isinstance(labels, torch.Tensor) and _is_one_of(self.module, _BY_CLASS)
-        if is_by_class and not labels.is_floating_point() and labels.shape == losses.shape:
-            return self._class_divisors(labels).reshape(rows, -1).sum(dim=1)
-        return torch.full((rows,), losses.numel() / max(rows, 1), device=losses.device)
+        elements = torch.full((rows,), losses.numel() / max(rows, 1), device=losses.device)
+        if isinstance(labels, tuple) or labels.is_floating_point() or labels.shape != losses.shape:
+            return elements
+        is_by_class = _is_one_of(self.module, _BY_CLASS)
+        return self._class_divisors(labels).reshape(rows, -1).sum(dim=1) if is_by_class else elements
 
     def _class_divisors(self, labels: torch.Tensor) -> torch.Tensor:
         counted = labels.ne(_option(self.module, "ignore_index", -100))
-        weight = _option(self.module, "weight", None)
+        weight: torch.Tensor | None = _option(self.module, "weight", None)
         if weight is None:
             return counted
         return weight[labels.clamp(0, len(weight) - 1)] * counted
@@ -222,10 +223,8 @@ def outputs_are_logits(loss: Any) -> bool | None:
 def _is_one_of(loss: Any, losses: tuple[Any, ...]) -> bool:
     """Whether it is one of these modules, or functions, of PyTorch; also one with arguments given by ``partial``."""
     if isinstance(loss, nn.Module):
-        return any(
-            isinstance(known, type) and isinstance(loss, known) and type(loss).forward is known.forward
-            for known in losses
-        )
+        modules = [known for known in losses if isinstance(known, type) and issubclass(known, nn.Module)]
+        return any(isinstance(loss, known) and type(loss).forward is known.forward for known in modules)
     while isinstance(loss, functools.partial):
         loss = loss.func
     return any(loss is known for known in losses)

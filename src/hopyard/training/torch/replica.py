@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes, epoch_steps
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.binding import Binding, as_tensors
@@ -71,13 +71,8 @@ class TorchReplica(Replica):
             self._head,
             allow_fused=estimator.precision != "fp16",
         )
-        steps = sum(
-            -(-len(batch_sizes(rows, estimator.batch_size)) // estimator.accumulate)
-            for rows in context.partition_rows
-        )
-        self._scheduler = build_scheduler(
-            estimator.scheduler, self._optimizer, max(1, steps), context.num_epochs
-        )
+        steps = epoch_steps(context, estimator.batch_size, estimator.accumulate)
+        self._scheduler = build_scheduler(estimator.scheduler, self._optimizer, steps, context.num_epochs)
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
 
     def give_out(self) -> torch.nn.Module:
