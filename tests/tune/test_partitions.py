@@ -100,7 +100,7 @@ def test_a_search_that_can_stop_nobody_says_so(said: list[str]) -> None:
 def test_hyperband_without_a_number_of_trials_counts_on_eight_partitions() -> None:
     run = Hyperband(**common(num_epochs=1, divisor=3)).fit(rows(600)).run
     assert run.state.layout.train == 8
-    assert len(run.state.trials) > 5
+    assert len(run.state.trials) == 5  # as published for 8 visits: 3 and 2
 
 
 def test_an_extension_keeps_the_partitions_of_the_run() -> None:

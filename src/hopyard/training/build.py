@@ -53,7 +53,9 @@ def build_in_session(
 
 def _say_whole_partitions(program: Program, params: dict[str, Any], estimator: Estimator) -> None:
     """Say once for each batch size that no partition has so many rows: batches do not span partitions."""
-    size, rows = estimator.batch_size, max(program.partition_rows, default=0)
+    if program.train is None:  # a check on one batch, or a model that predicts
+        return
+    size, rows = estimator.batch_size, max(program.partition_rows)
     if (
         len(program.partition_rows) < 2
         or size <= rows
