@@ -12,7 +12,7 @@ from rich.table import Table
 from hopyard.cli.terminal import console, say
 from hopyard.data.progress import RowProgress
 from hopyard.errors import NotFoundError, UsageError, nearest
-from hopyard.stockroom.data.leaks import leaks as find_leaks
+from hopyard.stockroom.data.leaks import leaks_among
 from hopyard.stockroom.git import find
 from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.looking.exporting import export as export_thing
@@ -232,23 +232,36 @@ def _show_run(run: Any) -> None:
 
 
 def leaks(
-    first: Annotated[str, typer.Argument(help="A column or dataset, such as train.")],
-    second: Annotated[str, typer.Argument(help="Another one, such as val.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Columns or datasets, at least two, such as train val test: each with each."),
+    ],
     columns: Annotated[
         str | None, typer.Option(help="Of datasets: compare these, with commas between.")
     ] = None,
     at: At = None,
 ) -> None:
-    """Find samples that stand in both of two columns or datasets."""
+    """Find samples that stand in several columns or datasets. Status 1 if there are any.
+
+    Samples of one dtype are compared byte by byte; numbers of different dtypes by their values, exactly.
+    """
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise UsageError(
+            f"leaks was given {', '.join(names)}, but compares at least two columns or datasets, each named once: "
+            "hopyard stock leaks train val test"
+        )
     with StockRoom(enable_write=at is None) as room:
         data = (room if at is None else room.at(at)).data
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
-        found = find_leaks(data[first.removeprefix("data/")], data[second.removeprefix("data/")], names)
-    say(str(found))
-    for pair in found.pairs[:_MOST]:
-        say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
-    if len(found.pairs) > _MOST:
-        say(f"    and {len(found.pairs) - _MOST:,} more")
+        chosen = None if columns is None else [name.strip() for name in columns.split(",")]
+        found = leaks_among({name: data[name.removeprefix("data/")] for name in names}, chosen)
+    for (first, second), each in found.items():
+        say(f"{first} and {second}: {each}")
+        for pair in each.pairs[:_MOST]:
+            say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
+        if len(each.pairs) > _MOST:
+            say(f"    and {len(each.pairs) - _MOST:,} more")
+    if any(map(len, found.values())):
+        raise typer.Exit(1)
 
 
 def describe_bytes(count: int) -> str:
