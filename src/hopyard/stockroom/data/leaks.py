@@ -1,7 +1,7 @@
 """Leaks: samples that stand in two places, such as a training and a validation set.
 
-Samples of one dtype are equal if their bytes are. Numbers of two dtypes are equal if their values are, exactly: an image
-as uint8 is found among float32 ones if nobody scaled it, and 2**53 + 1 is no float64. Nothing is "nearly" equal.
+Samples of one dtype are equal if their bytes are. Numbers of two dtypes are equal if their values are, exactly: an
+image as uint8 is found among float32 ones if nobody scaled it, and 2**53 + 1 is no float64. Nothing is "nearly" equal.
 
 Every sample of both is hashed (64 bits, keyed anew in each process), and hashes are all that is held of them; samples
 whose hashes agree are read again and compared. So nothing is reported that is not equal, and nothing equal is missed.
