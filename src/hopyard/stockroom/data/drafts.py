@@ -15,6 +15,7 @@ from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data import given
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.cutting import Writer, rewrite
+from hopyard.stockroom.data.frames import without_frame
 from hopyard.stockroom.data.gathering import Positions, Readable
 from hopyard.stockroom.data.given import Settings
 from hopyard.stockroom.data.rows import Batch, encoded
@@ -180,6 +181,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        values = without_frame(self.name, values, "update")
         given.check_dense(self.name, values)
         if more or not isinstance(values, Mapping):
             raise UsageError(
@@ -218,6 +220,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             DataError: one of them does not fit the column; none was written.
         """
         settings = Settings(self.name, self._record)
+        values = without_frame(self.name, values, "extend")
         given.check_dense(self.name, values)
         if isinstance(values, Mapping | str | bytes | bytearray) or not (
             is_array(values) or isinstance(values, Iterable)
@@ -247,6 +250,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
         What the column holds (dtype, shape) is said by them anew.
         """
+        values = without_frame(self.name, values, "replace")
         with self._undone_on_errors():
             self._start_anew(None)
             tell, self._changed = self._changed, None
