@@ -9,7 +9,8 @@ from pathlib import Path
 from hopyard.stockroom import care
 from hopyard.stockroom.care import Collected, PurgeReport, Verified
 from hopyard.stockroom.care.garbage import Tell
-from hopyard.stockroom.git import find
+from hopyard.stockroom.git import Place, find
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.remote_calls import RemoteCalls, opened_remote
 from hopyard.stockroom.remotes import Repository
@@ -33,7 +34,16 @@ class CareCalls(RemoteCalls):
         Args:
             path: a folder in a stockroom; None: the current one.
         """
-        place = find(None if path is None else Path(path))
+        return cls._verify(find(None if path is None else Path(path)), repair_from, progress, repair, remote)
+
+    @staticmethod
+    def _verify(
+        place: Place,
+        repair_from: str | os.PathLike[str] | None,
+        progress: Callable[[int, int], None] | None,
+        repair: bool,
+        remote: str | os.PathLike[str] | None,
+    ) -> Verified:
         local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
         source = None if repair_from is None else opened_remote(local.store, repair_from)
         if remote is not None:
@@ -61,7 +71,7 @@ class CareCalls(RemoteCalls):
             All problems; ``.ok`` if there is none, or none is left.
         """
         self._check_open()
-        verified = self.verify_in(self.place.root, repair_from, progress, repair, remote)
+        verified = self._verify(self.place, repair_from, progress, repair, remote)
         self._objects.refresh()
         return verified
 
@@ -83,11 +93,13 @@ class CareCalls(RemoteCalls):
         if remote is not None:
             self._check_open()
             return care.gc(self._open(self._remote(remote)), None, dry_run, tell=tell)
-        self._let_go("gc")
-        collected = care.gc(self.local, self.place, dry_run, tell=tell)
-        self._objects.refresh()
-        return collected
+        with self.guard.write("stock.gc()"):
+            self._let_go("gc")
+            collected = care.gc(self.local, self.place, dry_run, tell=tell)
+            self._objects.refresh()
+            return collected
 
+    @exclusive
     def purge(self, column: str, key: Key | Sequence[Key], why: str = "no reason was given") -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
         stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow
