@@ -183,7 +183,7 @@ def test_what_is_damaged_is_stored_again_and_read_where_it_is_whole(
     open_before = Objects(store, index)
     damage(store, open_before.locate(names[1]))
     with pytest.raises(
-        CorruptError, match=rf"the {kind} {names[1]} in it has changed.*--repair-from URL.*save again"
+        CorruptError, match=rf"the {kind} {names[1]} in it has changed.*--repair-from URL.*[Ss]ave again"
     ):
         open_before.read(names[1])
     assert open_before.damaged(names) == {names[1]}

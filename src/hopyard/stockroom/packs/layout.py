@@ -222,6 +222,7 @@ def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int = 1) ->
 def damaged(store: Store, name: str, reason: str) -> CorruptError:
     """The error for a pack, or an object in it, that is not what was written."""
     return CorruptError(
-        f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify --repair-from URL` with "
-        "a remote that has it, or save again what was stored there; `hopyard stock verify` lists all that is damaged."
+        f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify`, which lists all that is "
+        "damaged; this brings it back from a remote or another clone: hopyard stock verify --repair-from "
+        "URL_OR_FOLDER. Or save again what was stored there."
     )
