@@ -12,9 +12,10 @@ from hopyard.stockroom.care.problems import Kind, Problem, Verified
 from hopyard.stockroom.care.repairing import fetch, set_aside
 from hopyard.stockroom.care.roots import Roots, roots_of_store
 from hopyard.stockroom.care.walk import Walk
+from hopyard.stockroom.data.purging import is_stand_in
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.packs.layout import is_pack
-from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones, read
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, read
 from hopyard.stockroom.remotes import Repository, check_format, names, recall
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
@@ -182,13 +183,23 @@ class _Verification:
             self._add("unreadable", name, str(error))
         for entry in self._store.list(FOLDER):
             with self._noted(entry.name):
-                read(self._store, entry.name)
+                self._check_tombstone(read(self._store, entry.name, entry.size))
         with self._noted(FOLDER):
-            for digest in sorted(self._objects.packed(buried(self._objects, Tombstones(self._store)))):
+            for digest in sorted(buried(self._objects, Tombstones(self._store))):
                 self._add("purged", digest, "it was purged, but is still here; gc removes it")
         for remote in names(self._store):
             with self._noted(f"remotes/{remote}"):
                 recall(self._store, remote)
+
+    def _check_tombstone(self, tombstone: Tombstone) -> None:
+        """Compare it with the fragment, or what stands in, whichever is here."""
+        here = [one for one in (tombstone.object, tombstone.instead) if one in self._present]
+        for digest in here:
+            if not is_stand_in(self._objects.read(digest), tombstone):
+                self._add(
+                    "unreadable", tombstone.name, f"it is not true: {tombstone.instead} is not the fragment "
+                    f"{tombstone.object} without the samples that it names. Delete this file",
+                )  # fmt: skip
 
     @contextmanager
     def _noted(self, name: str) -> Iterator[None]:
