@@ -247,4 +247,7 @@ def _store(address: str | os.PathLike[str]) -> Store:
     """What lies at the address of a remote; at the folder that somebody works in, the objects that belong to it."""
     store = open_store(os.fspath(address))
     head = store.path(HEAD_NAME)
-    return LocalStore(at(head.parent).objects) if head is not None and head.is_file() else store
+    is_worked_in = head is not None and head.is_file()
+    return (
+        LocalStore(at(head.parent).objects) if head is not None and is_worked_in else store
+    ).without_links()

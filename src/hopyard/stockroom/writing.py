@@ -62,7 +62,7 @@ class Room(Shelves):
         self._is_closed = False
         self._writes = enable_write
         self.place: Place = find(None if path is None else Path(path))
-        store = LocalStore(self.place.objects)
+        store = LocalStore(self.place.objects).without_links()
         if not store.exists(FORMAT_NAME):
             raise NotFoundError(
                 f"{self.place.head} is there, but its objects, which would be in {self.place.objects}, are not: git "

@@ -15,7 +15,7 @@ from hopyard.stockroom.care.walk import Walk
 from hopyard.stockroom.data.purging import is_stand_in
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.packs.layout import is_pack
-from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, read
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones
 from hopyard.stockroom.remotes import Repository, check_format, names, recall
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
@@ -181,11 +181,15 @@ class _Verification:
     def _add_unreadable(self, roots: Roots) -> None:
         for name, error in roots.failures.items():
             self._add("unreadable", name, str(error))
-        for entry in self._store.list(FOLDER):
-            with self._noted(entry.name):
-                self._check_tombstone(read(self._store, entry.name, entry.size))
+        tombstones = Tombstones(self._store)
         with self._noted(FOLDER):
-            for digest in sorted(buried(self._objects, Tombstones(self._store))):
+            for several in tombstones.all().values():
+                for tombstone in several:
+                    self._check_tombstone(tombstone)
+        for name, reason in tombstones.refused.items():
+            self._add("unreadable", name, reason)
+        with self._noted(FOLDER):
+            for digest in sorted(buried(self._objects, tombstones)):
                 self._add("purged", digest, "it was purged, but is still here; gc removes it")
         for remote in names(self._store):
             with self._noted(f"remotes/{remote}"):

@@ -23,6 +23,7 @@ from hopyard.storage.names import MAX_SEGMENT
 KINDS = {"heads": 1, "tags": 1, "remotes": 2, "worktrees": 1}
 """What references there are, and how many segments their names have."""
 
+_MOST = 1 << 20  # bytes of an entry
 _NUMBER = re.compile(r"[0-9]{12}")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 # As git-check-ref-format(1), so that each branch here can be one of git, too. None of these can begin a suffix of a
@@ -116,6 +117,11 @@ class References:
                 raise CorruptError(
                     f"{self._store.url} holds {entry.name!r}, but only entries of references belong below refs/. "
                     "Move that file elsewhere."
+                )
+            if entry.size > _MOST:
+                raise CorruptError(
+                    f"{self._store.url}/{entry.name} has {entry.size} bytes, and entries of references have at most "
+                    f"{_MOST}. Restore it from a copy of the repository."
                 )
             last[prefix] = max(int(text), last.get(prefix, 0))
         found = {}

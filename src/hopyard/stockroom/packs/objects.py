@@ -252,6 +252,11 @@ class Objects:
         self._has_listed = True
         return set(sizes), sizes
 
+    @property
+    def unreadable(self) -> Mapping[str, StorageError]:
+        """Packs that could not be read when they were last looked at, and why."""
+        return self._unreadable
+
     def forget_cut(self, packs: Collection[str]) -> bool:
         """Forget those of these packs whose files are not as long as they were when they were looked at; whether there
         are any. The next :meth:`refresh` reads what they still hold."""

@@ -88,7 +88,12 @@ class Tombstones:
         """By object, those that are there now; of each object the one that counts first."""
         found: dict[str, list[Tombstone]] = {}
         refused: dict[str, str] = {}
-        for entry in self._store.list(FOLDER):
+        try:
+            entries = list(self._store.list(FOLDER))
+        except CorruptError as error:  # the folder is a link
+            entries = []
+            refused[FOLDER] = str(error)
+        for entry in entries:
             if entry.name not in self._known:
                 try:
                     self._known[entry.name] = read(self._store, entry.name, entry.size)

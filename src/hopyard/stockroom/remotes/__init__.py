@@ -32,6 +32,6 @@ from hopyard.stockroom.remotes.transfer import Progress
 
 __all__ = [
     "ALL", "KIND", "Brought", "Fetched", "Known", "Left", "Need", "Never", "OnDemand", "Progress", "Pulled", "Purges",
-    "Pushed", "Repository", "Wanted", "bring", "check_format", "clone", "delete", "fetch", "fetch_commit", "forget", "names",
-    "needs", "needs_of_root", "open_remote", "pull", "push", "recall", "remember", "select",
+    "Pushed", "Repository", "Wanted", "bring", "check_format", "clone", "delete", "fetch", "fetch_commit", "forget",
+    "names", "needs", "needs_of_root", "open_remote", "pull", "push", "recall", "remember", "select",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from hopyard.stockroom.packs.layout import Location, read_pack
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.purges import as_purged, unaccepted
-from hopyard.stockroom.remotes.repository import Repository
+from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.storage.format import FORMAT_NAME
@@ -98,7 +98,7 @@ def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository
             f"{counted(len(rest), 'object')} of {things} {are(len(rest))} neither in {local.store.url} nor at {asked}. "
             "Nothing was fetched. "
             "Fetch from a remote that has them: stock.fetch(remote='NAME', ...); or push them from where they are."
-            f"{unaccepted(remotes, {need.digest for need in rest})}"
+            f"{unaccepted(remotes, {need.digest for need in rest})}{unreadable(remotes)}"
         )
     return found
 
@@ -147,10 +147,10 @@ class OnDemand:
                         raise
             if rest:
                 self._check_there()
-                if claimed := unaccepted(self._remotes, rest):
+                if why := unaccepted(self._remotes, rest) + unreadable(self._remotes):
                     raise NotFoundError(
                         f"{counted(len(rest), 'object')} that {are(len(rest))} read {are(len(rest))} "
-                        f"neither in {self._local.store.url} nor at a remote.{claimed}"
+                        f"neither in {self._local.store.url} nor at a remote.{why}"
                     )
 
     def _check_there(self) -> None:

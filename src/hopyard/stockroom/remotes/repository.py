@@ -39,7 +39,8 @@ class Repository:
         cls, store: Store, index: Path | None = None, absent: Absent | None = None, name: str = ""
     ) -> Repository:
         """The repository in a store. ``index`` and ``absent`` are as ``Objects`` takes them. Of one with a name, a
-        remote, no tombstone is believed."""
+        remote, no tombstone is believed. In a folder links are not followed."""
+        store = store.without_links()
         return cls(store, Objects(store, index, absent, is_own=not name), References(store), name)
 
     def find(self, needs: Iterable[Need]) -> dict[str, Location]:
@@ -56,6 +57,13 @@ class Repository:
             size = sizes[digest]
             found[digest] = Location(f"files/{digest}", 0, size, "file", "U8", (size,))
         return found
+
+
+def unreadable(remotes: Iterable[Repository]) -> str:
+    """For errors: which packs of these cannot be read, in which something may be that is missing."""
+    reasons = [str(error) for remote in remotes for error in remote.objects.unreadable.values()]
+    more = f" And {len(reasons) - 1} others." if len(reasons) > 1 else ""
+    return f" It may be in a pack that cannot be read: {reasons[0]}{more}" if reasons else ""
 
 
 def check_format(store: Store) -> None:
