@@ -111,9 +111,8 @@ class _Verification:
         came = fetch(remote, self._repository, lost)
         here = self._present.keys() | came
         packs = [one for one in damaged if is_pack(one.name)]
-        for one in packs:
-            set_aside(self._repository, one, here)
-        return bool(came or packs or done)
+        moved = [set_aside(self._repository, one, here) for one in packs]
+        return bool(came or done) or any(moved)
 
     def _repair_tombstones(self, remote: Repository) -> bool:
         done = False
