@@ -73,6 +73,12 @@ def read_from(clone: Repository, remote: Repository, made: str) -> None:
     readable(column(clone, made))
 
 
+def head_of(file: Path) -> bytes:
+    """A file that is not larger than these have; of a huge one the beginning."""
+    with file.open("rb") as opened:
+        return opened.read(1 << 20)
+
+
 def lazy(folder: Path, remote: Repository) -> Repository:
     """An empty repository that brings from the remote what is read."""
     plain = begun(folder)
@@ -328,7 +334,7 @@ class World:
             return
         at_random = self.random.randrange(len(files))
         file, other = files[at_random], self.random.choice(files)
-        data = file.read_bytes()[: 1 << 20]
+        data = head_of(file)
         if what == "delete":
             file.unlink()
         elif what == "truncate":
@@ -337,7 +343,7 @@ class World:
             where = self.random.randrange(len(data))
             file.write_bytes(data[:where] + bytes([data[where] ^ 1]) + data[where + 1 :])
         elif what == "swap":
-            file.write_bytes(other.read_bytes()[: 1 << 20])
+            file.write_bytes(head_of(other))
         elif what == "replay" and self.saved:
             name, content = self.random.choice(sorted(self.random.choice(self.saved).items()))
             self.write(name, content)
@@ -355,12 +361,10 @@ class World:
             file.unlink()
             file.symlink_to(self.random.choice([Path("/etc/passwd"), other, self.folder / "ada"]))
         elif what == "huge":
-            os.truncate(file, 1 << 33)
+            os.truncate(file, 1 << 30)
         elif what == "stray":
             self.write(f"{names[at_random].rpartition('/')[0] or 'packs'}/stray", data)
-        self.saved.append(
-            {name: (self.remote / name).read_bytes()[: 1 << 20] for name in names if self.is_small(name)}
-        )
+        self.saved.append({name: head_of(self.remote / name) for name in names if self.is_small(name)})
 
     def is_small(self, name: str) -> bool:
         file = self.remote / name

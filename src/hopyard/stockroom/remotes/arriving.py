@@ -119,10 +119,11 @@ class Arriving:
         size = self._listed()[name]
         if size > _SMALL:
             try:
-                held = read_pack(self._remote.store, name, size).objects
+                pack = read_pack(self._remote.store, name, size)
             except (CorruptError, NotFoundError):  # whoever needs something of it is told
                 return None
-            if 2 * len(self._local.objects.missing(held)) < len(held):
+            held = pack.objects
+            if pack.whole != size or 2 * len(self._local.objects.missing(held)) < len(held):
                 return None
         return self._copy(name)
 
