@@ -294,7 +294,10 @@ class World:
         before = dict(self.expected[heads["main"]]) if heads else {}
         note = {self.count: f"note {self.count}"}
         made = commit(self.ada, image=changes, note=note, values={"n": self.count})
-        before = {key: value for key, value in before.items() if key not in self.gone["ada"]}
+        # What was purged is not in what is written anew; a claim may have been about another fragment.
+        left = readable(column(self.ada, heads["main"])) if heads else {}
+        gone = {("image", key) for key, value in left.items() if value is None}
+        before = {key: value for key, value in before.items() if key not in gone}
         before |= {("image", key): value.tolist() for key, value in changes.items()}
         before["note", self.count] = note[self.count]
         self.expected[made] = before
