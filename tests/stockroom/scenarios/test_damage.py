@@ -12,7 +12,7 @@ from tests.stockroom.scenarios.crashes import dying
 from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
-from hopyard.errors import CorruptError, FormatError, HopyardError, NotFoundError, StorageFullError
+from hopyard.errors import CorruptError, FormatError, HopyardError, StorageFullError
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -111,8 +111,10 @@ def test_a_missing_or_foreign_format(stock: StockRoom, folder: Path) -> None:
     with pytest.raises((FormatError, CorruptError), match="format header"):
         StockRoom(stock.place.root)
     (folder / "FORMAT").unlink()
-    with pytest.raises(NotFoundError, match="clone"):
+    with pytest.raises(CorruptError, match=r"its file FORMAT is gone.*hopyard stock verify --repair"):
         StockRoom(stock.place.root)
+    assert StockRoom.verify_in(stock.place.root, repair=True).ok
+    read_all(stock.place.root)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +122,8 @@ def test_a_missing_or_foreign_format(stock: StockRoom, folder: Path) -> None:
 )
 def test_a_broken_head_is_told_and_left_alone(stock: StockRoom, folder: Path, text: bytes) -> None:
     stock.place.head.write_bytes(text)
-    if text:
-        with pytest.raises(CorruptError, match=r"head\.stock"):
-            StockRoom(stock.place.root)
+    with pytest.raises(CorruptError, match=r"head\.stock"):
+        StockRoom(stock.place.root)
     assert stock.place.head.read_bytes() == text
 
 

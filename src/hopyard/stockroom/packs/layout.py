@@ -211,5 +211,5 @@ def damaged(store: Store, name: str, reason: str) -> CorruptError:
     """The error for a pack, or an object in it, that is not what was written."""
     return CorruptError(
         f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify`, which lists all that is "
-        "damaged; then fetch it from a remote that has it, or restore the file from a copy."
+        "damaged; this brings it back from a remote or another clone: hopyard stock verify --repair-from URL_OR_FOLDER"
     )
