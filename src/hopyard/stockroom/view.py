@@ -41,6 +41,9 @@ class View(Protocol):
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """What it says of a thing; None if there is none of this name."""
 
+    def has(self, shelf: Shelf, name: str) -> bool:
+        """Whether there is a thing of this name."""
+
     def names(self, shelf: Shelf) -> list[str]:
         """All names, sorted."""
 
@@ -93,6 +96,10 @@ class Snapshot:
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """What the root map says of a thing; None if there is none of this name."""
         return record_in(self._map, shelf, name)
+
+    def has(self, shelf: Shelf, name: str) -> bool:
+        """Whether there is a thing of this name."""
+        return self.record(shelf, name) is not None
 
     def names(self, shelf: Shelf) -> list[str]:
         """All names on a shelf, sorted."""

@@ -134,15 +134,17 @@ class WorkingTree:
 
     @contextmanager
     def moving(
-        self, standing: Standing, branch: str | None, operations: Collection[int] = ()
+        self, standing: Standing, branch: str | None, operations: Collection[int] = (), is_all: bool = False
     ) -> Iterator[Moving]:
         """Move a reference within, then ``head.stock``, and clear what is committed of the stage.
 
         Args:
             branch: what moves; None: the reference of the working tree.
             operations: numbers of staged writes that the commit has.
+            is_all: it has nothing else: what others staged meanwhile comes behind it, and so is staged upon it then,
+                unless what was committed meanwhile had to be merged.
         """
-        moving = Moving(self, standing, branch, operations)
+        moving = Moving(self, standing, branch, operations, is_all)
         with moving.locks:
             try:
                 yield moving
@@ -154,20 +156,22 @@ class WorkingTree:
         stack.enter_context(locked(self._local.store, f"{self._pending}.lock", fcntl.LOCK_EX))
 
     def announce(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int]
+        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
     ) -> None:
         value = {
-            "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit,
+            "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit, "is_all": is_all,
             "number": self._local.references.tip(self.reference(branch)).number,
             "operations": sorted(operations), "was": was.named,
         }  # fmt: skip
         self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
 
     def arrive(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int]
+        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
     ) -> None:
         """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
         head = read(self.place.head)
+        if commit is not None and operations and is_all:
+            is_all = read_commit(self._local.objects, commit).parents == ((was.commit,) if was.commit else ())
         if head.branch == was.named and self._is_between(was.commit, head.commit):
             self.set_head(branch, commit)
         elif head != Head(branch, commit):
@@ -179,7 +183,7 @@ class WorkingTree:
                 stacklevel=2,
             )
         if operations:
-            self.stage(was.commit).clear(operations)
+            self.stage(was.commit).clear(operations, self.stage(commit) if is_all else None)
         self.forget()
 
     def forget(self) -> None:
@@ -204,7 +208,8 @@ class WorkingTree:
             found = json.loads(self._local.store.get(self._pending))
             check_format(found["format"], _KIND, where=f"{self._local.store.url}/{self._pending}")
             branch, commit, number = found["branch"], found["commit"], found["number"]
-            was, operations = Standing(None, found["from"], found["was"], None), found["operations"]
+            was = Standing(None, found["from"], found["was"], None)
+            operations, is_all = found["operations"], found["is_all"]
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
                 f"{self._local.store.url}/{self._pending} cannot be read ({type(error).__name__}: {error}). It says "
@@ -212,7 +217,7 @@ class WorkingTree:
             ) from error
         for move in self._local.references.log(self.reference(branch)):
             if move.number > number and move.commit is not None and commit in (None, move.commit):
-                self.arrive(was, branch, move.commit, operations)
+                self.arrive(was, branch, move.commit, operations, is_all)
                 break
         self.forget()
 
@@ -221,10 +226,10 @@ class Moving:
     """A move that is under way."""
 
     def __init__(
-        self, tree: WorkingTree, was: Standing, branch: str | None, operations: Collection[int]
+        self, tree: WorkingTree, was: Standing, branch: str | None, operations: Collection[int], is_all: bool
     ) -> None:
         self.locks = ExitStack()
-        self._tree, self._was, self._branch, self._operations = tree, was, branch, operations
+        self._tree, self._was, self._branch, self._staged = tree, was, branch, (operations, is_all)
         self._is_locked = False
         self._commit: str | None = None
 
@@ -233,7 +238,7 @@ class Moving:
         if not self._is_locked:
             self._tree.lock(self.locks)
             self._is_locked = True
-        self._tree.announce(self._was, self._branch, commit, self._operations)
+        self._tree.announce(self._was, self._branch, commit, *self._staged)
 
     def arrived(self, commit: str | None) -> None:
         """It has been moved, and this is where it is."""
@@ -241,7 +246,7 @@ class Moving:
 
     def finish(self) -> None:
         if self._commit is not None:
-            self._tree.arrive(self._was, self._branch, self._commit, self._operations)
+            self._tree.arrive(self._was, self._branch, self._commit, *self._staged)
         elif self._is_locked:
             self._tree.forget()  # nothing has moved
 

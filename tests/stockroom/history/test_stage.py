@@ -57,8 +57,8 @@ def test_only_operations_that_are_named_are_cleared_if_there_are_others(store: S
     assert mine.entries() == {1: b"mine 1", 2: b"other", 3: b"mine 2"}
     mine.clear(known)
     assert mine.entries() == {2: b"other"}
-    assert mine.append(b"mine 3") == 3
-    other.clear({2, 3, 99})
+    assert mine.append(b"mine 3") == 4, "no number is given twice"
+    other.clear({2, 4, 99})
     assert list(store.list("stage/main/none")) == []
 
 

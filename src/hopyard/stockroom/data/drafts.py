@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal
@@ -36,8 +36,8 @@ _HELD_COUNT = 1 << 16
 
 Changed = Callable[[Literal["set", "delete", "bulk"], list[Key], list[Stored] | None], None]
 """Told of every change when it is made: ``"set"`` with keys and samples, if these are at most 1,024 and 1 MiB;
-``"delete"`` with keys; ``"bulk"`` for anything else, also new settings: ``flush`` says what the column is now. What it
-raises undoes the change."""
+``"delete"`` with keys; ``"bulk"`` for anything else, also new settings, and when what is held becomes much: ``flush``
+says what the column is now. What it raises undoes the change."""
 
 
 class ColumnDraft(MutableMapping[Any, Any]):
@@ -49,13 +49,15 @@ class ColumnDraft(MutableMapping[Any, Any]):
         name: for messages.
         record: of the column; None: there is none yet. The first samples say what it holds.
         changed: see ``Changed``.
+        writing: what each change happens in, from before anything of the column is read for it.
     """
 
     def __init__(
         self, objects: Readable, writer: Writer, name: str, record: ColumnRecord | None = None,
-        changed: Changed | None = None,
+        changed: Changed | None = None, writing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
-        self._writer, self.name, self._changed = writer, name, changed
+        self._writer, self.name, self._changed, self._in_order = writer, name, changed, writing
+        self._is_busy = False
         self._record = record
         self._column = Column(objects, name, record or _NOTHING)
         self._pending: dict[bytes, Stored | None] = {}
@@ -135,6 +137,22 @@ class ColumnDraft(MutableMapping[Any, Any]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return self._view().__array__(dtype, copy)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether anything says what the column holds."""
+        return self._record is not None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether :meth:`flush` has something to write."""
+        return bool(self._pending)
+
+    @property
+    def settings(self) -> ColumnRecord:
+        """The record of an empty column that holds the same."""
+        record = self._view_of_settings().record
+        return empty_record(record.kind, record.dtype, record.shape, record.nested)
+
     def snapshot(self) -> Column:
         """The column as it is now; later changes do not show in it. It reads from the writer."""
         return self._view()
@@ -162,17 +180,18 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self.update({check_key(key): value})
 
     def __delitem__(self, key: Any) -> None:
-        checked = check_key(key)
-        if self._column.record.nested and not isinstance(checked, tuple):
-            codes = self._group(checked)
-        else:
-            code = encode(checked)
-            is_left = code not in self._pending and self._column.was_purged(code)
-            codes = [code] if checked in self or is_left else []
-        if not codes:
-            raise self._view().missing(checked)
-        self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
-        self._next = None
+        with self._writing():
+            checked = check_key(key)
+            if self._column.record.nested and not isinstance(checked, tuple):
+                codes = self._group(checked)
+            else:
+                code = encode(checked)
+                is_left = code not in self._pending and self._column.was_purged(code)
+                codes = [code] if checked in self or is_left else []
+            if not codes:
+                raise self._view().missing(checked)
+            self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
+            self._next = None
 
     def update(self, values: Mapping[Any, Any] = {}, /, **more: Any) -> None:  # type: ignore[override]
         """Set the samples of a mapping from keys. In a nested column a sample is a dict of parts, and replaces all.
@@ -186,16 +205,19 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 f"update of column {self.name!r} was given {'keywords' if more else type(values).__name__}. Give it "
                 "one dict of keys and samples; extend() takes samples without keys."
             )
-        settings = Settings(self.name, self._record)
-        gone: list[bytes] = []
-        if self._record is not None and self._record.nested:
-            for key in values:
-                checked = check_key(key)
-                if not isinstance(checked, tuple):
-                    gone += self._group(checked)
-        items = given.keyed(values, settings)
-        self._write(given.batches_of_items(items, settings, isinstance(values, dict)), settings, sorted(gone))
-        self._next = None
+        with self._writing():
+            settings = Settings(self.name, self._record)
+            gone: list[bytes] = []
+            if self._record is not None and self._record.nested:
+                for key in values:
+                    checked = check_key(key)
+                    if not isinstance(checked, tuple):
+                        gone += self._group(checked)
+            items = given.keyed(values, settings)
+            self._write(
+                given.batches_of_items(items, settings, isinstance(values, dict)), settings, sorted(gone)
+            )
+            self._next = None
 
     def append(self, value: Any) -> int:
         """Add one sample under the int that follows the largest one among the keys, which is returned.
@@ -203,9 +225,10 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: it does not fit the column; it was not written.
         """
-        key = self._following_key()
-        self.extend([value])
-        return key
+        with self._writing():
+            key = self._following_key()
+            self.extend([value])
+            return key
 
     def extend(self, values: Any) -> None:
         """Add samples under the ints that follow the largest one among the keys, from 0 on.
@@ -217,7 +240,6 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
-        settings = Settings(self.name, self._record)
         given.check_dense(self.name, values)
         if isinstance(values, Mapping | str | bytes | bytearray) or not (
             is_array(values) or isinstance(values, Iterable)
@@ -226,28 +248,30 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 f"column {self.name!r} is extended with {type(values).__name__}. Give an array (n, ...) or a list of "
                 "samples; update() takes a dict of keys and samples."
             )
-        first = self._following_key()
-        plain = given.plain_numbers(values, settings)
-        array = values if plain is None else plain
-        if is_array(array):
-            if not getattr(array, "shape", (0,)):
-                raise DataError(
-                    f"column {self.name!r} is extended with one value, of shape (). Give an array (n, ...) of n "
-                    "samples, or a list with it."
-                )
-            batches = given.batches_of_array(array, first, settings)
-        else:
-            items = given.numbered(values, first, settings)
-            batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
-        count = self._write(batches, settings, [])
-        self._next = None if self._column.record.nested else first + count
+        with self._writing():
+            settings = Settings(self.name, self._record)
+            first = self._following_key()
+            plain = given.plain_numbers(values, settings)
+            array = values if plain is None else plain
+            if is_array(array):
+                if not getattr(array, "shape", (0,)):
+                    raise DataError(
+                        f"column {self.name!r} is extended with one value, of shape (). Give an array (n, ...) of n "
+                        "samples, or a list with it."
+                    )
+                batches = given.batches_of_array(array, first, settings)
+            else:
+                items = given.numbered(values, first, settings)
+                batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
+            count = self._write(batches, settings, [])
+            self._next = None if self._column.record.nested else first + count
 
     def replace(self, values: Any) -> None:
         """Have these samples instead of all there are: an array or iterable as for ``extend``, or a mapping.
 
         What the column holds (dtype, shape) is said by them anew.
         """
-        with self._undone_on_errors():
+        with self._writing(), self._undone_on_errors():
             self._start_anew(None)
             tell, self._changed = self._changed, None
             try:
@@ -266,11 +290,8 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def clear(self) -> None:
         """Delete all samples. What the column holds stays as it is."""
-        with self._undone_on_errors():
-            record = self._record
-            if record is not None:
-                record = empty_record(record.kind, record.dtype, record.shape, record.nested)
-            self._start_anew(record)
+        with self._writing(), self._undone_on_errors():
+            self._start_anew(None if self._record is None else self.settings)
             self._tell("bulk")
 
     def create(
@@ -289,8 +310,6 @@ class ColumnDraft(MutableMapping[Any, Any]):
             kind: ``"tensor"``, ``"string"`` or ``"bytes"``.
             nested: its keys are pairs.
         """
-        if self._record is not None:
-            raise UsageError(f"column {self.name!r} is there already. Delete it first, or use another name.")
         if kind not in ("tensor", "string", "bytes"):
             raise UsageError(f"kind={kind!r} of column {self.name!r} must be 'tensor', 'string' or 'bytes'.")
         lengths = tuple(shape)
@@ -307,7 +326,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 )
         plain = tuple(None if length is None else int(length) for length in lengths)
         record = empty_record(kind, "U8" if dtype is None else stored_dtype(dtype), plain, nested)
-        with self._undone_on_errors():
+        with self._writing(), self._undone_on_errors():
+            if self._record is not None:
+                raise UsageError(
+                    f"column {self.name!r} is there already. Delete it first, or use another name."
+                )
             self._start_anew(record)
             self._tell("bulk")
 
@@ -320,9 +343,36 @@ class ColumnDraft(MutableMapping[Any, Any]):
             self._stand_on(self._rewritten(self._writer, self._record))
         return self._record
 
+    def stand_on(self, record: ColumnRecord | None) -> None:
+        """Be this column from now on; None: one that nothing is known of yet."""
+        self._stand_on(record)
+        self._next = None
+
+    def settle(self, record: ColumnRecord) -> None:
+        """Hold what this one holds, if nothing else is known yet."""
+        if self._record is None:
+            self._stand_on(record)
+
     # How
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self._is_busy:
+            raise UsageError(
+                f"column {self.name!r} is written to by the iterator that its new samples come from. Collect them "
+                "first: list(...)."
+            )
+        with self._in_order():
+            yield
+
     def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes]) -> int:
+        self._is_busy = True
+        try:
+            return self._write_batches(batches, settings, gone)
+        finally:
+            self._is_busy = False
+
+    def _write_batches(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes]) -> int:
         """Hold these samples, or write them if they are many; how many they were."""
         first = next(batches, None)
         if first is None:
@@ -384,7 +434,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._seen = None
         pending.update(changes)
         try:
-            tell()
+            if self._pending_bytes > _HELD_BYTES or len(self._pending) > _HELD_COUNT:
+                self.flush()
+                self._tell("bulk")
+            else:
+                tell()
         except BaseException:
             for code, value in before.items():
                 if value is _ABSENT:
@@ -393,8 +447,6 @@ class ColumnDraft(MutableMapping[Any, Any]):
                     pending[code] = value
             vars(self).update(state)
             raise
-        if self._pending_bytes > _HELD_BYTES or len(self._pending) > _HELD_COUNT:
-            self.flush()
 
     def _rewritten(self, writer: Writer, record: ColumnRecord) -> ColumnRecord:
         changes = sorted(self._pending.items(), key=itemgetter(0))

@@ -25,6 +25,9 @@ Item: TypeAlias = Column | ColumnDraft | Dataset
 class Draft(Writable, Protocol):
     """A view whose columns can be written to."""
 
+    def written(self, name: str) -> ColumnDraft | None:
+        """The column of this name, if it was written to."""
+
     def column(self, name: str) -> ColumnDraft:
         """The column of this name, also if there is none yet."""
 
@@ -57,6 +60,9 @@ class DataShelf(NamedThings):
         if not isinstance(name, str) and isinstance(name, list | tuple):
             return self.samples(name)
         checked = self._checked(name)
+        written = self._view.written(checked) if isinstance(self._view, Draft) else None
+        if written is not None:  # its record would be made for this
+            return written
         record = self.record(checked)
         if isinstance(record, ColumnRecord):
             if isinstance(self._view, Draft):
@@ -111,7 +117,7 @@ class DataShelf(NamedThings):
         here: object = draft.writer.stored
         if isinstance(value, Column) and value.objects is here:
             draft.set("data", name, value.record)
-        elif isinstance(self._view.record("data", name), DatasetRecord):
+        elif draft.written(name) is None and isinstance(self._view.record("data", name), DatasetRecord):
             column = ColumnDraft(draft.writer, draft.writer, name)
             column.replace(value)
             draft.set("data", name, column.flush())
