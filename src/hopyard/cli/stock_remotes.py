@@ -16,7 +16,7 @@ from hopyard.stockroom.remotes import Brought, Progress
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.working import short
-from hopyard.wording import counted
+from hopyard.wording import counted, one_line
 
 Remote = Annotated[
     str | None, typer.Argument(help="A remote's name, URL or folder; none: origin, or the only one.")
@@ -171,7 +171,8 @@ def purge(
     name = column.removeprefix("data/")
     if not yes:
         typer.confirm(
-            f"Remove {counted(len(keys), 'sample')} of {name} from all versions for good?", abort=True
+            f"Remove {counted(len(keys), 'sample')} of {one_line(name)} from all versions for good?",
+            abort=True,
         )
     with StockRoom() as room:
         say(str(room.purge(name, keys, why)))

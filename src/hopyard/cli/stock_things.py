@@ -21,7 +21,7 @@ from hopyard.stockroom.records import ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import Shelves
 from hopyard.stockroom.working import short
-from hopyard.wording import counted, describe_seconds
+from hopyard.wording import counted, describe_seconds, one_line
 
 _MOST = 20
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -197,14 +197,13 @@ def _show_run(run: Any) -> None:
     say(f"run {run.id}: {run.status}, {describe_seconds(run.seconds)}")
     for title, values in (("params", run.params), ("tags", run.tags)):
         for name, value in values.items():
-            say(f"    {title} {name} = {value!r}")
+            say(f"    {title} {one_line(name)} = {value!r}")
     for name, (steps, values) in run.metrics.items():
         if len(values):
-            say(
-                f"    metric {name}: {counted(len(values), 'value')}, last {values[-1]:.6g} at step {steps[-1]}"
-            )
+            last = f"last {values[-1]:.6g} at step {steps[-1]}"
+            say(f"    metric {one_line(name)}: {counted(len(values), 'value')}, {last}")
     for name, size in run.artifacts.items():
-        say(f"    artifact {name}: {describe_bytes(size)}")
+        say(f"    artifact {one_line(name)}: {describe_bytes(size)}")
     if run.error is not None:
         say(f"    {run.error['kind']}: {run.error['message']}")
 

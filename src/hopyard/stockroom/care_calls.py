@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from hopyard.stockroom import care
 from hopyard.stockroom.care import Collected, PurgeReport, Verified
 from hopyard.stockroom.care.garbage import Tell
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.remote_calls import RemoteCalls
 from hopyard.stockroom.remotes import Repository
@@ -54,11 +55,13 @@ class CareCalls(RemoteCalls):
         if remote is not None:
             self._check_open()
             return care.gc(self._open(self._remote(remote)), None, dry_run, tell=tell)
-        self._let_go("gc")
-        collected = care.gc(self.local, self.place, dry_run, tell=tell)
-        self._objects.refresh()
-        return collected
+        with self.guard.write("stock.gc()"):
+            self._let_go("gc")
+            collected = care.gc(self.local, self.place, dry_run, tell=tell)
+            self._objects.refresh()
+            return collected
 
+    @exclusive
     def purge(self, column: str, key: Key | Sequence[Key], why: str = "no reason was given") -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
         stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow

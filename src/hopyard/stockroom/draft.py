@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal, cast
 
@@ -12,6 +11,7 @@ from hopyard.errors import UsageError
 from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import Stored
+from hopyard.stockroom.guard import Guard, guarded
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.maps import Key, SortedMap, encode
 from hopyard.stockroom.maps.diff import same
@@ -26,7 +26,7 @@ Told = Callable[[Operation], None]
 
 
 class Draft:
-    """What is changed since a commit. For one thread.
+    """What is changed since a commit. Threads may share it, under its guard.
 
     From the first object that it adds until :meth:`release` it keeps the collector out (``history.locks``).
 
@@ -37,18 +37,22 @@ class Draft:
             needs is published first. None: nothing is published before :meth:`flush`.
         in_order: what a write that is told of happens in, from before anything of it is read: where others tell of
             writes too, it keeps them waiting, and applies what they told of until then.
+        guard: says who may write; None: whoever has it.
 
     Attributes:
         base: the root map that it is compared with, and was begun from.
         revision: what messages call it.
+        writer: where objects are added.
     """
 
     revision = "the working tree"
 
     def __init__(
         self, objects: Objects, root: str | None, told: Told | None = None,
-        in_order: Callable[[], AbstractContextManager[None]] = nullcontext,
+        in_order: Callable[[], AbstractContextManager[None]] = nullcontext, guard: Guard | None = None,
     ) -> None:  # fmt: skip
+        self.guard = guard or Guard()
+        self.writer: PackWriter = objects.writing(before=self._begin, lock=self.guard)
         self.base = root
         self._objects, self._told, self._in_order = objects, told, in_order
         self._root = root  # what is published; on top of it are:
@@ -69,6 +73,7 @@ class Draft:
         """Where objects are read; those that were added too."""
         return self.writer
 
+    @guarded
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """What the draft says of a thing; None if there is none of this name."""
         if shelf == "data" and name in self._dirty:
@@ -77,12 +82,14 @@ class Draft:
         value = self._records[key] if key in self._records else self._map.get(key)
         return None if value is None else parse(value, f"{shelf}/{name}")
 
+    @guarded
     def has(self, shelf: Shelf, name: str) -> bool:
         """Whether there is a thing of this name; nothing is written for it, as may be for :meth:`record`."""
         if shelf == "data" and name in self._dirty:
             return self._columns[name].is_there
         return self.record(shelf, name) is not None
 
+    @guarded
     def names(self, shelf: Shelf) -> list[str]:
         """All names on a shelf, sorted."""
         found = set(names_in(self._map, shelf))
@@ -96,11 +103,7 @@ class Draft:
 
     # Writing
 
-    @cached_property
-    def writer(self) -> PackWriter:
-        """Where objects are added."""
-        return self._objects.writing(before=self._begin)
-
+    @guarded
     def column(self, name: str) -> ColumnDraft:
         """The column of this name, also if there is none yet. It is one as long as the column is not removed.
 
@@ -120,13 +123,19 @@ class Draft:
             ) -> None:
                 self._column_changed(column, do, keys, samples)
 
-            column = ColumnDraft(self.writer, self.writer, name, record, changed, self.writing)
+            column = ColumnDraft(self.writer, self.writer, name, record, changed, self.guard, self.writing)
             self._columns[name] = column
         return self._columns[name]
 
+    @guarded
     def written(self, name: str) -> ColumnDraft | None:
         """The column of this name, if it was written to since it was stored or told of."""
         return self._columns[name] if name in self._dirty and self._columns[name].is_there else None
+
+    @property
+    def begun(self) -> str | None:
+        """The root map that the outermost ``held`` leads back to."""
+        return self._saved[0]
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before.
@@ -136,7 +145,7 @@ class Draft:
         """
         self._check_open()
         value = None if record is None else record.to_json()
-        with self.writing():
+        with self.guard.write(f"a write to {shelf}/{name}"), self.writing():
             key = encode((shelf, name))
             was, column = self._records.get(key, _ABSENT), self._columns.get(name)
             is_dirty = shelf == "data" and name in self._dirty
@@ -186,6 +195,7 @@ class Draft:
         finally:
             self._told = told
 
+    @guarded
     def write(self) -> str | None:
         """The root map as it is now, which may not be published yet."""
         for name in sorted(self._dirty):
@@ -198,6 +208,7 @@ class Draft:
         self._records, self._dirty = {}, set()
         return self._root
 
+    @guarded
     def flush(self) -> str | None:
         """The root map as it is now; all that it needs is published."""
         root = self.write()
@@ -268,6 +279,7 @@ class Draft:
         """Whether anything differs from the base."""
         return bool(self.changes())
 
+    @guarded
     def changes(self) -> list[tuple[str, Literal["added", "removed", "changed"]]]:
         """What differs from the base, as ``(shelf/name, how)``, in order."""
         base = SortedMap(self._objects, self.base)

@@ -10,6 +10,7 @@ from typing import Any, Self
 from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom import remotes
 from hopyard.stockroom.git import HEAD_NAME, at, author
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
@@ -137,6 +138,7 @@ class RemoteCalls(HistoryCalls):
         self._remember(target)
         return fetched
 
+    @exclusive
     def pull(
         self,
         remote: str | os.PathLike[str] | None = None,

@@ -35,8 +35,9 @@ class StockRoom(CareCalls):
     block, ``switch``, ``merge``, ``pull``. Opened with ``enable_write=True``, it shows what is staged as well: what is
     written outside of a block is staged at once, durably, and read at once, until :meth:`commit`.
 
-    What the shelves have handed out stays what it was, whatever happens to the stockroom. One thread may use a
-    stockroom at a time; each process opens its own. Pickled, one that is open for reading becomes its revision.
+    What the shelves have handed out stays what it was, whatever happens to the stockroom. Threads may share a
+    stockroom; a block belongs to the thread, asyncio task and process that opened it, see :meth:`enable_write`. Each
+    process that writes opens its own. Pickled, one that is open for reading becomes its revision.
 
     Args:
         path: a folder in it; None: the current one. The nearest ``head.stock`` upwards says where it is.
@@ -100,12 +101,14 @@ class StockRoom(CareCalls):
             DataError, CorruptError, ...: as the importer says. What was imported before stays staged.
         """
         self._check_open()
-        self._check_no_block("import")
+        with self.guard.write("stock.import_from()"):
+            self._check_no_block("import")
         with open_importer(importer, source, options) as opened:
             opened.watch_download = watch_download
             with type(self)(self.place.root, enable_write=True) as writer:
                 imported = import_columns(writer, importer, opened, processes, message, watch)
-        self._renew()
+        with self.guard.write("stock.import_from()"):
+            self._renew()
         return imported
 
     def export(self, path: str, target: str | os.PathLike[str]) -> Path:

@@ -26,6 +26,7 @@ from hopyard.stockroom.data.samples import (
     to_user,
 )
 from hopyard.stockroom.data.scratch import Scratch
+from hopyard.stockroom.guard import Guard, guarded
 from hopyard.stockroom.maps import Key, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
@@ -49,21 +50,24 @@ class ColumnDraft(MutableMapping[Any, Any]):
         name: for messages.
         record: of the column; None: there is none yet. The first samples say what it holds.
         changed: see ``Changed``.
-        writing: what each change happens in, from before anything of the column is read for it.
+        guard: says who may write; None: whoever has it.
+        in_order: what each change happens in, from before anything of the column is read for it.
     """
 
     def __init__(
         self, objects: Readable, writer: Writer, name: str, record: ColumnRecord | None = None,
-        changed: Changed | None = None, writing: Callable[[], AbstractContextManager[None]] = nullcontext,
+        changed: Changed | None = None, guard: Guard | None = None,
+        in_order: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
-        self._writer, self.name, self._changed, self._in_order = writer, name, changed, writing
-        self._is_busy = False
+        self.guard = guard or Guard()
+        self._writer, self.name, self._changed, self._in_order = writer, name, changed, in_order
         self._record = record
         self._column = Column(objects, name, record or _NOTHING)
         self._pending: dict[bytes, Stored | None] = {}
         self._pending_bytes = 0
         self._more = 0  # samples than in the column below
         self._next: int | None = None
+        self._told = 0  # writes
         self._seen: Column | None = None
 
     def __repr__(self) -> str:
@@ -94,19 +98,22 @@ class ColumnDraft(MutableMapping[Any, Any]):
     def nbytes(self) -> int:
         return self._view().nbytes
 
+    @guarded
     def __len__(self) -> int:
         return len(self._column) + self._more
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._view())
 
+    @guarded
     def __contains__(self, key: object) -> bool:
         column, code = self._where(key)
         return key in column if code is None else self._pending[code] is not None
 
     def __getitem__(self, key: Any) -> Any:
-        column, code = self._where(key)
-        found = None if code is None else self._pending[code]
+        with self.guard:
+            column, code = self._where(key)
+            found = None if code is None else self._pending[code]
         if found is not None:
             return to_user(found)
         try:
@@ -157,6 +164,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         """The column as it is now; later changes do not show in it. It reads from the writer."""
         return self._view()
 
+    @guarded
     def _view(self) -> Column:
         """The column with its changes, whose fragments are in memory only."""
         if not self._pending or self._record is None:
@@ -181,17 +189,19 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def __delitem__(self, key: Any) -> None:
         with self._writing():
-            checked = check_key(key)
-            if self._column.record.nested and not isinstance(checked, tuple):
-                codes = self._group(checked)
-            else:
-                code = encode(checked)
-                is_left = code not in self._pending and self._column.was_purged(code)
-                codes = [code] if checked in self or is_left else []
-            if not codes:
-                raise self._view().missing(checked)
-            self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
-            self._next = None
+            self._delete(check_key(key))
+
+    def _delete(self, checked: Key) -> None:
+        if self._column.record.nested and not isinstance(checked, tuple):
+            codes = self._group(checked)
+        else:
+            code = encode(checked)
+            is_left = code not in self._pending and self._column.was_purged(code)
+            codes = [code] if checked in self or is_left else []
+        if not codes:
+            raise self._view().missing(checked)
+        self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
+        self._next = None
 
     def update(self, values: Mapping[Any, Any] = {}, /, **more: Any) -> None:  # type: ignore[override]
         """Set the samples of a mapping from keys. In a nested column a sample is a dict of parts, and replaces all.
@@ -200,24 +210,26 @@ class ColumnDraft(MutableMapping[Any, Any]):
             DataError: one of them does not fit the column; none was written.
         """
         given.check_dense(self.name, values)
+        with self._writing(values):
+            self._update(values, **more)
+
+    def _update(self, values: Mapping[Any, Any], **more: Any) -> None:
         if more or not isinstance(values, Mapping):
             raise UsageError(
                 f"update of column {self.name!r} was given {'keywords' if more else type(values).__name__}. Give it "
                 "one dict of keys and samples; extend() takes samples without keys."
             )
-        with self._writing():
-            settings = Settings(self.name, self._record)
-            gone: list[bytes] = []
-            if self._record is not None and self._record.nested:
-                for key in values:
-                    checked = check_key(key)
-                    if not isinstance(checked, tuple):
-                        gone += self._group(checked)
-            items = given.keyed(values, settings)
-            self._write(
-                given.batches_of_items(items, settings, isinstance(values, dict)), settings, sorted(gone)
-            )
-            self._next = None
+        settings, told = Settings(self.name, self._record), self._told
+        gone: list[bytes] = []
+        if self._record is not None and self._record.nested:
+            for key in values:
+                checked = check_key(key)
+                if not isinstance(checked, tuple):
+                    gone += self._group(checked)
+        items = given.keyed(values, settings)
+        batches = given.batches_of_items(items, settings, isinstance(values, dict))
+        self._write(batches, settings, sorted(gone), told)
+        self._next = None
 
     def append(self, value: Any) -> int:
         """Add one sample under the int that follows the largest one among the keys, which is returned.
@@ -230,6 +242,16 @@ class ColumnDraft(MutableMapping[Any, Any]):
             self.extend([value])
             return key
 
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The sample; ``default``, which is written first, if there is none."""
+        with self._writing():
+            return super().setdefault(key, default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """The sample, which is deleted."""
+        with self._writing():
+            return super().pop(key, *default)
+
     def extend(self, values: Any) -> None:
         """Add samples under the ints that follow the largest one among the keys, from 0 on.
 
@@ -241,6 +263,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
             DataError: one of them does not fit the column; none was written.
         """
         given.check_dense(self.name, values)
+        with self._writing(values):
+            self._extend(values)
+
+    def _extend(self, values: Any) -> None:
+        settings, told = Settings(self.name, self._record), self._told
         if isinstance(values, Mapping | str | bytes | bytearray) or not (
             is_array(values) or isinstance(values, Iterable)
         ):
@@ -248,45 +275,41 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 f"column {self.name!r} is extended with {type(values).__name__}. Give an array (n, ...) or a list of "
                 "samples; update() takes a dict of keys and samples."
             )
-        with self._writing():
-            settings = Settings(self.name, self._record)
-            first = self._following_key()
-            plain = given.plain_numbers(values, settings)
-            array = values if plain is None else plain
-            if is_array(array):
-                if not getattr(array, "shape", (0,)):
-                    raise DataError(
-                        f"column {self.name!r} is extended with one value, of shape (). Give an array (n, ...) of n "
-                        "samples, or a list with it."
-                    )
-                batches = given.batches_of_array(array, first, settings)
-            else:
-                items = given.numbered(values, first, settings)
-                batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
-            count = self._write(batches, settings, [])
-            self._next = None if self._column.record.nested else first + count
+        first = self._following_key()
+        plain = given.plain_numbers(values, settings)
+        array = values if plain is None else plain
+        if is_array(array):
+            if not getattr(array, "shape", (0,)):
+                raise DataError(
+                    f"column {self.name!r} is extended with one value, of shape (). Give an array (n, ...) of n "
+                    "samples, or a list with it."
+                )
+            batches = given.batches_of_array(array, first, settings)
+        else:
+            items = given.numbered(values, first, settings)
+            batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
+        count = self._write(batches, settings, [], told)
+        self._next = None if self._column.record.nested else first + count
 
     def replace(self, values: Any) -> None:
         """Have these samples instead of all there are: an array or iterable as for ``extend``, or a mapping.
 
         What the column holds (dtype, shape) is said by them anew.
         """
-        with self._writing(), self._undone_on_errors():
-            self._start_anew(None)
-            tell, self._changed = self._changed, None
-            try:
-                if isinstance(values, Mapping):
-                    self.update(values)
-                else:
-                    self.extend(values)
-            finally:
-                self._changed = tell
-            if self._record is None:
+        with self._writing(values):
+            fresh = ColumnDraft(self._writer, self._writer, self.name, guard=self.guard)
+            if isinstance(values, Mapping):
+                fresh.update(values)
+            else:
+                fresh.extend(values)
+            if fresh._record is None:
                 raise DataError(
                     f"column {self.name!r} was given no samples, so nothing says what it holds. Give some, or call "
                     "create(dtype=..., shape=...)."
                 )
-            self._tell("bulk")
+            with self.guard, self._undone_on_errors():
+                vars(self).update(vars(fresh) | {"_changed": self._changed, "_in_order": self._in_order})
+                self._tell("bulk")
 
     def clear(self) -> None:
         """Delete all samples. What the column holds stays as it is."""
@@ -334,6 +357,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             self._start_anew(record)
             self._tell("bulk")
 
+    @guarded
     def flush(self) -> ColumnRecord | None:
         """Write the changes to the writer, and stand on them; None: there is no column yet.
 
@@ -356,35 +380,31 @@ class ColumnDraft(MutableMapping[Any, Any]):
     # How
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        if self._is_busy:
-            raise UsageError(
-                f"column {self.name!r} is written to by the iterator that its new samples come from. Collect them "
-                "first: list(...)."
-            )
-        with self._in_order():
+    def _writing(self, values: Any = ()) -> Iterator[None]:
+        """One write. Samples that an iterator or another mapping gives may be waited for, and the lock is free
+        meanwhile."""
+        what = f"a write to data/{self.name}"
+        guard: AbstractContextManager[None] = self.guard.write(what)
+        if not (isinstance(values, list | tuple | dict) or is_array(values)):
+            guard = self.guard.alone(what, f"writes what an iterator gives to data/{self.name}")
+        with guard, self._in_order():
             yield
 
-    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes]) -> int:
-        self._is_busy = True
-        try:
-            return self._write_batches(batches, settings, gone)
-        finally:
-            self._is_busy = False
-
-    def _write_batches(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes]) -> int:
-        """Hold these samples, or write them if they are many; how many they were."""
+    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes], told: int) -> int:
+        """Hold these samples, or write them if they are many; how many they were. ``told``: writes before this one."""
         first = next(batches, None)
         if first is None:
             if self._record is None and settings.record is not None:
-                with self._undone_on_errors():
+                with self.guard, self._undone_on_errors():
                     self._stand_on(settings.record)
                     self._tell("bulk")
             return 0
         second = next(batches, None)
         if second is None and len(first.keys) <= SMALL_COUNT and first.rows.nbytes <= SMALL_BYTES:
             assert settings.record is not None
-            self._hold_batch(first, settings.record, gone)
+            with self.guard:
+                self._check_not_written(told)
+                self._hold_batch(first, settings.record, gone)
             return len(first.keys)
         count = 0
 
@@ -394,21 +414,27 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 count += len(batch.keys)
                 yield batch
 
-        with self._undone_on_errors():
-            self.flush()
-            assert settings.record is not None
-            self._stand_on(rewrite(self._writer, self._record or settings.record, counted(), gone))
+        assert settings.record is not None
+        self.flush()
+        below = self._record
+        after = rewrite(self._writer, below or settings.record, counted(), gone)
+        with self.guard, self._undone_on_errors():
+            self._check_not_written(told)
+            self._stand_on(after)
             self._tell("bulk")
         return count
+
+    def _check_not_written(self, told: int) -> None:
+        if self._told != told:
+            raise UsageError(
+                f"column {self.name!r} was written to by the iterator whose samples it was given, so nothing of these "
+                "was written. Write to another column in it, or give a list."
+            )
 
     def _hold_batch(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
         codes = encoded(batch.keys)
         owned = Batch(batch.keys, batch.rows.take(np.arange(len(codes))))
         values = given.stored_of(owned, record)
-        was = self._record, self._column
-        if self._record is None:
-            self._stand_on(record)
-
         new: dict[bytes, Stored | None] = dict(zip(codes, values, strict=True))
 
         def tell() -> None:
@@ -417,6 +443,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
             else:  # told as one change, or a kill in between would leave only what goes
                 self._tell("bulk")
 
+        was = self._record, self._column
+        if self._record is None:
+            self._stand_on(record)
         try:
             self._hold(dict.fromkeys(gone) | new, tell)
         except BaseException:
@@ -489,6 +518,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         keys: list[Key] | None = None,
         samples: list[Stored] | None = None,
     ) -> None:
+        self._told += 1
         if self._changed is not None:
             self._changed(do, keys or [], samples)
 

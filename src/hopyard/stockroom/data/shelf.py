@@ -110,7 +110,8 @@ class DataShelf(NamedThings):
                 f"stock.data['train'] = prepared.train; stock.data['val'] = prepared.val."
             )
         if isinstance(value, Dataset):
-            draft.set("data", name, store_dataset(draft.writer, value))
+            with draft.guard.write(f"a write to data/{name}"):
+                draft.set("data", name, store_dataset(draft.writer, value))
             return
         if isinstance(value, ColumnDraft):
             value = value.snapshot()  # it may be the one that is replaced
@@ -118,7 +119,7 @@ class DataShelf(NamedThings):
         if isinstance(value, Column) and value.objects is here:
             draft.set("data", name, value.record)
         elif draft.written(name) is None and isinstance(self._view.record("data", name), DatasetRecord):
-            column = ColumnDraft(draft.writer, draft.writer, name)
+            column = ColumnDraft(draft.writer, draft.writer, name, guard=draft.guard)
             column.replace(value)
             draft.set("data", name, column.flush())
         else:
@@ -140,15 +141,17 @@ class DataShelf(NamedThings):
         """
         self._checked(name)
         draft = self._draft()
-        record = self._view.record("data", name)
-        if record is not None:
-            what = "dataset" if isinstance(record, DatasetRecord) else "column"
-            raise UsageError(
-                f"there is a {what} {name!r} already. Delete it first (del stock.data[{name!r}]), or use another name."
-            )
-        column = draft.column(name)
-        column.create(dtype=dtype, shape=shape, kind=kind, nested=nested)
-        return column
+        with draft.guard.write(f"a write to data/{name}"):
+            record = self._view.record("data", name)
+            if record is not None:
+                what = "dataset" if isinstance(record, DatasetRecord) else "column"
+                raise UsageError(
+                    f"there is a {what} {name!r} already. Delete it first (del stock.data[{name!r}]), or use another "
+                    "name."
+                )
+            column = draft.column(name)
+            column.create(dtype=dtype, shape=shape, kind=kind, nested=nested)
+            return column
 
     # How
 

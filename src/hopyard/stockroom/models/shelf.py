@@ -73,7 +73,8 @@ class ModelShelf(NamedThings):
         """The same for a model that was taken in before."""
         self._checked(name)
         draft = writable(self._view)
-        draft.set("model", name, write(draft.writer, taken))
+        with draft.guard.write(f"a write to model/{name}"):
+            draft.set("model", name, write(draft.writer, taken))
 
     def content(self, name: str) -> Content:
         """The structure of a stored model: its skeleton, its tensors' dtypes, shapes and digests."""

@@ -7,6 +7,7 @@ import mmap
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -260,15 +261,18 @@ class Objects:
 
     # Writing
 
-    def writing(self, before: Callable[[], None] | None = None) -> PackWriter:
+    def writing(
+        self, before: Callable[[], None] | None = None, lock: AbstractContextManager[Any] | None = None
+    ) -> PackWriter:
         """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used.
 
         Args:
             before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh`, too.
+            lock: held while objects are added or published, where threads share the writer; reading needs none.
         """
         if before is None:
             self.refresh()
-        return PackWriter(self._store, self._index, self, before)
+        return PackWriter(self._store, self._index, self, before, lock)
 
     # How
 

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -43,21 +44,23 @@ class Stored(Protocol):
 
 
 class PackWriter:
-    """What :meth:`Objects.writing` gives: a context manager, for one thread.
+    """What :meth:`Objects.writing` gives: a context manager, for one thread, or several if it was given a lock.
 
     On success everything is published at its end. After an exception nothing more is: packs that were full by then, and
     files, stay, and are found again if the same is written again.
     """
 
     def __init__(
-        self, store: Store, index: Index, stored: Stored, before: Callable[[], None] | None = None
-    ) -> None:
+        self, store: Store, index: Index, stored: Stored, before: Callable[[], None] | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._lock = nullcontext() if lock is None else lock
         self._store, self._index, self._stored, self._before = store, index, stored, before
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
         self._looked: set[str] = set()  # packs that were seen to be as the index says
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: list[tuple[list[Piece], Future[Pack]]] = []
+        self._under_way: list[tuple[dict[str, Piece], Future[Pack]]] = []
 
     @property
     def stored(self) -> Stored:
@@ -124,6 +127,10 @@ class PackWriter:
 
         What fills packs on the way is not copied, and a pack is stored while the next is filled.
         """
+        with self._lock:
+            return self._add_tensors(tensors)
+
+    def _add_tensors(self, tensors: Iterable[Tensor]) -> list[str]:
         names: list[str] = []
         seen: set[str] = set()
         try:
@@ -154,12 +161,16 @@ class PackWriter:
                 self._index.add([pack.result()])
             except Exception as error:
                 failed = error
-                self._pending["data"] |= {piece.digest: piece for piece in pieces}
-                self._bytes["data"] += sum(len(piece.data) for piece in pieces)
+                self._pending["data"] |= pieces
+                self._bytes["data"] += sum(len(piece.data) for piece in pieces.values())
         self._under_way.clear()
         return failed
 
     def _keep(self, piece: Piece) -> None:
+        with self._lock:
+            self._keep_locked(piece)
+
+    def _keep_locked(self, piece: Piece) -> None:
         if self._before is not None:
             self._before()
         group = _GROUPS[piece.kind]
@@ -192,8 +203,9 @@ class PackWriter:
         Raises:
             StorageFullError, NotWritableError, StorageError: as the store; what was stored until then stays.
         """
-        self._put("data")
-        self._put("meta")
+        with self._lock:
+            self._put("data")
+            self._put("meta")
 
     def _put(self, group: str, least_bytes: int = 0, least_objects: int = 0) -> None:
         """Store what is pending as one pack, unless what the repository lacks of it is less than asked for."""
@@ -201,11 +213,13 @@ class PackWriter:
         for known in self._present(pending):
             self._bytes[group] -= len(pending.pop(known).data)
         if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
+            # Reading needs no lock: at any time a piece is pending, under way, or in the index.
             pieces = list(pending.values())
             if self._pool is None:
                 self._index.add([put_pack(self._store, group, pieces)])
             else:
-                self._under_way.append((pieces, self._pool.submit(put_pack, self._store, group, pieces)))
+                future = self._pool.submit(put_pack, self._store, group, pieces)
+                self._under_way.append((dict(pending), future))
             pending.clear()
             self._bytes[group] = 0
 
@@ -228,7 +242,8 @@ class PackWriter:
         if not path.is_file():
             raise NotFoundError(f"there is no file {path} to be stored. Give the path of a file that exists.")
         if self._before is not None:
-            self._before()
+            with self._lock:
+                self._before()
         name = _digest_of_file(path)
         if self._store.exists(f"files/{name}"):
             return name
@@ -287,6 +302,8 @@ class PackWriter:
         rest = []
         for name in digests:
             piece = self._pending["meta"].get(name) or self._pending["data"].get(name)
+            if piece is None and self._under_way:
+                piece = next((pieces[name] for pieces, _ in self._under_way if name in pieces), None)
             if piece is None:
                 rest.append(name)
             else:
