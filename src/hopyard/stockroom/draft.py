@@ -252,9 +252,12 @@ class Draft:
         try:
             yield
             self._told = told
-            records = [(shelf, name, self.record(shelf, name)) for shelf, name in things]
-            if records:
-                self._tell([(*thing, None if now is None else now.to_json()) for *thing, now in records])
+            told_of: list[tuple[Shelf, str, Json | None]] = []
+            for shelf, name in things:
+                record = self.record(shelf, name)
+                told_of.append((shelf, name, None if record is None else record.to_json()))
+            if told_of:
+                self._tell(told_of)
         except BaseException:
             self.back(self._saved[place])
             raise

@@ -65,6 +65,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._column = Column(objects, name, record or _NOTHING)
         self._pending: dict[bytes, Stored | None] = {}
         self._pending_bytes = 0
+        self._groups: dict[
+            Key, set[bytes]
+        ] = {}  # keys of pending parts by nested sample, also of some that are not
         self._more = 0  # samples than in the column below
         self._next: int | None = None
         self._told = 0  # writes
@@ -107,31 +110,31 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     @guarded
     def __contains__(self, key: object) -> bool:
-        column, code = self._where(key)
-        return key in column if code is None else self._pending[code] is not None
+        code = self._held(key)
+        if code is None:
+            return key in self._view()
+        return self._pending[code] is not None if code in self._pending else key in self._column
 
     def __getitem__(self, key: Any) -> Any:
         with self.guard:
-            column, code = self._where(key)
-            found = None if code is None else self._pending[code]
+            code = self._held(key)
+            found = None if code is None else self._pending.get(code)
+            # Building a view takes as long as all that is pending.
+            is_below = code is not None and code not in self._pending
         if found is not None:
             return to_user(found)
+        if not is_below:
+            return self._view()[key]
         try:
-            return column[key]
+            return self._column[key]
         except KeyError:
-            if column is self._view():
-                raise
             raise self._view().missing(check_key(key)) from None
 
-    def _where(self, key: Any) -> tuple[Column, bytes | None]:
-        """Where to look for a key: in a column, unless its encoding is among the changes."""
+    def _held(self, key: Any) -> bytes | None:
+        """The encoding of a key, under which what is pending can be looked up; None: it names no single sample, or
+        nothing is pending."""
         is_one = isinstance(key, tuple if self._column.record.nested else int | str | np.integer)
-        if not is_one or not self._pending:
-            return self._view(), None
-        code = encode(key)
-        if code not in self._pending:
-            return self._column, None
-        return self._view(), code
+        return encode(key) if is_one and self._pending else None
 
     def positions(self, keys: Any) -> Positions:
         """As ``Column.positions``."""
@@ -201,7 +204,8 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if not codes:
             raise self._view().missing(checked)
         self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
-        self._next = None
+        if self._next is not None and not (isinstance(checked, int) and checked < self._next - 1):
+            self._next = None
 
     def update(self, values: Mapping[Any, Any] = {}, /, **more: Any) -> None:  # type: ignore[override]
         """Set the samples of a mapping from keys. In a nested column a sample is a dict of parts, and replaces all.
@@ -229,7 +233,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
         items = given.keyed(values, settings)
         batches = given.batches_of_items(items, settings, isinstance(values, dict))
         self._write(batches, settings, sorted(gone), told)
-        self._next = None
+        if self._column.record.nested:
+            self._next = None
+        elif self._next is not None:
+            ints = (int(key) for key in values if not isinstance(key, str))
+            self._next = max(self._next, max(ints, default=-1) + 1)
 
     def append(self, value: Any) -> int:
         """Add one sample under the int that follows the largest one among the keys, which is returned.
@@ -462,6 +470,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._pending_bytes += sum(_size(value) for value in changes.values())
         self._seen = None
         pending.update(changes)
+        if self._column.record.nested:
+            for code in changes:
+                self._groups.setdefault(_first(code), set()).add(code)
         try:
             if self._pending_bytes > _HELD_BYTES or len(self._pending) > _HELD_COUNT:
                 self.flush()
@@ -486,7 +497,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def _group(self, first: int | str) -> list[bytes]:
         """The encoded keys of a nested sample's parts."""
-        return [encode(key) for key in self._view().group(first)]
+        below = [encode(key) for key in self._column.group(first)]
+        above = self._groups.get(first, set()) & self._pending.keys()
+        return [code for code in sorted({*below, *above}) if self._pending.get(code, _ABSENT) is not None]
 
     def _following_key(self) -> int:
         if self._next is None:
@@ -496,7 +509,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
     def _stand_on(self, record: ColumnRecord | None) -> None:
         self._record = record
         self._column = Column(self._writer, self.name, record or _NOTHING)
-        self._pending, self._pending_bytes, self._more, self._seen = {}, 0, 0, None
+        self._pending, self._pending_bytes, self._more, self._seen, self._groups = {}, 0, 0, None, {}
 
     def _start_anew(self, record: ColumnRecord | None) -> None:
         self._stand_on(record)
@@ -525,6 +538,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
 _NOTHING = empty_record("bytes", "U8", (), nested=False)
 _ABSENT: Any = object()
+
+
+def _first(code: bytes) -> int | str:
+    """The sample that a part belongs to."""
+    key = decode(code)
+    assert isinstance(key, tuple)
+    return key[0]
 
 
 def _size(value: Stored | None) -> int:
