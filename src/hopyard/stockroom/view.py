@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,6 @@ class View(Protocol):
         """All names, sorted."""
 
 
-@runtime_checkable
 class Writable(View, Protocol):
     """A view that is open for writing."""
 
@@ -73,12 +72,12 @@ def writable(view: View) -> Writable:
     """
     if isinstance(view, Others):
         view.guard.check("a write")
-    if not isinstance(view, Writable):
+    if isinstance(view, Snapshot):
         raise UsageError(
             f"{view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
             "StockRoom(path, enable_write=True)."
         )
-    return view
+    return cast(Writable, view)
 
 
 class Snapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, overload
 
 from hopyard.data import Dataset, Prepared
 from hopyard.errors import UsageError
@@ -16,12 +16,11 @@ from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord
 from hopyard.stockroom.shelf import NamedThings
-from hopyard.stockroom.view import Writable, writable
+from hopyard.stockroom.view import Snapshot, Writable, writable
 
 Item: TypeAlias = Column | ColumnDraft | Dataset
 
 
-@runtime_checkable
 class Draft(Writable, Protocol):
     """A view whose columns can be written to."""
 
@@ -60,13 +59,14 @@ class DataShelf(NamedThings):
         if not isinstance(name, str) and isinstance(name, list | tuple):
             return self.samples(name)
         checked = self._checked(name)
-        written = self._view.written(checked) if isinstance(self._view, Draft) else None
+        draft = None if isinstance(self._view, Snapshot) else self._draft()
+        written = None if draft is None else draft.written(checked)
         if written is not None:  # its record would be made for this
             return written
         record = self.record(checked)
         if isinstance(record, ColumnRecord):
-            if isinstance(self._view, Draft):
-                return self._view.column(checked)
+            if draft is not None:
+                return draft.column(checked)
             return Column(self._view.objects, checked, record)
         assert isinstance(record, DatasetRecord)
         objects = self._view.objects
@@ -156,6 +156,4 @@ class DataShelf(NamedThings):
     # How
 
     def _draft(self) -> Draft:
-        draft = writable(self._view)
-        assert isinstance(draft, Draft)
-        return draft
+        return cast(Draft, writable(self._view))
