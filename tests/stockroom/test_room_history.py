@@ -502,3 +502,24 @@ def test_staged_writes_that_cancel_out_are_nothing_for_commit_merge_and_the_driv
         writer.experiment["only"] = 1
         with pytest.raises(UsageError, match="merge would leave behind what is staged"):
             StockRoom(root).merge(str(head.commit))
+
+
+def test_both_sides_convert_a_column_of_which_a_sample_was_purged(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path) as stock:
+        with stock.enable_write():
+            stock.data["x"] = np.arange(4, dtype=np.uint8)
+        stock.branch("dev")
+        stock.purge("x", 2)
+
+        def convert(*gone: int, **more: int) -> None:
+            with stock.enable_write():
+                kept = {key: value.astype(np.float32) for key, value in stock.data["x"].items()}
+                stock.data["x"] = {key: value for key, value in kept.items() if key not in gone}
+                for key in more.values():
+                    stock.data["x"][key] = np.float32(7)
+
+        convert(1)
+        stock.switch("dev")
+        convert(anew=2)
+        assert stock.merge("main").how == "merged"
+        assert {key: float(value) for key, value in stock.data["x"].items()} == {0: 0, 2: 7, 3: 3}

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Self
 
 from hopyard.errors import UsageError
+from hopyard.stockroom.care.heads import likely
 from hopyard.stockroom.care_calls import CareCalls
-from hopyard.stockroom.git import Head, at, prepare, write
+from hopyard.stockroom.git import at, prepare, write
+from hopyard.stockroom.history.references import logs
 from hopyard.stockroom.importers.registry import open_importer
 from hopyard.stockroom.importers.run import Progress
 from hopyard.stockroom.importing import Imported, import_columns
 from hopyard.stockroom.looking.exporting import export
-from hopyard.stockroom.remotes import KIND, Repository
+from hopyard.stockroom.remotes import KIND
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format
 from hopyard.storage.oserrors import write_errors
-
-_MAIN = "main"
 
 
 class StockRoom(CareCalls):
@@ -61,8 +61,13 @@ class StockRoom(CareCalls):
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         place = at(folder)
-        store = LocalStore(place.objects)
+        store = LocalStore(place.objects).without_links()
         exists = store.exists(FORMAT_NAME)
+        if place.head.is_dir():
+            raise UsageError(
+                f"{place.head} is a folder, but the file that says where a working tree is has that name. Move the "
+                "folder away, then run this again."
+            )
         if place.head.exists():
             raise UsageError(
                 f"{place.root} is a stockroom already. Open it: StockRoom({str(place.root)!r})."
@@ -72,8 +77,7 @@ class StockRoom(CareCalls):
             )
         prepare(place)
         claim_format(store, KIND)
-        tip = Repository.at(store).references.tip(f"heads/{_MAIN}").commit
-        write(place.head, Head(_MAIN, tip))
+        write(place.head, likely(place, logs(store)[0]))  # objects may be there: somebody deleted head.stock
         return cls(folder, enable_write)
 
     def import_from(

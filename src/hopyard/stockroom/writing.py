@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from hopyard.errors import ConflictError, NotFoundError, StorageError, UsageError
+from hopyard.errors import ConflictError, CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find
@@ -66,14 +66,22 @@ class Room(Shelves):
         self._writes = enable_write
         self.place: Place = find(None if path is None else Path(path))
         self.guard = Guard(str(self.place.root))
-        store = LocalStore(self.place.objects)
+        store = LocalStore(self.place.objects).without_links()
         if not store.exists(FORMAT_NAME):
+            if next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None:
+                raise CorruptError(
+                    f"{self.place.objects} holds the objects of {self.place.head}, but its file {FORMAT_NAME} is gone. "
+                    "This writes it anew: hopyard stock verify --repair"
+                )
             raise NotFoundError(
                 f"{self.place.head} is there, but its objects, which would be in {self.place.objects}, are not: git "
                 "does not carry them. Bring them from where they were pushed: "
                 f"hopyard stock clone URL {self.place.root}"
             )
-        read_format(store, KIND)
+        try:
+            read_format(store, KIND)
+        except CorruptError as error:
+            raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
         index = self.place.objects / "index.sqlite"
         self.local = Repository.at(store, index)
         absent = Absent(self.local, fetch)

@@ -72,7 +72,7 @@ def run(base: Path, ours: Path, theirs: Path, merge: Callable[[Head, Head, Head]
     """
     try:
         mine, other = read(ours), read(theirs)
-        merged = mine if mine == other else merge(read(base), mine, other)
+        merged = mine if mine == other else merge(_base(base), mine, other)
         write(ours, merged)
     except HopyardError as error:
         print(
@@ -83,6 +83,11 @@ def run(base: Path, ours: Path, theirs: Path, merge: Callable[[Head, Head, Head]
         )
         return 1
     return 0
+
+
+def _base(file: Path) -> Head:
+    """What both sides began with; git gives an empty file where they have nothing in common."""
+    return read(file) if file.stat().st_size else Head(None, None)
 
 
 def _commit_of(theirs: Path) -> str:
