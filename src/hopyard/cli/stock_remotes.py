@@ -11,12 +11,14 @@ from hopyard.cli.stock_history import Resolve
 from hopyard.cli.stock_things import describe_bytes
 from hopyard.cli.terminal import say
 from hopyard.data.progress import RowProgress
-from hopyard.errors import UsageError
-from hopyard.stockroom.remotes import Brought, Progress
+from hopyard.errors import HopyardError, UsageError
+from hopyard.stockroom.git import find
+from hopyard.stockroom.remotes import Brought, Progress, names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.working import short
-from hopyard.wording import counted
+from hopyard.storage import LocalStore
+from hopyard.wording import counted, one_line
 
 Remote = Annotated[
     str | None, typer.Argument(help="A remote's name, URL or folder; none: origin, or the only one.")
@@ -135,18 +137,32 @@ def fetch(
 
 def verify(
     repair_from: Annotated[
-        str | None, typer.Option("--repair-from", help="A remote that has what is damaged or missing.")
+        str | None,
+        typer.Option("--repair-from", help="A remote or another clone that has what is damaged or missing."),
     ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put back what is known here: references, head.stock.")
+    ] = False,
+    remote: Annotated[str | None, typer.Option(help="A remote where to look; none: here.")] = None,
 ) -> None:
-    """Check every byte that is here. Status 1 if something is wrong."""
-    with StockRoom() as room:
-        with RowProgress(unit="bytes") as progress:
-            verified = room.verify(repair_from, lambda done, total: progress("checking", done, total))
-        say(str(verified))
-        if not verified.ok:
-            if repair_from is None and room.remotes():
-                say(f"to repair it: hopyard stock verify --repair-from {next(iter(room.remotes()))}")
-            raise typer.Exit(1)
+    """Check every byte that is here, whatever is damaged. Status 1 if something is wrong."""
+    with RowProgress(unit="bytes") as progress:
+        verified = StockRoom.verify_in(
+            None, repair_from, lambda done, total: progress("checking", done, total), repair, remote
+        )
+    say(str(verified))
+    if not verified.ok:
+        if repair_from is None:
+            say(f"to repair it: hopyard stock verify --repair-from {_known() or 'URL_OR_FOLDER'}")
+        raise typer.Exit(1)
+
+
+def _known() -> str | None:
+    """A remote that is known here, if that can be read."""
+    try:
+        return next(iter(names(LocalStore(find().objects))), None)
+    except HopyardError:
+        return None
 
 
 def gc(
@@ -171,7 +187,8 @@ def purge(
     name = column.removeprefix("data/")
     if not yes:
         typer.confirm(
-            f"Remove {counted(len(keys), 'sample')} of {name} from all versions for good?", abort=True
+            f"Remove {counted(len(keys), 'sample')} of {one_line(name)} from all versions for good?",
+            abort=True,
         )
     with StockRoom() as room:
         say(str(room.purge(name, keys, why)))

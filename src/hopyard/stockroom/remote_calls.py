@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
 from hopyard.stockroom import remotes
 from hopyard.stockroom.git import HEAD_NAME, at, author
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
@@ -137,6 +139,7 @@ class RemoteCalls(HistoryCalls):
         self._remember(target)
         return fetched
 
+    @exclusive
     def pull(
         self,
         remote: str | os.PathLike[str] | None = None,
@@ -190,43 +193,57 @@ class RemoteCalls(HistoryCalls):
         return remotes.recall(self.local.store, name)
 
     def _open(self, known: Known) -> Repository:
-        if not known.name:
-            return Repository.at(open_store(known.url))
-        return remotes.open_remote(self.local.store, known)
+        return _opened(self.local.store, known)
 
     def _remember(self, known: Known) -> None:
         if known.name and known.name not in remotes.names(self.local.store):
             remotes.remember(self.local.store, known)
 
     def _remote(self, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
-        """The remote that is meant; one that is not known has the name ``""`` unless it is to be remembered."""
-        known = remotes.names(self.local.store)
-        if given is None:
-            if not known:
-                raise NotFoundError(
-                    "no remote is known here. Give its address: stock.push('s3://bucket/prefix'), or hopyard stock "
-                    "push URL."
-                )
-            if _ORIGIN not in known and len(known) > 1:
-                raise UsageError(f"which remote is meant? There are {', '.join(known)}. Name one.")
-            return self._recall(_ORIGIN if _ORIGIN in known else known[0])
-        text = os.fspath(given)
-        if text in known:
-            return self._recall(text)
-        if isinstance(given, str) and not any(sign in text for sign in "/\\:.") and not Path(text).is_dir():
+        return _meant(self.local.store, given, name)
+
+
+def opened_remote(local: Store, given: str | os.PathLike[str]) -> Repository:
+    """The remote that is meant: a name that is known in a repository, a URL or a folder."""
+    return _opened(local, _meant(local, given))
+
+
+def _opened(local: Store, known: Known) -> Repository:
+    if not known.name:
+        return Repository.at(open_store(known.url))
+    return remotes.open_remote(local, known)
+
+
+def _meant(local: Store, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
+    """The remote that is meant; one that is not known has the name ``""`` unless it is to be remembered."""
+    known = remotes.names(local)
+    if given is None:
+        if not known:
             raise NotFoundError(
-                f"no remote {text!r} is known here{nearest(text, known, '.')} Known are: {', '.join(known) or 'none'}. "
-                f"A folder is written as ./{text}."
+                "no remote is known here. Give its address: stock.push('s3://bucket/prefix'), or hopyard stock "
+                "push URL."
             )
-        url = _store(text).url
-        for each in known:
-            if self._recall(each).url == url:
-                return self._recall(each)
-        if name is not None and name in known:
-            raise UsageError(
-                f"the name {name!r} is that of another remote, {self._recall(name).url}. Use another name."
-            )
-        return Known(name or ("" if _ORIGIN in known else _ORIGIN), url)
+        if _ORIGIN not in known and len(known) > 1:
+            raise UsageError(f"which remote is meant? There are {', '.join(known)}. Name one.")
+        return remotes.recall(local, _ORIGIN if _ORIGIN in known else known[0])
+    text = os.fspath(given)
+    if text in known:
+        return remotes.recall(local, text)
+    if isinstance(given, str) and not any(sign in text for sign in "/\\:.") and not Path(text).is_dir():
+        raise NotFoundError(
+            f"no remote {text!r} is known here{nearest(text, known, '.')} Known are: {', '.join(known) or 'none'}. "
+            f"A folder is written as ./{text}."
+        )
+    url = _store(text).url
+    for each in known:
+        with suppress(CorruptError):  # of which verify tells
+            if remotes.recall(local, each).url == url:
+                return remotes.recall(local, each)
+    if name is not None and name in known:
+        raise UsageError(
+            f"the name {name!r} is that of another remote, {remotes.recall(local, name).url}. Use another name."
+        )
+    return Known(name or ("" if _ORIGIN in known else _ORIGIN), url)
 
 
 def _store(address: str | os.PathLike[str]) -> Store:

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Self
 
 from hopyard.errors import UsageError
+from hopyard.stockroom.care.heads import likely
 from hopyard.stockroom.care_calls import CareCalls
-from hopyard.stockroom.git import Head, at, prepare, write
+from hopyard.stockroom.git import at, prepare, write
+from hopyard.stockroom.history.references import logs
 from hopyard.stockroom.importers.registry import open_importer
 from hopyard.stockroom.importers.run import Progress
 from hopyard.stockroom.importing import Imported, import_columns
 from hopyard.stockroom.looking.exporting import export
-from hopyard.stockroom.remotes import KIND, Repository
+from hopyard.stockroom.remotes import KIND
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format
 from hopyard.storage.oserrors import write_errors
-
-_MAIN = "main"
 
 
 class StockRoom(CareCalls):
@@ -35,8 +35,9 @@ class StockRoom(CareCalls):
     block, ``switch``, ``merge``, ``pull``. Opened with ``enable_write=True``, it shows what is staged as well: what is
     written outside of a block is staged at once, durably, and read at once, until :meth:`commit`.
 
-    What the shelves have handed out stays what it was, whatever happens to the stockroom. One thread may use a
-    stockroom at a time; each process opens its own. Pickled, one that is open for reading becomes its revision.
+    What the shelves have handed out stays what it was, whatever happens to the stockroom. Threads may share a
+    stockroom; a block belongs to the thread, asyncio task and process that opened it, see :meth:`enable_write`. Each
+    process that writes opens its own. Pickled, one that is open for reading becomes its revision.
 
     Args:
         path: a folder in it; None: the current one. The nearest ``head.stock`` upwards says where it is.
@@ -62,6 +63,11 @@ class StockRoom(CareCalls):
         place = at(folder)
         store = LocalStore(place.objects)
         exists = store.exists(FORMAT_NAME)
+        if place.head.is_dir():
+            raise UsageError(
+                f"{place.head} is a folder, but the file that says where a working tree is has that name. Move the "
+                "folder away, then run this again."
+            )
         if place.head.exists():
             raise UsageError(
                 f"{place.root} is a stockroom already. Open it: StockRoom({str(place.root)!r})."
@@ -71,8 +77,7 @@ class StockRoom(CareCalls):
             )
         prepare(place)
         claim_format(store, KIND)
-        tip = Repository.at(store).references.tip(f"heads/{_MAIN}").commit
-        write(place.head, Head(_MAIN, tip))
+        write(place.head, likely(place, logs(store)[0]))  # objects may be there: somebody deleted head.stock
         return cls(folder, enable_write)
 
     def import_from(
@@ -100,12 +105,14 @@ class StockRoom(CareCalls):
             DataError, CorruptError, ...: as the importer says. What was imported before stays staged.
         """
         self._check_open()
-        self._check_no_block("import")
+        with self.guard.write("stock.import_from()"):
+            self._check_no_block("import")
         with open_importer(importer, source, options) as opened:
             opened.watch_download = watch_download
             with type(self)(self.place.root, enable_write=True) as writer:
                 imported = import_columns(writer, importer, opened, processes, message, watch)
-        self._renew()
+        with self.guard.write("stock.import_from()"):
+            self._renew()
         return imported
 
     def export(self, path: str, target: str | os.PathLike[str]) -> Path:

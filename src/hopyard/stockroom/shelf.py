@@ -40,8 +40,19 @@ class NamedThings(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         draft = writable(self._view)
-        self.record(name)
-        draft.set(self._shelf, name, None)
+        with draft.guard.write(f"a write to {self._shelf}/{name}"):
+            self.record(name)
+            draft.set(self._shelf, name, None)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """The thing of this name; ``default``, which is stored first, if there is none."""
+        with writable(self._view).guard.write(f"a write to {self._shelf}/{name}"):
+            return super().setdefault(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """The thing of this name, which is deleted."""
+        with writable(self._view).guard.write(f"a write to {self._shelf}/{name}"):
+            return super().pop(name, *default)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._view.record(self._shelf, name) is not None

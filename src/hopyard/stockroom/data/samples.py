@@ -177,6 +177,11 @@ def _of_torch(value: Any) -> tuple[str, npt.NDArray[Any]]:
     if is_dense(value) and value.dtype not in NAMES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in NAMES)
         raise DataError(f"is of dtype {value.dtype}. Convert it with .to(...) to one of {known}")
+    if value.is_nested:
+        raise DataError(
+            "is a nested tensor, which is several tensors. Give them as samples: list(tensor.unbind()); as one sample "
+            "fill them up: torch.nested.to_padded_tensor(tensor, 0)"
+        )
     if not is_dense(value):
         raise DataError(
             f"is a tensor of layout {value.layout}, dtype {value.dtype}, on {value.device}. Make it dense, with "

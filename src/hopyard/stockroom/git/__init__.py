@@ -16,7 +16,7 @@ wins. Digests are strings here: this room knows nothing of packs, maps or commit
 """
 
 from hopyard.stockroom.git.facts import GitFacts, author, facts
-from hopyard.stockroom.git.head import HEAD_NAME, Head, read, write
+from hopyard.stockroom.git.head import HEAD_NAME, Head, parse, read, write
 from hopyard.stockroom.git.history import commits_in_history
 from hopyard.stockroom.git.place import Place, at, find, prepare
 
@@ -30,6 +30,7 @@ __all__ = [
     "commits_in_history",
     "facts",
     "find",
+    "parse",
     "prepare",
     "read",
     "write",

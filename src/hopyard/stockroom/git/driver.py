@@ -17,6 +17,7 @@ from hopyard.stockroom.git.command import ask, demand, installed
 from hopyard.stockroom.git.head import HEAD_NAME, Head, read, write
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import write_errors
+from hopyard.wording import visible
 
 ARGUMENTS = ("stock", "merge-driver", "%O", "%A", "%B", "%P")
 """What git is to run after ``hopyard``: base, ours, theirs, and which ``head.stock`` it is."""
@@ -71,17 +72,22 @@ def run(base: Path, ours: Path, theirs: Path, merge: Callable[[Head, Head, Head]
     """
     try:
         mine, other = read(ours), read(theirs)
-        merged = mine if mine == other else merge(read(base), mine, other)
+        merged = mine if mine == other else merge(_base(base), mine, other)
         write(ours, merged)
     except HopyardError as error:
         print(
-            f"{HEAD_NAME} was not merged: {error}\n"
+            f"{HEAD_NAME} was not merged: {visible(str(error))}\n"
             f"It still names your side. Merge the data, then tell git:\n"
             f"    hopyard stock merge {_commit_of(theirs)}\n    git add {HEAD_NAME}",
             file=sys.stderr,
         )
         return 1
     return 0
+
+
+def _base(file: Path) -> Head:
+    """What both sides began with; git gives an empty file where they have nothing in common."""
+    return read(file) if file.stat().st_size else Head(None, None)
 
 
 def _commit_of(theirs: Path) -> str:
