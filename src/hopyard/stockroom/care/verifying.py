@@ -130,6 +130,8 @@ class _Verification:
         for one in self._checked.values():
             for digest, reason in one.reasons.items():
                 needed = self._walk.needed_by(digest) if digest not in self._present else ""
+                if digest in self._present and is_pack(one.name):
+                    reason += "; it is whole in another pack, and `hopyard stock gc` deletes this copy"
                 self._add("damaged", one.name, reason, needed)
         return self._found
 

@@ -14,6 +14,7 @@ from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import (
     Fragments,
+    MovedError,
     Positions,
     Readable,
     Table,
@@ -377,9 +378,9 @@ class Column(Mapping[Any, Any]):
     def _take_fixed(self, places: Positions, out: npt.NDArray[Any] | None) -> Any:
         width, dtype, shape = self._row
         given = out if out is None else self._checked_out(out, (len(places), *shape), dtype)
-        table = self._find_table()
-        if table is not None and len(places):
-            result = table.take(places, given)
+        taken = self._take_from_table(places, given) if len(places) else None
+        if taken is not None:
+            result = taken
         else:
             places = checked(places, self.record.count)
             result = np.empty((len(places), *shape), dtype) if given is None else given
@@ -388,6 +389,14 @@ class Column(Mapping[Any, Any]):
                 for where, rows in self._fragments.take(places):
                     flat[where] = rows.data
         return out if out is not None else array_to_user(result, self.record.dtype)
+
+    def _take_from_table(self, places: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        table = self._find_table()
+        try:
+            return None if table is None else table.take(places, out)
+        except MovedError:
+            self._table = None
+            return None
 
     def _take_varying(self, places: Positions, out: Any) -> list[Any]:
         if out is not None:

@@ -15,6 +15,7 @@ from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data import given
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.cutting import Writer, rewrite
+from hopyard.stockroom.data.frames import without_frame
 from hopyard.stockroom.data.gathering import Positions, Readable
 from hopyard.stockroom.data.given import Settings
 from hopyard.stockroom.data.rows import Batch, encoded
@@ -191,6 +192,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        values = without_frame(self.name, values, "update")
         given.check_dense(self.name, values)
         with self._write_guard(values):
             self._update(values, **more)
@@ -244,6 +246,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        values = without_frame(self.name, values, "extend")
         given.check_dense(self.name, values)
         with self._write_guard(values):
             self._extend(values)
@@ -278,6 +281,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
         What the column holds (dtype, shape) is said by them anew.
         """
+        values = without_frame(self.name, values, "replace")
         with self._write_guard(values):
             fresh = ColumnDraft(self._writer, self._writer, self.name, guard=self.guard)
             if isinstance(values, Mapping):

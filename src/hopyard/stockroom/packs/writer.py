@@ -38,8 +38,11 @@ class Stored(Protocol):
     """What a writer needs of the objects that it adds to."""
 
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
-    def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
-    def file(self, digest: str) -> Path | None: ...
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]: ...
+    def file(self, digest: str, verify: bool = True) -> Path | None: ...
+    def damaged(self, digests: Iterable[str]) -> set[str]: ...
     def forget_cut(self, packs: Collection[str]) -> bool: ...
 
 
@@ -189,11 +192,13 @@ class PackWriter:
             self._put(group, PACK_BYTES // 2, PACK_OBJECTS // 2)
 
     def _present(self, digests: Collection[str]) -> Collection[str]:
-        """Those that need not be stored. What lay in a pack that was cut off meanwhile is stored again."""
+        """Those that need not be stored. What is damaged, or lay in a pack that was cut off, is stored again."""
         found = self._index.find(digests)
         packs = {place.pack for place in found.values()} - self._looked
         self._looked |= packs
-        return self._index.find(digests) if packs and self._stored.forget_cut(packs) else found
+        if packs and self._stored.forget_cut(packs):
+            found = self._index.find(digests)
+        return found.keys() - self._stored.damaged(found) if found else ()
 
     # Publishing
 
@@ -230,8 +235,8 @@ class PackWriter:
 
         Where the store has files on the same file system it is linked, not copied, and made read only: writing to the
         linked file would change what is stored. (Whoever writes all the same, as root may, is found out when the
-        object is read and checked. Replacing or deleting the file changes nothing here.) A file that cannot be made
-        read only, since it is another user's, is copied.
+        object is read and checked, and what was changed is replaced when the same is added again. Replacing or deleting
+        the file changes nothing here.) A file that cannot be made read only, since it is another user's, is copied.
 
         Args:
             link: False to copy it in any case, and leave it as it is: it may be written to later.
@@ -245,7 +250,7 @@ class PackWriter:
             with self._lock:
                 self._before()
         name = _digest_of_file(path)
-        if self._store.exists(f"files/{name}"):
+        if self._store.exists(f"files/{name}") and not self._stored.damaged((name,)):
             return name
         staging = self._store.staging()
         if staging is not None:
@@ -282,19 +287,25 @@ class PackWriter:
         found, rest = self._split(digests)
         return found | self._stored.read_many(rest) if rest else found
 
-    def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]:
-        """The same as arrays of the caller's own, which may be written to."""
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]:
+        """Tensors, as :meth:`Objects.tensors`."""
         found, rest = self._split(digests)
-        private = {name: data.copy() for name, data in found.items()}
-        return private | self._stored.read_private(rest) if rest else private
+        tensors = self._stored.tensors(rest, verify, private) if rest else {}
+        for name, data in found.items():
+            piece = self._pending["data"][name]
+            tensors[name] = Tensor(piece.dtype, piece.shape, data.copy() if private else data)
+            tensors[name].know(name)
+        return tensors
 
     def json(self, digest: str) -> Any:
         """The JSON value that is pending or stored."""
         return json.loads(self.read(digest).tobytes())
 
-    def file(self, digest: str) -> Path | None:
+    def file(self, digest: str, verify: bool = True) -> Path | None:
         """Where a file is, as :meth:`Objects.file`."""
-        return self._stored.file(digest)
+        return self._stored.file(digest, verify)
 
     def _split(self, digests: Iterable[str]) -> tuple[dict[str, Bytes], list[str]]:
         """What is pending, read only, and the digests of what is not."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError
+from hopyard.objects import Tensor
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
 from hopyard.stockroom.remotes.repository import Repository
@@ -60,14 +61,16 @@ class Arriving:
         self._ensure(wanted)
         return self._writer.read_many(wanted)
 
-    def read_private(self, digests: Iterable[str]) -> dict[str, _Bytes]:
-        return {name: data.copy() for name, data in self.read_many(digests).items()}
-
     def json(self, digest: str) -> Any:
         return json.loads(self.read(digest).tobytes())
 
-    def file(self, digest: str) -> Path | None:
-        return self._local.objects.file(digest)
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]:
+        return self._local.objects.tensors(digests, verify, private)
+
+    def file(self, digest: str, verify: bool = True) -> Path | None:
+        return self._local.objects.file(digest, verify)
 
     def require(self, digests: Iterable[str]) -> None:
         """Bring what is not here, many at a time; for what is needed without being looked at."""
