@@ -298,8 +298,8 @@ class _Verification:
             self._head = Head(head.branch, near)
             self._add(
                 "unreadable", _HEAD,
-                f"it names the commit {head.commit}, which is not here. Most likely it said {described(self._head)}, of "
-                "which a digit has changed: --repair writes that.",
+                f"it names the commit {head.commit}, which is not here. Most likely it said {described(self._head)}, "
+                "and a digit has changed: --repair writes that.",
             )  # fmt: skip
 
     def _add_unreadable(self, roots: Roots) -> None:
