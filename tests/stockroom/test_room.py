@@ -421,3 +421,27 @@ def test_what_errors_of_fetch_advise_works(tmp_path: Path) -> None:
             copy.fetch(**given)
         copy.fetch(**advised)
     assert copy.data["x"][3] == 3
+
+
+def test_notebooks_show_bounded_tables_of_text_and_complete_names_and_keys(tmp_path: Path) -> None:
+    stock = StockRoom.init(tmp_path)
+    with stock.enable_write():
+        stock.data["<b>"] = {"<i>": "<script>", "k": "x" * 10_000}
+        stock.data["n"] = np.arange(5000)
+        stock.model["net"] = {"w": np.ones(2)}
+        for number in range(40):
+            stock.experiment[f"value-{number}"] = "<script>"
+        assert stock.data["n"]._ipython_key_completions_() == list(range(1000))
+        assert "&lt;script&gt;" in stock.data["<b>"]._repr_html_()
+    pages = [
+        each._repr_html_()
+        for each in (stock, stock.at("HEAD"), stock.data, stock.experiment, stock.data["<b>"])
+    ]
+    for page in pages:
+        assert not [each for each in ("<script>", "<i>", "<b>") if each in page]
+        assert len(page) < 10_000
+    assert all("data/&lt;b&gt;" in pages[at] for at in (0, 2))
+    assert ["and more" in page for page in pages] == [True, True, False, True, False]
+    assert stock.data._ipython_key_completions_() == ["<b>", "n"]
+    assert stock.model._ipython_key_completions_() == ["net"]
+    assert stock.data["<b>"]._ipython_key_completions_() == ["<i>", "k"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -71,6 +71,16 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<draft of {self._view()!r}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first samples."""
+        from hopyard.stockroom.looking.notebook import column_html
+
+        return column_html(self)
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        """What IPython and notebooks offer within brackets: the first thousand keys."""
+        return list(islice(self, 1000))
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
