@@ -216,7 +216,7 @@ def test_what_is_staged_is_needed(repository: Repository) -> None:
     stage.append(Operation("record", value=[["model", "net", record]]).encode())
     (problem,) = verify(repository).problems
     assert problem.kind == "missing"
-    assert problem.needed_by == f"stage/main/{tip(repository)}/000000000001"
+    assert problem.needed_by == f"model/net of stage/main/{tip(repository)}/000000000001"
 
 
 def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) -> None:
