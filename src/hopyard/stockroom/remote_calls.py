@@ -29,10 +29,13 @@ class RemoteCalls(HistoryCalls):
     @classmethod
     def clone(
         cls, url: str | os.PathLike[str], path: str | os.PathLike[str], name: str = _ORIGIN,
-        enable_write: bool = False, fetch: Fetching = "auto",
+        enable_write: bool = False, fetch: Fetching = "auto", accept_purges: bool = False,
     ) -> Self:  # fmt: skip
         """A new stockroom in the folder ``path``, with the history and metadata of the one at ``url``. Data come when
         they are read, or by :meth:`fetch`. An interrupted clone goes on when it is called again.
+
+        Args:
+            accept_purges: as for :meth:`fetch`.
 
         Raises:
             NotFoundError: there is no stockroom at ``url``; UsageError: there is one in ``path`` already.
@@ -43,7 +46,7 @@ class RemoteCalls(HistoryCalls):
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            remotes.clone(store, folder, name, author(at(folder)))
+            remotes.clone(store, folder, name, author(at(folder)), accept_purges)
         except UsageError:
             if is_new and not any(folder.iterdir()):
                 folder.rmdir()
@@ -109,6 +112,7 @@ class RemoteCalls(HistoryCalls):
         branches: Iterable[str] | None = None,
         prune: bool = False,
         report: Report | None = None,
+        accept_purges: bool = False,
     ) -> Fetched | Brought:
         """Bring data by name; without names, what is new in a remote's history, with all metadata.
 
@@ -122,20 +126,28 @@ class RemoteCalls(HistoryCalls):
             max_bytes: leave what does not fit.
             branches: bring the history of these only. prune: forget branches that the remote has no more.
             report: told how far it is.
+            accept_purges: purge here, for good, what others purged and pushed. Otherwise ``purges`` of what is returned
+                says what that is, and it stays as it is here; what is not here is not read.
 
         Raises:
+            UsageError: purges are to be accepted while data are brought: they come with history.
             NotFoundError: there is nothing of that name, or no remote has it. Nothing came.
         """
         self._check_open()
         wanted = Wanted(data=data, keys=keys, models=models, runs=runs, history=history)
         if data or models or runs:
+            if accept_purges:
+                raise UsageError(
+                    "fetch was given accept_purges with names of data, but purges are accepted with history. Call it "
+                    "twice: fetch(accept_purges=True), then with the names."
+                )
             chosen = (
                 [self._recall(each) for each in self.remotes()] if remote is None else [self._remote(remote)]
             )
             needs = remotes.select(self._objects, [self.resolve(revision)], wanted)
             return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
         target = self._remote(remote)
-        fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author)
+        fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author, accept_purges)
         self._remember(target)
         return fetched
 
@@ -145,12 +157,14 @@ class RemoteCalls(HistoryCalls):
         remote: str | os.PathLike[str] | None = None,
         branch: str | None = None,
         resolve: Resolve = None,
+        accept_purges: bool = False,
     ) -> Pulled:
         """Fetch, and merge the remote's branch into the one that this is on.
 
         Args:
             branch: the remote's; None: of the same name.
             resolve: as for :meth:`merge`.
+            accept_purges: as for :meth:`fetch`.
 
         Raises:
             ConflictError: nobody decided what both changed. What was fetched is here, nothing was merged.
@@ -171,7 +185,7 @@ class RemoteCalls(HistoryCalls):
                 self._remember(target)  # where the samples are is known before a branch needs them
                 moving.announce(None)  # from here on others of this tree wait, not while data come
 
-            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched)
+            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched, accept_purges)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
         self._arrived()
@@ -250,4 +264,7 @@ def _store(address: str | os.PathLike[str]) -> Store:
     """What lies at the address of a remote; at the folder that somebody works in, the objects that belong to it."""
     store = open_store(os.fspath(address))
     head = store.path(HEAD_NAME)
-    return LocalStore(at(head.parent).objects) if head is not None and head.is_file() else store
+    is_worked_in = head is not None and head.is_file()
+    return (
+        LocalStore(at(head.parent).objects) if head is not None and is_worked_in else store
+    ).without_links()

@@ -61,7 +61,7 @@ class StockRoom(CareCalls):
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         place = at(folder)
-        store = LocalStore(place.objects)
+        store = LocalStore(place.objects).without_links()
         exists = store.exists(FORMAT_NAME)
         if place.head.is_dir():
             raise UsageError(

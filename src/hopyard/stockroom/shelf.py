@@ -29,6 +29,16 @@ class NamedThings(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"<{self._shelf} of {self._view.revision}: {', '.join(self) or 'none'}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: its things."""
+        from hopyard.stockroom.looking.notebook import shelves_html
+
+        return shelves_html(f"{self._shelf} of {self._view.revision}", self._view, self._shelf)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """What IPython and notebooks offer within brackets."""
+        return list(self)
+
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 

@@ -64,7 +64,7 @@ class Room(Shelves):
         self._writes = enable_write
         self.place: Place = find(None if path is None else Path(path))
         self.guard = Guard(str(self.place.root))
-        store = LocalStore(self.place.objects)
+        store = LocalStore(self.place.objects).without_links()
         if not store.exists(FORMAT_NAME):
             if next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None:
                 raise CorruptError(

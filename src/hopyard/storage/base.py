@@ -32,6 +32,11 @@ from hopyard.storage.names import validate_name, validate_prefix
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+REMEDY = (
+    "Prepare the same data with the same arguments again, which writes anew what is damaged, or restore it; "
+    "`hopyard data verify` looks at everything."
+)
+
 
 @dataclass(frozen=True, order=True)
 class Entry:
@@ -131,10 +136,23 @@ class Store(ABC):
         """The part of this store below ``prefix``, as a store."""
         return PrefixStore(self, prefix) if prefix else self
 
+    def without_links(self) -> Store:
+        """This store, for files that somebody else may have put there: no link below its root is followed. Only stores
+        of files have such.
+
+        A link, or whatever else is no file, is listed as an object, and using it is a ``CorruptError``.
+        """
+        return self
+
     @property
     def shared(self) -> bool:
         """Whether other processes see the same objects (and a pickled copy works in them)."""
         return True
+
+    @property
+    def remedy(self) -> str:
+        """A sentence for errors: how an object of a dataset that is damaged here is brought back."""
+        return REMEDY
 
     # Where a search keeps what it makes. Stores that let users move one of these override it.
     @property
@@ -174,6 +192,9 @@ class PrefixStore(Store):
     @property
     def url(self) -> str:
         return f"{self._inner.url.rstrip('/')}/{self._prefix[:-1]}"
+
+    def without_links(self) -> Store:
+        return PrefixStore(self._inner.without_links(), self._prefix[:-1])
 
     @property
     def shared(self) -> bool:

@@ -23,7 +23,7 @@ from hopyard.stockroom.packs.layout import Pack, is_pack, read_pack
 from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PACK_BYTES
 from hopyard.stockroom.remotes import Repository, check_format
-from hopyard.stockroom.repacking import bury, group_of, replace, write
+from hopyard.stockroom.repacking import buried, bury, group_of, replace, write
 from hopyard.storage import Entry, Store
 from hopyard.wording import counted
 
@@ -156,8 +156,11 @@ def collect(
     before = sum(entry.size for entry in _entries(store))
     if not dry_run:
         bury(objects)
-    instead = Tombstones(store).instead(walk.found)
-    needed = dict.fromkeys(instead.get(digest, digest) for digest in walk.found)
+    tombstones = Tombstones(store)
+    options = tombstones.options(walk.found)
+    needed = dict.fromkeys(each for digest in walk.found for each in (digest, *options.get(digest, ())))
+    for digest in buried(objects, tombstones):  # none, unless nothing is to be done
+        needed.pop(digest, None)
     entries = list(_entries(store))
     packs = [read_pack(store, entry.name, entry.size) for entry in entries if is_pack(entry.name)]
     files = {e.name: e.size for e in entries if not is_pack(e.name) and _digest(e.name) not in needed}
@@ -198,8 +201,9 @@ def _young(store: Store, idle: Iterable[str], since: datetime, now: datetime, dr
     it now is written down."""
     seen: dict[str, str] = {}
     if store.exists(_SEEN):
-        with suppress(ValueError):  # begun anew: all is young
-            seen = json.loads(store.get(_SEEN))
+        with suppress(ValueError, TypeError, AttributeError):  # begun anew: all is young
+            found = json.loads(store.get(_SEEN))
+            seen = {name: datetime.fromisoformat(moment).isoformat() for name, moment in found.items()}
     moments = {name: seen.get(name, now.isoformat()) for name in idle}
     if not dry_run:
         store.put(_SEEN, json.dumps(moments).encode())

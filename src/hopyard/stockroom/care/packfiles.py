@@ -68,9 +68,10 @@ def check_all(
 
 def check(store: Store, name: str) -> Checked:
     """Read and check one pack or file."""
-    size = store.size(name)
-    checked = Checked(name, size or 0, is_gone=size is None)
+    checked = Checked(name, 0, is_gone=False)
     try:
+        size = store.size(name)
+        checked.size, checked.is_gone = size or 0, size is None
         if not checked.is_gone:
             (_check_pack if is_pack(name) else _check_file)(store, checked)
     except NotFoundError:

@@ -65,18 +65,23 @@ def fetch(remote: Repository, repository: Repository, lost: Mapping[str, str]) -
         return came
 
 
-def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -> None:
+def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -> bool:
     """Pack the good objects of a damaged pack anew; then delete it, if all that it held is ``here``, or keep it under
-    ``damaged/``."""
+    ``damaged/``. Returns whether anything was done."""
     store, objects = repository.store, repository.objects.alone()
     if not check(store, damaged.name).reasons:  # what was fetched made the same pack again
-        return
+        return True
     held = {} if damaged.pack is None else damaged.pack.objects
     kept = {digest: place for digest, place in held.items() if digest in damaged.good}
     new = write(objects, kept)
     if damaged.name in {pack.name for pack in new}:
-        return
+        return True
     is_all_here = damaged.pack is not None and damaged.pack.whole <= damaged.size
     if not (is_all_here and held.keys() <= set(here)):
-        store.put(f"{ASIDE}/{damaged.name}", store.get(damaged.name))
+        try:
+            data = store.get(damaged.name)
+        except CorruptError:  # a link: it has no bytes of its own
+            return False
+        store.put(f"{ASIDE}/{damaged.name}", data)
     replace(objects, [damaged.name], new)
+    return True

@@ -16,19 +16,20 @@ from hopyard.errors import (
     StorageError,
     UsageError,
 )
-from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, rewrite
+from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, nearest, rewrite
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
 from hopyard.stockroom.care.problems import Kind, Problem, Verified
 from hopyard.stockroom.care.repairing import fetch, repair_logs, set_aside
 from hopyard.stockroom.care.roots import Roots, roots_of_store
 from hopyard.stockroom.care.walk import Walk
+from hopyard.stockroom.data.purging import is_stand_in
 from hopyard.stockroom.git import Head, Place, read, write
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.packs.layout import is_pack
-from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones
 from hopyard.stockroom.packs.tombstones import read as read_tombstone
-from hopyard.stockroom.remotes import KIND, Repository, carry_tombstones, check_format, names, recall
+from hopyard.stockroom.remotes import KIND, Repository, check_format, names, recall
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, format_header
@@ -109,7 +110,7 @@ class _Verification:
         self._lost: dict[str, str] = {}  # what should be here as it was written, and its kind
         self._away = 0
         self._roots = Roots()
-        self._has_damaged_head = False
+        self._head: Head | None = None  # what head.stock should say, if it is damaged
 
     def examine(self, progress: Progress | None = None) -> _Problems:
         """All problems that there are now. Bytes that were found to be good are not read again."""
@@ -160,27 +161,26 @@ class _Verification:
             for digest, named in follow.found.items()
             if named.is_metadata and digest not in self._present
         }
+        with suppress(StorageError):  # a tombstone that cannot be read is noted
+            instead = Tombstones(self._store).instead(lost)
+            lost = {instead.get(digest, digest): kind for digest, kind in lost.items()}
         came = fetch(remote, self._repository, lost)
         here = self._present.keys() | came
         packs = [one for one in damaged if is_pack(one.name)]
-        for one in packs:
-            set_aside(self._repository, one, here)
-        return bool(came or packs or done)
+        moved = [set_aside(self._repository, one, here) for one in packs]
+        return bool(came or done) or any(moved)
 
     def _repair_tombstones(self, remote: Repository) -> bool:
+        """Bring those that are damaged here. What else is purged there is accepted by fetch, not by a repair."""
         done = False
-        for name, _ in self._found:
-            if name.startswith(f"{FOLDER}/") and remote.store.exists(name):
-                data = remote.store.get(name)
-                done = data != self._store.get(name) or done
-                self._store.put(name, data)
-        lacking = bool(self._lost) and bool(
-            {entry.name for entry in remote.store.list(FOLDER)}
-            - {entry.name for entry in self._store.list(FOLDER)}
-        )
-        if lacking:  # what stands in for what was purged is not missing
-            carry_tombstones(remote, self._repository)
-        return done or lacking
+        for name in {name for name, _ in self._found if name.startswith(f"{FOLDER}/")}:
+            with suppress(CorruptError, FormatError):  # neither is it one there
+                size = remote.store.size(name)
+                if size is not None:
+                    data = read_tombstone(remote.store, name, size).encode()
+                    done = data != self._store.get(name) or done
+                    self._store.put(name, data)
+        return done
 
     def _repair_format(self) -> bool:
         if not _has_lost_format(self._store):
@@ -189,10 +189,10 @@ class _Verification:
         return True
 
     def _repair_head(self) -> bool:
-        if self._place is None or not self._has_damaged_head:
+        if self._place is None or self._head is None:
             return False
         try:
-            rewrite(self._place, likely(self._place, self._roots.logs), self._store)
+            rewrite(self._place, self._head, self._store)
         except StorageError as error:
             self._add("unreadable", _HEAD, str(error))
             return False
@@ -272,7 +272,7 @@ class _Verification:
 
     def _add_heads(self, roots: Roots) -> None:
         """Note which ``head.stock`` cannot be read; where that of this working tree is, is needed."""
-        self._has_damaged_head = False
+        self._head = None
         for file in [] if self._place is None else heads(self._place):
             own = self._place is not None and file == self._place.head
             try:
@@ -282,13 +282,22 @@ class _Verification:
             except StorageError as error:
                 reason = str(error)
                 if own and self._place is not None:
-                    self._has_damaged_head = True
-                    most = described(likely(self._place, roots.logs))
-                    reason += f" Most likely it said {most}: --repair writes that."
+                    self._head = likely(self._place, roots.logs)
+                    reason += f" Most likely it said {described(self._head)}: --repair writes that."
                 self._add("unreadable", _HEAD if own else str(file), reason)
                 continue
-            if own and head.commit is not None:
+            if not own or head.commit is None:
+                continue
+            near = nearest(head.commit, roots.logs) if self._objects.missing([head.commit]) else None
+            if near is None:
                 roots.commits.setdefault(head.commit, _HEAD)
+                continue
+            self._head = Head(head.branch, near)
+            self._add(
+                "unreadable", _HEAD,
+                f"it names the commit {head.commit}, which is not here. Most likely it said {described(self._head)}, "
+                "and a digit has changed: --repair writes that.",
+            )  # fmt: skip
 
     def _add_unreadable(self, roots: Roots) -> None:
         if _has_lost_format(self._store):
@@ -296,15 +305,29 @@ class _Verification:
                 check_format(self._store)
         for name, error in roots.failures.items():
             self._add("unreadable", name, str(error))
-        for entry in self._store.list(FOLDER):
-            with self._noted(entry.name):
-                read_tombstone(self._store, entry.name)
+        tombstones = Tombstones(self._store)
         with self._noted(FOLDER):
-            for digest in sorted(self._objects.packed(buried(self._objects, Tombstones(self._store)))):
+            for several in tombstones.all().values():
+                for tombstone in several:
+                    self._check_tombstone(tombstone)
+        for name, reason in tombstones.refused.items():
+            self._add("unreadable", name, reason)
+        with self._noted(FOLDER):
+            for digest in sorted(buried(self._objects, tombstones)):
                 self._add("purged", digest, "it was purged, but is still here; gc removes it")
         for remote in names(self._store):
             with self._noted(f"remotes/{remote}"):
                 recall(self._store, remote)
+
+    def _check_tombstone(self, tombstone: Tombstone) -> None:
+        """Compare it with the fragment, or what stands in, whichever is here."""
+        here = [one for one in (tombstone.object, tombstone.instead) if one in self._present]
+        for digest in here:
+            if not is_stand_in(self._objects.read(digest), tombstone):
+                self._add(
+                    "unreadable", tombstone.name, f"it is not true: {tombstone.instead} is not the fragment "
+                    f"{tombstone.object} without the samples that it names. Delete this file",
+                )  # fmt: skip
 
     @contextmanager
     def _noted(self, name: str) -> Iterator[None]:

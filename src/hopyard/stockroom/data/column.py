@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
+from itertools import islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -70,6 +71,16 @@ class Column(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<column {self.name!r}: {len(self)} of {describe(self.record)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first samples."""
+        from hopyard.stockroom.looking.notebook import column_html
+
+        return column_html(self)
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        """What IPython and notebooks offer within brackets: the first thousand keys."""
+        return list(islice(self, 1000))
 
     __eq__ = object.__eq__  # not that of mappings, which would read all of both
     __hash__ = object.__hash__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data import given
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.cutting import Writer, rewrite
+from hopyard.stockroom.data.frames import without_frame
 from hopyard.stockroom.data.gathering import Positions, Readable
 from hopyard.stockroom.data.given import Settings
 from hopyard.stockroom.data.rows import Batch, encoded
@@ -70,6 +71,16 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<draft of {self._view()!r}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first samples."""
+        from hopyard.stockroom.looking.notebook import column_html
+
+        return column_html(self)
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        """What IPython and notebooks offer within brackets: the first thousand keys."""
+        return list(islice(self, 1000))
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -191,6 +202,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        values = without_frame(self.name, values, "update")
         given.check_dense(self.name, values)
         with self._write_guard(values):
             self._update(values, **more)
@@ -244,6 +256,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        values = without_frame(self.name, values, "extend")
         given.check_dense(self.name, values)
         with self._write_guard(values):
             self._extend(values)
@@ -278,6 +291,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
         What the column holds (dtype, shape) is said by them anew.
         """
+        values = without_frame(self.name, values, "replace")
         with self._write_guard(values):
             fresh = ColumnDraft(self._writer, self._writer, self.name, guard=self.guard)
             if isinstance(values, Mapping):

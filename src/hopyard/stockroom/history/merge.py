@@ -194,7 +194,8 @@ class _Merge:
         draft = ColumnDraft(self._writer, self._writer, name, merged)
         sides = [Column(self._writer, name, record) for record in records[1:]]
         for key in keys:
-            stored = [side.stored(encode(key)) for side in sides]
+            code = encode(key)
+            stored = [None if side.was_purged(code) else side.stored(code) for side in sides]
             if stored[0] == stored[1]:
                 continue
             found[key] = None

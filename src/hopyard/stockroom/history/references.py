@@ -32,6 +32,7 @@ from hopyard.storage.temporary import temporary_name
 KINDS = {"heads": 1, "tags": 1, "remotes": 2, "worktrees": 1}
 """What references there are, and how many segments their names have."""
 
+_MOST = 1 << 20  # bytes of an entry
 _NUMBER = re.compile(r"[0-9]{12}")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 _END = 4096  # bytes of copies in which the last one is looked for
@@ -129,6 +130,11 @@ class References:
             prefix, _, text = entry.name.rpartition("/")
             if not _is_entry(entry.name):
                 raise _foreign(self._store, entry.name)
+            if entry.size > _MOST:
+                raise CorruptError(
+                    f"{self._store.url}/{entry.name} has {entry.size} bytes, and entries of references have at most "
+                    f"{_MOST}. {_REPAIR}"
+                )
             last[prefix] = max(int(text), last.get(prefix, 0))
         found = {}
         for prefix, least in copied.items():

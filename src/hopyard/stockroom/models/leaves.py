@@ -25,8 +25,11 @@ import numpy.typing as npt
 from hopyard.errors import CorruptError, DataError, MissingExtraError, missing_extra
 from hopyard.objects import Tensor, Tree, flatten
 from hopyard.objects.tensors import ML_DTYPES
+from hopyard.stockroom.frozen import FrozenList
 
 Keys = tuple[int | str, ...]
+
+_FRAMES = ("pandas", "polars", "pyarrow", "xarray")
 
 
 @dataclass
@@ -83,8 +86,9 @@ def _convert(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
-    if kind is list or kind is tuple:
-        return kind([_convert(item, (*keys, i), taken, name) for i, item in enumerate(value)])
+    if kind is list or kind is tuple or kind is FrozenList:
+        plain_kind = tuple if kind is tuple else list
+        return plain_kind([_convert(item, (*keys, i), taken, name) for i, item in enumerate(value)])
     if isinstance(value, Mapping):
         if isinstance(value, OrderedDict):
             taken.ordered.append((keys, _metadata(value)))
@@ -111,6 +115,12 @@ def _leaf(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
         )
     if isinstance(value, np.ndarray):
         return _array(value, keys, taken, name, "numpy")
+    library = type(value).__module__.partition(".")[0]
+    if library in _FRAMES:
+        raise DataError(
+            f"{_where(keys)} of the model {name!r} is a {type(value).__name__} of {library}, of "
+            "whose labels nothing would come back. Store its values: .to_numpy(), and its labels beside them."
+        )
     if hasattr(value, "__array__"):  # JAX, TensorFlow, Keras
         return _array(np.asarray(value), keys, taken, name, "numpy")
     raise DataError(f"{_where(keys)} of the model {name!r} {_advice(value)}")

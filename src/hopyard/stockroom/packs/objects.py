@@ -28,7 +28,7 @@ from hopyard.stockroom.packs.layout import Location, Pack, damaged, digest_at, i
 from hopyard.stockroom.packs.mapped import Bytes, Checked, Identity, Mapped, identity_at
 from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PackWriter
-from hopyard.storage import Store
+from hopyard.storage import MemoryStore, Store
 
 Absent = Callable[[Sequence[str]], None]
 _Find = Callable[[Sequence[str]], Mapping[str, Location]]
@@ -72,20 +72,25 @@ class Objects:
         store: the repository's root.
         index: a SQLite file on this machine, made if it is missing; None: the index is in memory.
         absent: called with digests of objects that are not here. It brings them, or raises.
+        is_own: whether the tombstones there are believed, so that what stands in for purged objects is read instead of
+            them. A remote's are not: each object is what its digest says, or is not there.
     """
 
-    def __init__(self, store: Store, index: Path | None = None, absent: Absent | None = None) -> None:
+    def __init__(
+        self, store: Store, index: Path | None = None, absent: Absent | None = None, is_own: bool = True
+    ) -> None:
         self._store, self._absent = store, absent
         self._index = Index(index)
         self._mapped = Mapped(store)
-        self._tombstones = Tombstones(store)
+        self._is_own = is_own
+        self._tombstones = Tombstones(store if is_own else MemoryStore())
         self._checked = Checked()
         self._bad: dict[str, tuple[Identity, set[str]]] = {}  # by pack the objects in it that are damaged
         self._unreadable: dict[str, StorageError] = {}
         self._rebuilt = self._has_listed = False
 
-    def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None]]:
-        return Objects, (self._store, self._index.path, self._absent)
+    def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None, bool]]:
+        return Objects, (self._store, self._index.path, self._absent, self._is_own)
 
     @property
     def store(self) -> Store:
@@ -314,6 +319,11 @@ class Objects:
         self._has_listed = True
         return set(sizes), sizes
 
+    @property
+    def unreadable(self) -> Mapping[str, StorageError]:
+        """Packs that could not be read when they were last looked at, and why."""
+        return self._unreadable
+
     def forget_cut(self, packs: Collection[str]) -> bool:
         """Forget those of these packs whose files are not as long as they were when they were looked at; whether there
         are any. The next :meth:`refresh` reads what they still hold."""
@@ -391,7 +401,11 @@ class Objects:
         options = self._tombstones.options(names, again)
         places = self._index.find({one for several in options.values() for one in several}) if options else {}
         here = {name: [one for one in several if one in places] for name, several in options.items()}
-        return {name: places[several[0]] for name, several in here.items() if several}
+        return {
+            name: places[several[0]]
+            for name, several in here.items()
+            if several and places[several[0]].kind == "fragment"
+        }
 
     def _files(self, names: Sequence[str]) -> dict[str, Location]:
         sizes: Mapping[str, int | None]
