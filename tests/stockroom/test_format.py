@@ -357,7 +357,11 @@ def test_the_sample_is_read_by_the_documents_reader(sample: Path) -> None:
     (last,) = (sample / "objects/stage/main").iterdir()
     (setting, (image,)), (_, texts), (deleting, _), (record, _) = repository.stage("main", last.name)
     assert (setting["do"], setting["keys"], image.tolist()) == ("set", [7], [[0, 1, 2], [3, 4, 5]])
-    assert (texts, deleting["do"], record["value"]) == (["text", "ü"], "delete", {"value": True})
+    assert (texts, deleting["do"], record["value"]) == (
+        ["text", "ü"],
+        "delete",
+        [["experiment", "staged", {"value": True}]],
+    )
 
 
 def as_json(repository: reader.Repository, commit: str, shelf: str, name: str) -> Any:
@@ -404,7 +408,7 @@ def test_what_is_written_is_the_same_to_the_last_byte(sample: Path, tmp_path: Pa
     sample_stockroom.make(tmp_path, sample_stockroom.dataset_of(sample))
     assert reader.Repository(tmp_path / "objects").references("heads") == {
         "dev": "355e2849b0bd0c4e1a492c82202a66b0f579354b026c4937056ad0fd0f5a9841",
-        "main": "8f667f8547e1b528d8ad595b65a5e9337ae7312baa0d85691ce18c8bfac3f6a9",
+        "main": "69b3518ca17d11ac6b3b9a07922a0dc57126b7520cb633f0c4dc7c8b6f2d46b5",
     }
 
 

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError, nearest
+from hopyard.stockroom import parsing
 from hopyard.stockroom.experiments import series
 from hopyard.stockroom.experiments.run import KIND
 from hopyard.stockroom.experiments.values import decode
+from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord
 from hopyard.stockroom.view import Readable
 from hopyard.storage.format import check_format
@@ -38,25 +40,35 @@ class RunView:
     def __repr__(self) -> str:
         return f"<run {self.id}: {self.status}>"
 
+    def _frozen(self, value: Any) -> Any:
+        return frozen(
+            value,
+            f"the run {self.id} is stored and never changes: changing what it handed out would change nothing. Take a "
+            "copy, .copy(), and change that; tags of a run that is under way are set by run.set(...).",
+        )
+
     @property
     def params(self) -> dict[str, Any]:
         """What it was started with."""
-        return dict(self._decoded("params"))
+        found: dict[str, Any] = self._frozen(self._decoded("params"))
+        return found
 
     @property
     def tags(self) -> dict[str, Any]:
         """What was set."""
-        return dict(self._decoded("tags"))
+        found: dict[str, Any] = self._frozen(self._decoded("tags"))
+        return found
 
     @property
     def git(self) -> Any:
         """Facts of the code, as they were given."""
-        return self._decoded("git")
+        return self._frozen(self._decoded("git"))
 
     @property
     def links(self) -> dict[str, dict[str, Any]]:
         """``model`` and ``data``: name to the JSON of the record that it then had."""
-        return dict(self._get("links"))
+        found: dict[str, dict[str, Any]] = self._frozen(self._get("links"))
+        return found
 
     @property
     def error(self) -> dict[str, str] | None:
@@ -130,7 +142,8 @@ class RunView:
         value = self._objects.json(self._record.content)
         try:
             check_format(value["format"], KIND, where=f"the run {self.id}")
-        except (KeyError, TypeError, AttributeError) as error:
+            _check(value)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._corrupt(error) from error
         return dict(value)
 
@@ -157,3 +170,22 @@ class RunView:
             f"what is stored of the run {self.id} cannot be read ({error!r}). Run `hopyard stock verify`, which lists "
             "all that is damaged; then fetch it from a remote that has it."
         )
+
+
+def _check(content: Any) -> None:
+    for one in content["series"].values():
+        series.check(one)
+    for digest, size in content["artifacts"].values():
+        parsing.digest(digest), parsing.whole(size)
+    if not {shelf: dict(records) for shelf, records in content["links"].items()}.keys() <= {"model", "data"}:
+        raise ValueError("it links to other things than models and data")
+    if content["ended"] is not None:
+        datetime.fromisoformat(content["ended"])
+    if type(content["seconds"]) not in (int, float):
+        raise TypeError("it took no number of seconds")
+    if content["error"] is not None and not all(map(parsing.text, content["error"].values())):
+        raise ValueError("its error says nothing")
+    for field in ("params", "tags"):
+        if not isinstance(decode(content[field]), dict):
+            raise TypeError(f"its {field} are no dict")
+    decode(content["git"])
