@@ -2,7 +2,8 @@
 
 Columns are bound to a model's inputs by name if all inputs are called like columns, else in the order of
 ``feature_columns``, one each; labels to outputs likewise. Floating numbers become float32, all others stay as they
-are stored: Keras casts them to an input's own dtype.
+are stored: Keras casts them to an input's own dtype. Labels of one number a row get the shape of outputs of one number
+a row, (n, 1), as Keras 2 gave them: metric functions subtract one from the other, and (n,) - (n, 1) is (n, n).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+from keras.src.backend import compute_output_spec
 
 from hopyard.errors import ColumnError, EstimatorError, nearest
 from hopyard.training.keras.weights import ClassWeight, class_table
@@ -45,6 +47,8 @@ class Binding:
         self._labels, self._label_form = _bound_labels(
             model, [name for name in label_columns if name != weight_column]
         )
+        self._model = model
+        self._output_shapes: list[tuple[int | None, ...]] | None = None  # until there is a batch
         unknown = [name for name in self.model_columns if name not in self.features]
         if unknown:
             raise EstimatorError(
@@ -75,9 +79,13 @@ class Binding:
     def arguments(self, batch: Batch, weigh_classes: bool) -> tuple[Any, ...]:
         """(inputs, labels), or with weights (inputs, labels, weights (n,) float32), as ``train_step`` takes them."""
         labels = self._label_arrays(batch)
-        packed = keras.tree.pack_sequence_as(self._label_form, labels)
         weights = self._weights(batch, labels if weigh_classes else None)
         inputs = self.inputs(batch)
+        if self._output_shapes is None:
+            self._output_shapes = _output_shapes(self._model, inputs)
+        if len(self._output_shapes) == len(labels):
+            labels = [_shaped(*each) for each in zip(labels, self._output_shapes, strict=True)]
+        packed = keras.tree.pack_sequence_as(self._label_form, labels)
         return (inputs, packed) if weights is None else (inputs, packed, weights)
 
     def _input(self, batch: Batch, group: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -127,6 +135,24 @@ def _numbers(batch: Batch, name: str, role: str) -> np.ndarray[Any, Any]:
             "preparing the data, or turn it into an array of numbers in `transform`."
         )
     return value.astype(np.float32) if value.dtype.kind == "f" and value.dtype != np.float32 else value
+
+
+def _output_shapes(model: keras.Model, inputs: Any) -> list[tuple[int | None, ...]]:
+    """The shapes of the model's outputs for such inputs; none if it cannot be called on them, which training says."""
+    symbols = keras.tree.map_structure(
+        lambda array: keras.KerasTensor(array.shape, keras.backend.standardize_dtype(array.dtype)), inputs
+    )
+    try:
+        outputs = compute_output_spec(model, symbols, training=False)
+    except Exception:  # the user's own code as well
+        return []
+    return [tuple(output.shape) for output in keras.tree.flatten(outputs)]
+
+
+def _shaped(label: np.ndarray[Any, Any], output: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
+    """A label of one number a row in the shape of an output (n, 1, ...); other labels as they are."""
+    is_scalar = len(output) > 1 and all(size == 1 for size in output[1:]) and label.size == len(label)
+    return label.reshape(len(label), *output[1:]) if is_scalar else label
 
 
 def _kind(value: Any) -> str:

@@ -7,12 +7,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
 
 from hopyard.training.keras.architecture import own_attributes
+from hopyard.training.keras.loss import noting
 from hopyard.training.keras.state import Array, assign, values_of
 from hopyard.training.keras.steps import Kind, steps_of
 
@@ -120,7 +121,8 @@ class Compiled:
         for variable in self._seeds:
             seed = [random.getrandbits(31), 0]
             variable.assign(keras.ops.cast(seed, variable.dtype))
-        return self._steps.run(kind, batches)
+        with noting(self.model) if kind == "test" else nullcontext():
+            return self._steps.run(kind, batches)
 
 
 def _averages(optimizer: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:

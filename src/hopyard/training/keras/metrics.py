@@ -50,12 +50,21 @@ def results(model: Any, logs: Any = None) -> dict[str, float]:
         logs: what the last step returned; counts if it has other names, as those of a ``train_step`` of the user's.
     """
     found = dict(model.get_metrics_result())
-    if isinstance(logs, Mapping) and set(logs) != set(found):
-        found = {name: value for name, value in logs.items() if value is not None}
+    given = _flat(logs) if isinstance(logs, Mapping) else found
+    if set(given) != set(found):
+        found = {name: value for name, value in given.items() if value is not None}
     values = {
         name: float(np.mean(as_numpy(keras.ops.convert_to_tensor(value)))) for name, value in found.items()
     }
     return {"loss": values.pop("loss", math.nan), **values}
+
+
+def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, those of dicts in it among them: what ``compile`` made of metrics has a dict for a result."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat.update(_flat(value) if isinstance(value, Mapping) else {name: value})
+    return flat
 
 
 def _sum_dtype(value: Any) -> Any:

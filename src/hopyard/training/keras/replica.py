@@ -20,6 +20,7 @@ from hopyard.training.keras.architecture import architecture
 from hopyard.training.keras.binding import Binding
 from hopyard.training.keras.callbacks import Callbacks, logs_of
 from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
+from hopyard.training.keras.loss import correct_losses
 from hopyard.training.keras.metrics import KerasMetricSet, check_additive, results
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
@@ -96,6 +97,7 @@ class KerasReplica(Replica):
         compiled = self._compiled or self._build(arguments)
         compiled.take(self._holder)
         compiled.model._symbolic_build(data_batch=arguments)  # metrics and losses, at its first batch
+        correct_losses(compiled.model)
         return compiled
 
     def _sharing(self, arguments: tuple[Any, ...]) -> Compiled:

@@ -101,7 +101,7 @@ def _without_none(given: Any) -> Any:
     """What a step of the user's gave, without what it has no value for, which cannot go through a loop."""
     if not isinstance(given, Mapping):
         return given
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: _without_none(value) for name, value in given.items() if value is not None}
 
 
 def _quiet(traced: Any) -> Callable[..., Any]:
@@ -160,8 +160,7 @@ class JaxSteps(Steps):
     """State goes through compiled functions, and comes back to the model's variables at the end."""
 
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
-        getattr(self.model, f"make_{kind}_function")()
-        step = getattr(self.model, f"{kind}_function")
+        step = self._function(kind)
         groups = self._variables(kind)
         state = tuple([variable.value for variable in group] for group in groups)
         given = None
@@ -170,6 +169,14 @@ class JaxSteps(Steps):
         for group, values in zip(groups, state, strict=True):
             assign(group, values)
         return given
+
+    def _function(self, kind: Kind) -> Callable[..., Any]:
+        """Keras' own; the model that users get makes others, whose losses are not noted."""
+        if kind not in self._functions:
+            getattr(self.model, f"make_{kind}_function")(force=True)
+            self._functions[kind] = getattr(self.model, f"{kind}_function")
+            setattr(self.model, f"{kind}_function", None)
+        return self._functions[kind]
 
     def _variables(self, kind: Kind) -> list[list[Any]]:
         model = self.model

@@ -1,0 +1,157 @@
+"""The loss of many batches is the loss of all their rows, for every loss of Keras and its weighting arguments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from hopyard.keras import KerasEstimator  # noqa: E402
+from hopyard.training.estimator import Context, OneBatch, Visit  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation"
+)  # TensorFlow, as Keras reads its tensors
+layers, losses, ops = keras.layers, keras.losses, keras.ops
+
+ROWS, CLASSES = 37, 4
+CUTS = (0, 3, 4, 17, 30, 37)  # of uneven partitions
+
+
+def labels_of(kind: str) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    if kind == "class":
+        classes = rng.integers(0, CLASSES, ROWS)
+        classes[[0, 1, 2, 5, 6, 29]] = 1  # the ignored one, unevenly over partitions
+        return classes
+    made = {
+        "numbers": rng.normal(size=(ROWS, CLASSES)),
+        "number": rng.normal(size=ROWS),
+        "counts": rng.poisson(2, (ROWS, CLASSES)),
+        "answers": rng.integers(0, 2, (ROWS, CLASSES)),
+        "answer": rng.integers(0, 2, ROWS),
+        "one hot": np.eye(CLASSES)[rng.integers(0, CLASSES, ROWS)],
+        "shares": rng.dirichlet(np.ones(CLASSES), ROWS),
+        "texts": rng.integers(1, CLASSES, (ROWS, 2)),
+    }
+    return made[kind].astype(np.int64 if kind == "texts" else np.float32)
+
+
+# By case: the loss for a reduction, the last activation, and the labels.
+CASES: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "squares": (losses.MeanSquaredError, "linear", "numbers"),
+    "squares of one number": (losses.MeanSquaredError, "linear", "number"),
+    "differences": (losses.MeanAbsoluteError, "linear", "numbers"),
+    "percentages": (losses.MeanAbsolutePercentageError, "linear", "numbers"),
+    "logarithms": (losses.MeanSquaredLogarithmicError, "softplus", "counts"),
+    "cosines": (losses.CosineSimilarity, "linear", "numbers"),
+    "huber": (lambda **how: losses.Huber(delta=0.3, **how), "linear", "numbers"),
+    "log cosh": (losses.LogCosh, "linear", "numbers"),
+    "hinge": (losses.Hinge, "linear", "answers"),
+    "squared hinge": (losses.SquaredHinge, "linear", "answers"),
+    "hinge of classes": (losses.CategoricalHinge, "linear", "one hot"),
+    "divergence": (losses.KLDivergence, "softmax", "shares"),
+    "poisson": (losses.Poisson, "softplus", "counts"),
+    "binary": (lambda **how: losses.BinaryCrossentropy(label_smoothing=0.1, **how), "sigmoid", "answers"),
+    "binary of one logit": (lambda **how: losses.BinaryCrossentropy(from_logits=True, **how), "linear", "answer"),
+    "binary focal": (
+        lambda **how: losses.BinaryFocalCrossentropy(apply_class_balancing=True, alpha=0.3, **how), "sigmoid",
+        "answers",
+    ),
+    "classes": (lambda **how: losses.CategoricalCrossentropy(label_smoothing=0.1, **how), "softmax", "one hot"),
+    "focal": (
+        lambda **how: losses.CategoricalFocalCrossentropy(alpha=[0.2, 0.8, 0.5, 1.0], **how), "softmax", "one hot"
+    ),
+    "generalized": (losses.CategoricalGeneralizedCrossEntropy, "softmax", "class"),
+    "class numbers": (losses.SparseCategoricalCrossentropy, "softmax", "class"),
+    "without an ignored class": (
+        lambda **how: losses.SparseCategoricalCrossentropy(ignore_class=1, from_logits=True, **how), "linear",
+        "class",
+    ),
+    "texts": (losses.CTC, "texts", "texts"),
+}  # fmt: skip
+OF_WHOLE_BATCHES = {"Circle", "Dice", "Tversky"}  # see docs/keras.md
+REDUCTIONS = ("sum_over_batch_size", "mean_with_sample_weight", "sum")
+
+
+def model_of(form: str, width: int) -> Any:
+    keras.utils.set_random_seed(3)
+    features = keras.Input((CLASSES,), name="features")
+    if form == "texts":
+        return keras.Model(features, layers.Reshape((5, CLASSES))(layers.Dense(5 * CLASSES)(features)))
+    return keras.Model(features, layers.Dense(width, activation=form, kernel_initializer="glorot_normal")(features))
+
+
+def table(**labels: np.ndarray) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(8)
+    return {
+        "features": rng.normal(size=(ROWS, CLASSES)).astype(np.float32),
+        "weight": rng.uniform(0, 2, ROWS).astype(np.float32),
+        **labels,
+    }
+
+
+class Batches(OneBatch):
+    """Rows in memory in batches of 5."""
+
+    def loader(self, *_: Any, **options: Any) -> Any:
+        (every,) = super().loader(1, columns=options.get("columns"))
+        for start in range(0, len(self), 5):
+            yield {name: values[start : start + 5] for name, values in every.items()}
+
+
+def validated(
+    estimator: KerasEstimator, columns: dict[str, np.ndarray], labels: tuple[str, ...] = ("label",)
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The values over the states of uneven parts, each validated by itself, and those of ``evaluate``."""
+    features = tuple(name for name in columns if name not in labels)
+    replica = estimator.replica(Context(features, labels, "cpu", (ROWS,), 1))
+    parts = [
+        replica.validate(Visit(Batches({name: values[start:stop] for name, values in columns.items()}), 0, 0, 0))
+        for start, stop in itertools.pairwise(CUTS)
+    ]
+    history = parts[0].merged([part.states() for part in parts])
+    return history, replica.evaluate(Batches(columns).loader())
+
+
+def of_keras(model: Any, x: Any, y: Any, weights: Any = None) -> dict[str, float]:
+    """Keras' own values over all rows in one batch."""
+    found: dict[str, float] = model.evaluate(
+        x, y, sample_weight=weights, batch_size=ROWS, verbose=0, return_dict=True
+    )
+    return found
+
+
+def test_every_loss_of_keras_is_in_the_table() -> None:
+    classes = {
+        name
+        for name, each in vars(losses).items()
+        if isinstance(each, type) and issubclass(each, losses.Loss) and each is not losses.Loss
+    }
+    assert classes == {type(loss()).__name__ for loss, _, _ in CASES.values()} | OF_WHOLE_BATCHES
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_the_validation_loss_is_the_loss_over_the_validation_set(
+    case: str, reduction: str, weighted: bool
+) -> None:
+    loss, form, kind = CASES[case]
+    columns = table(label=labels_of(kind))
+    model = model_of(form, 1 if kind in ("number", "answer") else CLASSES)
+    more = {"sample_weight_column": "weight"} if weighted else {}
+    how = {"metrics": ["mse"], "weighted_metrics": ["mae"]} if kind == "number" else {}
+    estimator = KerasEstimator(
+        model, "sgd", loss(reduction=reduction), inputs=["features"], run_eagerly=True, **how, **more
+    )
+    history, evaluated = validated(estimator, columns)
+    label = columns["label"][:, None] if kind in ("number", "answer") else columns["label"]
+    expected = of_keras(model, columns["features"], label, columns["weight"] if weighted else None)
+    assert history == pytest.approx(expected, rel=1e-5)
+    assert evaluated == pytest.approx(expected, rel=1e-5)
