@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 # JAX compiles for every number of rows, which takes minutes in all.
-CHOSEN = {"torch": "(equals_fit and (sgd or two or custom or mixed)) or sharing", "jax": "equals_fit and sgd"}
+WHOLE = "keras_guide or traced or (added_losses and sample_weight and True) or ignored_class or functions"
+CHOSEN = {
+    "torch": f"(equals_fit and (sgd or two or custom or mixed)) or sharing or {WHOLE}",
+    "jax": f"(equals_fit and sgd) or {WHOLE}",
+}
 
 
 @pytest.mark.parametrize("backend", CHOSEN)

@@ -76,7 +76,11 @@ CASES: dict[str, tuple[Callable[..., Any], str, str]] = {
     "texts": (losses.CTC, "texts", "texts"),
 }  # fmt: skip
 OF_WHOLE_BATCHES = {"Circle", "Dice", "Tversky"}  # see docs/keras.md
-REDUCTIONS = ("sum_over_batch_size", "mean_with_sample_weight", "sum")
+IGNORING = "without an ignored class"
+ALL = [
+    ("sum_over_batch_size", False), ("mean_with_sample_weight", True), ("sum_over_batch_size", True),
+    ("mean_with_sample_weight", False), ("sum", False), ("sum", True),
+]  # fmt: skip
 
 
 def model_of(form: str, width: int) -> Any:
@@ -84,7 +88,9 @@ def model_of(form: str, width: int) -> Any:
     features = keras.Input((CLASSES,), name="features")
     if form == "texts":
         return keras.Model(features, layers.Reshape((5, CLASSES))(layers.Dense(5 * CLASSES)(features)))
-    return keras.Model(features, layers.Dense(width, activation=form, kernel_initializer="glorot_normal")(features))
+    return keras.Model(
+        features, layers.Dense(width, activation=form, kernel_initializer="glorot_normal")(features)
+    )
 
 
 def table(**labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -97,12 +103,12 @@ def table(**labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class Batches(OneBatch):
-    """Rows in memory in batches of 5."""
+    """Rows in memory in batches of 11."""
 
     def loader(self, *_: Any, **options: Any) -> Any:
         (every,) = super().loader(1, columns=options.get("columns"))
-        for start in range(0, len(self), 5):
-            yield {name: values[start : start + 5] for name, values in every.items()}
+        for start in range(0, len(self), 11):
+            yield {name: values[start : start + 11] for name, values in every.items()}
 
 
 def validated(
@@ -112,7 +118,9 @@ def validated(
     features = tuple(name for name in columns if name not in labels)
     replica = estimator.replica(Context(features, labels, "cpu", (ROWS,), 1))
     parts = [
-        replica.validate(Visit(Batches({name: values[start:stop] for name, values in columns.items()}), 0, 0, 0))
+        replica.validate(
+            Visit(Batches({name: values[start:stop] for name, values in columns.items()}), 0, 0, 0)
+        )
         for start, stop in itertools.pairwise(CUTS)
     ]
     history = parts[0].merged([part.states() for part in parts])
@@ -136,9 +144,14 @@ def test_every_loss_of_keras_is_in_the_table() -> None:
     assert classes == {type(loss()).__name__ for loss, _, _ in CASES.values()} | OF_WHOLE_BATCHES
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "reduction", "weighted"),
+    [
+        (case, *how)
+        for case in CASES
+        for how in (ALL if case in ("squares of one number", IGNORING) else ALL[:2])
+    ],
+)
 def test_the_validation_loss_is_the_loss_over_the_validation_set(
     case: str, reduction: str, weighted: bool
 ) -> None:
@@ -155,3 +168,101 @@ def test_the_validation_loss_is_the_loss_over_the_validation_set(
     expected = of_keras(model, columns["features"], label, columns["weight"] if weighted else None)
     assert history == pytest.approx(expected, rel=1e-5)
     assert evaluated == pytest.approx(expected, rel=1e-5)
+
+
+def masked() -> Any:
+    """Two outputs, of sequences whose zeros are masked, with losses that layers and regularisers add."""
+    words = keras.Input((6,), name="words")
+    hidden = layers.Embedding(9, 4, mask_zero=True, embeddings_regularizer="l2")(words)
+    hidden = layers.ActivityRegularization(l2=0.1)(layers.Dense(3)(hidden))
+    return keras.Model(words, [layers.Dense(1, name="sizes")(hidden), layers.Dense(5, name="kinds")(hidden)])
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
+def test_masks_several_outputs_and_added_losses_count_over_all_rows(reduction: str, eagerly: bool) -> None:
+    rng = np.random.default_rng(9)
+    words = rng.integers(1, 9, (ROWS, 6)) * (np.arange(6) < rng.integers(0, 7, (ROWS, 1)))
+    sizes = rng.normal(size=(ROWS, 6, 1)).astype(np.float32)
+    columns = {"words": words, "sizes": sizes, "kinds": rng.integers(0, 5, (ROWS, 6))}
+    keras.utils.set_random_seed(3)
+    model = masked()
+    estimator = KerasEstimator(
+        model, "sgd", run_eagerly=eagerly, loss_weights={"sizes": 0.5, "kinds": 3.0}, metrics={"sizes": ["mae"]},
+        loss={
+            "sizes": losses.MeanSquaredError(reduction=reduction),
+            "kinds": losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=3, reduction=reduction),
+        },
+    )  # fmt: skip
+    history, evaluated = validated(estimator, columns, ("sizes", "kinds"))
+    expected = of_keras(model, words, [sizes, columns["kinds"]])
+    assert history == pytest.approx(expected, rel=1e-5)
+    assert evaluated == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_traced_loss_is_the_loss_over_the_validation_set_and_training_keeps_keras_own() -> None:
+    columns = table(label=labels_of("class"))
+    model = model_of("linear", CLASSES)
+    loss = losses.SparseCategoricalCrossentropy(ignore_class=1, from_logits=True)
+    replica = KerasEstimator(model, keras.optimizers.SGD(0.0), loss).replica(
+        Context(("features",), ("label",), "cpu", (ROWS,), 1)
+    )
+    trained = replica.train(Visit(Batches(columns), 0, 0, 0))["loss"]
+    by_rows = sum(
+        len(batch["label"]) * of_keras(model, batch["features"], batch["label"])["loss"]
+        for batch in Batches(columns).loader()
+    )
+    assert trained == pytest.approx([by_rows, ROWS], rel=1e-5)
+    expected = of_keras(model, columns["features"], columns["label"])["loss"]
+    assert replica.evaluate(Batches(columns).loader())["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_all_rows_ignored_in_a_part_count_nothing() -> None:
+    columns = table(label=labels_of("class"))
+    columns["label"][:3] = 1
+    loss = losses.SparseCategoricalCrossentropy(ignore_class=1, from_logits=True)
+    history, _ = validated(
+        KerasEstimator(model_of("linear", CLASSES), "sgd", loss, run_eagerly=True), columns
+    )
+    rest = {name: values[3:] for name, values in columns.items()}
+    other = model_of("linear", CLASSES)
+    other.compile("sgd", loss, run_eagerly=True)
+    expected = of_keras(other, rest["features"], rest["label"])
+    assert history["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+
+
+def exp_rmspe(y_true: Any, y_pred: Any) -> Any:
+    """Of Cerebro's script for Rossmann."""
+    pct = ops.square((ops.exp(y_true) - ops.exp(y_pred)) / ops.exp(y_true))
+    return ops.sqrt(ops.mean(pct))
+
+
+def squared(y_true: Any, y_pred: Any) -> Any:
+    """A loss of each element."""
+    return ops.square(y_true - y_pred)
+
+
+def apart(y_true: Any, y_pred: Any) -> Any:
+    """A number for each row."""
+    return ops.mean(ops.abs(y_true - y_pred), axis=-1)
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_functions_of_scalar_labels_compare_each_row_with_itself(functional: bool) -> None:
+    columns = table(label=labels_of("number"))
+    dense = layers.Dense(1, kernel_initializer="ones")
+    x = keras.Input((CLASSES,))
+    model = keras.Model(x, dense(x)) if functional else keras.Sequential([dense])
+    estimator = KerasEstimator(
+        model, "sgd", squared, [exp_rmspe, apart], inputs=["features"],
+        run_eagerly=True,
+    )  # fmt: skip
+    features = tuple(name for name in columns if name != "label")
+    found = estimator.replica(Context(features, ("label",), "cpu", (ROWS,), 1)).evaluate([columns])
+    guess, label = columns["features"].sum(1), columns["label"]
+    expected = {
+        "loss": np.mean((label - guess) ** 2),
+        "exp_rmspe": np.sqrt(np.mean(((np.exp(label) - np.exp(guess)) / np.exp(label)) ** 2)),
+        "apart": np.mean(np.abs(label - guess)),
+    }
+    assert found == pytest.approx(expected, rel=1e-4)

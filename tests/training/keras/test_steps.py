@@ -13,10 +13,16 @@ keras = pytest.importorskip("keras")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from hopyard.errors import EstimatorError  # noqa: E402
+from hopyard.keras import KerasEstimator  # noqa: E402
+from hopyard.training.estimator import Context, OneBatch, Visit  # noqa: E402
 from hopyard.training.keras import steps  # noqa: E402
 from hopyard.training.keras.metrics import results  # noqa: E402
 
 layers = keras.layers
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation"
+)  # TensorFlow and PyTorch, as Keras reads their tensors
 
 
 @settings(max_examples=50, deadline=None)
@@ -83,3 +89,168 @@ def test_many_architectures_are_traced_without_a_warning() -> None:
     finally:
         tf.get_logger().removeHandler(handler)
     assert said == []
+
+
+def _tensorflow_step(self: Any, data: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    x, y, weights = data if len(data) == 3 else (*data, None)
+    with tf.GradientTape() as tape:
+        y_pred = self(x, training=True)
+        loss = self.compute_loss(y=y, y_pred=y_pred, sample_weight=weights)
+    trainable = self.trainable_variables
+    self.optimizer.apply(tape.gradient(loss, trainable), trainable)
+    for metric in self.metrics:
+        if metric.name == "loss":
+            metric.update_state(loss)
+        else:
+            metric.update_state(y, y_pred, sample_weight=weights)
+    return {metric.name: metric.result() for metric in self.metrics}
+
+
+def _torch_step(self: Any, data: Any) -> dict[str, Any]:
+    import torch
+
+    x, y, weights = data if len(data) == 3 else (*data, None)
+    self.zero_grad()
+    y_pred = self(x, training=True)
+    loss = self.compute_loss(y=y, y_pred=y_pred, sample_weight=weights)
+    loss.backward()
+    trainable = list(self.trainable_weights)
+    gradients = [variable.value.grad for variable in trainable]
+    with torch.no_grad():
+        self.optimizer.apply(gradients, trainable)
+    for metric in self.metrics:
+        if metric.name == "loss":
+            metric.update_state(loss)
+        else:
+            metric.update_state(y, y_pred, sample_weight=weights)
+    return {metric.name: metric.result() for metric in self.metrics}
+
+
+def _jax_step(self: Any, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+    import jax
+
+    trainable, fixed, optimizer, metrics = state
+    x, y, weights = data if len(data) == 3 else (*data, None)
+
+    def loss_and_updates(trainable: Any, fixed: Any, x: Any, y: Any) -> Any:
+        y_pred, fixed = self.stateless_call(trainable, fixed, x, training=True)
+        return self.compute_loss(x, y, y_pred, weights), (y_pred, fixed)
+
+    differentiated = jax.value_and_grad(loss_and_updates, has_aux=True)
+    (loss, (y_pred, fixed)), gradients = differentiated(trainable, fixed, x, y)
+    trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
+    updated: list[Any] = []
+    logs = {}
+    for metric in self.metrics:
+        own = metrics[len(updated) : len(updated) + len(metric.variables)]
+        if metric.name == "loss":
+            own = metric.stateless_update_state(own, loss)
+        else:
+            own = metric.stateless_update_state(own, y, y_pred, sample_weight=weights)
+        logs[metric.name] = metric.stateless_result(own)
+        updated += own
+    return logs, (trainable, fixed, optimizer, updated)
+
+
+STEP = {"tensorflow": _tensorflow_step, "torch": _torch_step, "jax": _jax_step}[keras.backend.backend()]
+
+
+class Guide(keras.Model):  # type: ignore[misc]
+    """Of Keras' guide "Customizing what happens in fit()", for the backend of this process."""
+
+    train_step = STEP
+
+
+class Owning(Guide):
+    """Of the same guide: with metrics of its own."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.of_loss = keras.metrics.Mean(name="loss")
+        self.of_errors = keras.metrics.MeanAbsoluteError(name="mae")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.of_loss, self.of_errors]
+
+
+class Validating(Guide):
+    """Of the same guide: with a test step of its own."""
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        x, y = data[:2]
+        y_pred = self(x, training=False)
+        loss = self.compute_loss(y=y, y_pred=y_pred)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, y_pred)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+@pytest.mark.parametrize(
+    ("cls", "weighted"),
+    [(Guide, False), (Guide, True)]
+    + [(Owning, False), (Validating, False)]
+    * (keras.backend.backend() != "jax"),  # whose steps are without state there
+)
+def test_steps_of_keras_guide_do_as_in_fit(cls: type[Any], weighted: bool) -> None:
+    rng = np.random.default_rng(4)
+    columns = {
+        "x": rng.normal(size=(48, 3)).astype(np.float32),
+        "y": rng.normal(size=48).astype(np.float32),
+        "w": rng.uniform(0, 2, 48).astype(np.float32),
+    }
+
+    def made() -> Any:
+        keras.utils.set_random_seed(5)
+        x = keras.Input((3,))
+        model = cls(x, layers.Dense(1)(layers.Dense(4, activation="relu")(x)))
+        model.compile(
+            keras.optimizers.Adam(0.05), "mse", metrics=["mae"], weighted_metrics=["mse"], jit_compile="auto"
+        )
+        return model
+
+    class Batches(OneBatch):
+        def loader(self, *_: Any, **options: Any) -> Any:
+            (every,) = super().loader(1, columns=options.get("columns"))
+            for start in range(0, len(self), 16):
+                yield {name: values[start : start + 16] for name, values in every.items()}
+
+    model = made()
+    more = {"sample_weight_column": "w", "inputs": ["x"]} if weighted else {}
+    features = ("x", "w") if weighted else ("x",)
+    replica = KerasEstimator(model, **more).replica(Context(features, ("y",), "cpu", (48,), 1))
+    replica.check_labels(Visit(Batches(columns), 0, 0, 0))
+    trained = replica.train(Visit(Batches(columns), 0, 0, 0))
+    evaluated = replica.evaluate(Batches(columns).loader())
+
+    other = made()
+    weights = columns["w"] if weighted else None
+    y = columns["y"][:, None]
+    logs = other.fit(columns["x"], y, 16, verbose=0, shuffle=False, sample_weight=weights).history
+    assert {name: total / rows for name, (total, rows) in trained.items()} == pytest.approx(
+        {name: value for name, (value,) in logs.items()}, rel=1e-5
+    )
+    expected = other.evaluate(columns["x"], y, 16, verbose=0, return_dict=True, sample_weight=weights)
+    assert evaluated == pytest.approx(expected, rel=1e-5)
+    assert all(
+        np.allclose(one.numpy(), two.numpy(), atol=1e-6)
+        for one, two in zip(replica.module.weights, other.weights, strict=True)
+    )
+
+
+def test_a_model_without_a_loss_to_validate_by_is_refused() -> None:
+    x = keras.Input((3,))
+    model = Guide(x, layers.Dense(1)(x))
+    model.compile("sgd")
+    replica = KerasEstimator(model).replica(Context(("x",), ("y",), "cpu", (4,), 1))
+    rows = OneBatch({"x": np.zeros((4, 3), np.float32), "y": np.zeros(4, np.float32)})
+    with pytest.raises(
+        EstimatorError,
+        match=r"The model \(Guide\) was compiled without a loss, .* Give compile the loss, or the class a test_step",
+    ):
+        replica.check_labels(Visit(rows, 0, 0, 0))

@@ -8,7 +8,6 @@ noted with their divisors in validation, and correct the average.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,34 +17,40 @@ from keras.src.backend import get_keras_mask
 from keras.src.losses.loss import apply_mask
 from keras.src.utils.tracking import no_automatic_dependency_tracking
 
+from hopyard.errors import EstimatorError
+
 _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
 
 
 class NotedLoss:
-    """In place of a loss of Keras in a compiled model: gives the same, and notes it in sums if it divides by
-    something else than rows or elements.
+    """In place of a loss of Keras in a compiled model: gives the same, and notes it in sums.
+
+    Args:
+        every: whether a loss that divides by rows or elements is noted, too.
 
     Attributes:
         noting: whether it does now; that is for validation.
         sums: a variable: sum(loss * divisor), sum(divisor), sum(loss * rows), sum(rows) over batches.
     """
 
-    def __init__(self, loss: keras.losses.Loss, sums: Any) -> None:
-        self.loss = copy.copy(loss)
-        self.loss.call = self._call
+    def __init__(self, loss: keras.losses.Loss, sums: Any, every: bool) -> None:
+        # ``copy`` would go through a configuration, which functions of the user's do not have.
+        self.loss = object.__new__(type(loss))
+        vars(self.loss).update(vars(loss), call=self._call)
         self._plain_call = loss.call
         self.name = loss.name
         self.noting = False
         self.sums = sums
+        self._every = every
         self._losses: Any = None
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         self._losses = None
         value = self.loss(y_true, y_pred, sample_weight)
         losses, self._losses = self._losses, None
-        if self.noting and losses is not None and len(losses.shape):
+        if self.noting:
             divisor = self._divisor(losses, get_keras_mask(y_pred), sample_weight)
-            if divisor is not None:
+            if divisor is not None or self._every:
                 self._note(value, divisor, keras.tree.flatten(y_pred)[0])
         return value
 
@@ -56,6 +61,8 @@ class NotedLoss:
     def _divisor(self, losses: Any, mask_of_outputs: Any, weights: Any) -> Any:
         """What Keras divides the sum of ``losses`` by; None: by rows or elements, or this is not known."""
         ops, reduction, dtype = keras.ops, self.loss.reduction, self.loss.dtype
+        if losses is None or not losses.shape:  # the user's own class has made one number of a batch
+            return None
         if reduction == "sum":
             return ops.ones((), dtype)
         masks = [mask for mask in (mask_of_outputs, get_keras_mask(losses)) if mask is not None]
@@ -70,66 +77,108 @@ class NotedLoss:
 
     def _note(self, value: Any, divisor: Any, outputs: Any) -> None:
         ops, dtype = keras.ops, self.sums.dtype
-        value, divisor = ops.cast(value, dtype), ops.cast(divisor, dtype)
         rows = ops.cast(ops.shape(outputs)[0], dtype)
+        divisor = rows if divisor is None else ops.cast(divisor, dtype)
+        value = ops.mean(ops.cast(value, dtype))  # without a reduction there are many
         self.sums.assign(self.sums + ops.stack([value * divisor, divisor, value * rows, rows]))
 
-    def correction(self) -> Any:
-        """The loss of all rows, less the average by rows of the losses of batches."""
+    def values(self) -> tuple[Any, Any, Any]:
+        """The loss of all rows, the average of the losses of batches by rows, and the rows: 0 if none was noted."""
         ops = keras.ops
         whole, divisor, by_rows, rows = ops.unstack(ops.convert_to_tensor(self.sums), 4)
         if self.loss.reduction != "sum":
             whole = ops.divide_no_nan(whole, divisor)
-        return whole - ops.divide_no_nan(by_rows, rows)
+        return whole, ops.divide_no_nan(by_rows, rows), rows
 
 
-class _Corrected(keras.metrics.Mean):  # type: ignore[misc]
-    """An average by rows of the losses of batches, which :class:`NotedLoss` corrects: after ``note`` of these."""
+class _Mean(keras.metrics.Mean):  # type: ignore[misc]
+    """An average of the losses of batches, with losses of a model that are noted."""
 
     def note(self, losses: list[tuple[NotedLoss, float]]) -> None:
-        self._noted = lambda: losses  # hidden from Keras, which would take the variables of others for its own
+        """Say which they are, each with its weight."""
+        self._noted = lambda: (
+            losses
+        )  # hidden from Keras, which would take the variables of others for its own
 
     def reset_state(self) -> None:
         for variable in self.variables:
             variable.assign(keras.ops.zeros_like(variable))
 
+
+class _Total(_Mean):
+    """The loss of a model: averages by rows, corrected where a loss divides by something else."""
+
     def result(self) -> Any:
-        average = super().result()
+        total = super().result()  # type: ignore[no-untyped-call]
         for noted, weight in self._noted():
-            average = average + weight * keras.ops.cast(noted.correction(), average.dtype)
-        return average
+            whole, by_rows, _ = noted.values()
+            total = total + weight * keras.ops.cast(whole - by_rows, total.dtype)
+        return total
 
 
-@no_automatic_dependency_tracking  # as in ``compile``: a model's own metrics are no part of it
+class _Part(_Mean):
+    """One of several losses. Keras' own average counts batches of any size alike where TensorFlow traces."""
+
+    def result(self) -> Any:
+        ((noted, _),) = self._noted()
+        whole, _, rows = noted.values()
+        average = super().result()  # type: ignore[no-untyped-call]
+        return keras.ops.where(rows > 0, keras.ops.cast(whole, average.dtype), average)
+
+
+# As in ``compile``: else Keras would count them among a model's own metrics, too.
+@no_automatic_dependency_tracking  # type: ignore[untyped-decorator]
 def correct_losses(model: Any) -> None:
     """Have the losses of a model that is compiled and built come to those of all rows in validation.
 
     Steps and losses of the user's own class stay as they are: what they add up is theirs.
     """
     compiled = model._compile_loss
-    is_keras = all(
-        getattr(type(model), name) is getattr(keras.Model, name) for name in ("test_step", "compute_loss")
-    )
-    if compiled is None or not compiled.built or not is_keras or isinstance(model._loss_tracker, _Corrected):
+    if compiled is None or not compiled.built or isinstance(model._loss_tracker, _Total):
         return
-    total = _Corrected(name="loss")
+    if not _validates_as_keras(model):
+        return
+    total = _Total(name="loss")
     noted = []
     for number, (path, loss, weight, name) in enumerate(compiled._flat_losses):
         sums = total.add_variable((4,), "zeros", name=f"noted_{number}")
-        noted.append((NotedLoss(loss, sums), 1.0 if weight is None else weight))
+        noted.append(
+            (NotedLoss(loss, sums, every=bool(compiled._metrics)), 1.0 if weight is None else weight)
+        )
         compiled._flat_losses[number] = compiled.Loss(path, noted[-1][0], weight, name)
     total.note(noted)
     model._loss_tracker = total
     for number, part in enumerate(compiled._metrics):
-        compiled._metrics[number] = _Corrected(name=part.name)
-        compiled._metrics[number].note([(noted[number][0], 1.0)])
+        compiled._metrics[number] = _Part(name=part.name)
+        compiled._metrics[number].note([noted[number]])
+
+
+def check_validates(model: Any) -> None:
+    """
+    Raises:
+        EstimatorError: the model has nothing to validate by, which JAX takes for a loss of 0.
+    """
+    if model._compile_loss is None and not model.losses and _validates_as_keras(model):
+        raise EstimatorError(
+            f"The model ({type(model).__name__}) was compiled without a loss, and has a train_step but no test_step of "
+            "its own, so there is nothing to validate by. Give compile the loss, or the class a test_step that "
+            "returns its values, loss among them."
+        )
+
+
+def _validates_as_keras(model: Any) -> bool:
+    return all(
+        getattr(type(model), name) is getattr(keras.Model, name) for name in ("test_step", "compute_loss")
+    )
 
 
 @contextmanager
 def noting(model: Any) -> Iterator[None]:
     """Have losses noted meanwhile, in steps that are traced and in those that are not."""
     compiled = model._compile_loss
-    losses = [each.loss for each in (compiled and compiled._flat_losses) or () if isinstance(each.loss, NotedLoss)]
+    losses = [
+        each.loss for each in (compiled and compiled._flat_losses) or () if isinstance(each.loss, NotedLoss)
+    ]
     for loss in losses:
         loss.noting = True
     try:

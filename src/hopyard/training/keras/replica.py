@@ -20,7 +20,7 @@ from hopyard.training.keras.architecture import architecture
 from hopyard.training.keras.binding import Binding
 from hopyard.training.keras.callbacks import Callbacks, logs_of
 from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
-from hopyard.training.keras.loss import correct_losses
+from hopyard.training.keras.loss import check_validates, correct_losses
 from hopyard.training.keras.metrics import KerasMetricSet, check_additive, results
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
@@ -120,6 +120,7 @@ class KerasReplica(Replica):
         for arguments in self._arguments(self._training_batches(visit)):
             try:
                 compiled = self._ready(arguments)
+                check_validates(compiled.model)
                 compiled.run("test", [arguments])
                 check_additive(compiled.model, partial(compiled.run, "test"), arguments)
             except HopyardError:
