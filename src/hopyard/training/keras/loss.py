@@ -8,7 +8,7 @@ noted with their divisors in validation, and correct the average.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,14 +102,14 @@ class _Mean(keras.metrics.Mean):  # type: ignore[misc]
 
     def reset_state(self) -> None:
         for variable in self.variables:
-            variable.assign(keras.ops.zeros_like(variable))
+            variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
 
 
 class _Total(_Mean):
     """The loss of a model: averages by rows, corrected where a loss divides by something else."""
 
     def result(self) -> Any:
-        total = super().result()  # type: ignore[no-untyped-call]
+        total = super().result()
         for noted, weight in self._noted():
             whole, by_rows, _ = noted.values()
             total = total + weight * keras.ops.cast(whole - by_rows, total.dtype)
@@ -122,7 +122,7 @@ class _Part(_Mean):
     def result(self) -> Any:
         ((noted, _),) = self._noted()
         whole, _, rows = noted.values()
-        average = super().result()  # type: ignore[no-untyped-call]
+        average = super().result()
         return keras.ops.where(rows > 0, keras.ops.cast(whole, average.dtype), average)
 
 
