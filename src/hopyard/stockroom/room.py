@@ -9,17 +9,16 @@ from typing import Self
 
 from hopyard.errors import UsageError
 from hopyard.stockroom.care_calls import CareCalls
-from hopyard.stockroom.git import Head, at, prepare, write
+from hopyard.stockroom.git import Head, at, current_branch, prepare, write
 from hopyard.stockroom.importers.registry import open_importer
 from hopyard.stockroom.importers.run import Progress
 from hopyard.stockroom.importing import Imported, import_columns
 from hopyard.stockroom.looking.exporting import export
 from hopyard.stockroom.remotes import KIND, Repository
+from hopyard.stockroom.working import branch_like
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format
 from hopyard.storage.oserrors import write_errors
-
-_MAIN = "main"
 
 
 class StockRoom(CareCalls):
@@ -49,7 +48,8 @@ class StockRoom(CareCalls):
 
     @classmethod
     def init(cls, path: str | os.PathLike[str] = ".", enable_write: bool = False) -> Self:
-        """Make a stockroom in a folder, which is made if need be. Its first branch is ``main``.
+        """Make a stockroom in a folder, which is made if need be. Its first branch is ``main``; where git is at another
+        branch than ``main`` or ``master``, that of the same name.
 
         In a git repository its objects are kept in git's own directory; ``head.stock`` is to be added to git.
 
@@ -71,8 +71,10 @@ class StockRoom(CareCalls):
             )
         prepare(place)
         claim_format(store, KIND)
-        tip = Repository.at(store).references.tip(f"heads/{_MAIN}").commit
-        write(place.head, Head(_MAIN, tip))
+        git = current_branch(place)
+        branch = branch_like(git)
+        tip = Repository.at(store).references.tip(f"heads/{branch}").commit
+        write(place.head, Head(branch, tip, git), place.id)
         return cls(folder, enable_write)
 
     def import_from(

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from hopyard.errors import ConflictError, NotFoundError, UsageError
+from hopyard.errors import ConflictError, NotFoundError, NotWritableError, UsageError
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
-from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find
+from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, settle
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.history.publish import commit_draft
@@ -62,19 +62,9 @@ class Room(Shelves):
         self._is_closed = False
         self._writes = enable_write
         self.place: Place = find(None if path is None else Path(path))
-        store = LocalStore(self.place.objects)
-        if not store.exists(FORMAT_NAME):
-            raise NotFoundError(
-                f"{self.place.head} is there, but its objects, which would be in {self.place.objects}, are not: git "
-                "does not carry them. Bring them from where they were pushed: "
-                f"hopyard stock clone URL {self.place.root}"
-            )
-        read_format(store, KIND)
-        index = self.place.objects / "index.sqlite"
-        self.local = Repository.at(store, index)
-        absent = Absent(self.local, fetch)
-        self._objects = Objects(store, index, absent)
-        self._tree = WorkingTree(self.place, self.local, absent.bring_commit)
+        self.local, self._objects, self._tree = open_place(self.place, fetch)
+        with contextlib.suppress(NotWritableError):
+            settle(self.place)
         self._refresh()
         if enable_write:
             self._draft = self._begin()
@@ -222,7 +212,7 @@ class Room(Shelves):
 
     def _begin(self) -> Draft:
         """A draft with what is staged."""
-        self._tree.catch_up(self._standing, lambda: self._author)
+        self._catch_up()
         draft = Draft(self._objects, self._root, self._tell)
         self._apply_staged(draft)
         return draft
@@ -237,9 +227,12 @@ class Room(Shelves):
         if self._draft is None or not self._draft.changed:
             self._refresh()
             if self._draft is not None:
-                self._tree.catch_up(self._standing, lambda: self._author)
+                self._catch_up()
                 self._draft.rebase(self._root)
                 self._apply_staged(self._draft)
+
+    def _catch_up(self) -> None:
+        self._standing = self._tree.catch_up(self._standing, lambda: self._author)
 
     def _tell(self, operation: Operation) -> None:
         self._known.add(self._stage.append(operation.encode()))
@@ -308,14 +301,16 @@ class Room(Shelves):
             moving.arrived(None if commit is None else commit.digest)
         if commit is None:
             return None
-        if was.branch is None and was.named is not None:
+        if was.branch is None and not was.is_chosen:
             warnings.warn(
                 f"{short(commit.digest)} was committed to no branch: {was.reason}. Make a branch for it: "
                 "stock.branch('NAME'), or hopyard stock branch NAME.",
                 UserWarning,
                 stacklevel=4,
             )
-        self._stand(Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None))
+        self._stand(
+            Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None, was.reason)
+        )
         self._known = set()
         return commit
 
@@ -326,6 +321,25 @@ class Room(Shelves):
     def _facts(self) -> tuple[str, dict[str, Any] | None]:
         found = facts(self.place)
         return self._author, None if found == GitFacts() else asdict(found)
+
+
+def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Objects, WorkingTree]:
+    """The repository at a place, its objects, which come from remotes where they are not here, and the working tree.
+
+    Raises:
+        NotFoundError: its objects are not here; FormatError: a newer version wrote them.
+    """
+    store = LocalStore(place.objects)
+    if not store.exists(FORMAT_NAME):
+        raise NotFoundError(
+            f"{place.head} is there, but its objects, which would be in {place.objects}, are not: git does not carry "
+            f"them. Bring them from where they were pushed: hopyard stock clone URL {place.root}"
+        )
+    read_format(store, KIND)
+    index = place.objects / "index.sqlite"
+    local = Repository.at(store, index)
+    absent = Absent(local, fetch)
+    return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
 
 
 class Writing:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hopyard.errors import CorruptError, HopyardError, StorageError
 from hopyard.stockroom.care.walk import Walk, is_missing
-from hopyard.stockroom.git import HEAD_NAME, Place, commits_in_history
+from hopyard.stockroom.git import HEAD_NAME, Place, commits_in_history, folders
 from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.history.locks import read_commits
 from hopyard.stockroom.history.references import read_entry
@@ -142,16 +142,17 @@ def _digests(data: bytes) -> Iterator[str]:
 
 
 def _heads(place: Place) -> Iterator[Path]:
-    """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder."""
+    """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder or where else the
+    stockroom was in one of them."""
     files = {place.head}
     layout = None if place.git is None else locate(place.root)
     if layout is not None:
-        inside = place.root.relative_to(layout.top)
+        inside = {place.root.relative_to(layout.top), *map(Path, folders(place.objects).values())}
         linked = layout.common / "worktrees"
         tops = [layout.common.parent]
         for tree in sorted(linked.iterdir()) if linked.is_dir() else ():
             link = tree / "gitdir"
             if link.is_file():
                 tops.append((tree / link.read_text().strip()).parent)
-        files |= {top / inside / HEAD_NAME for top in tops}
+        files |= {top / folder / HEAD_NAME for top in tops for folder in inside}
     return (file for file in sorted(files) if file.is_file())
