@@ -6,6 +6,7 @@
     ├── UsageError              fix the call
     │   ├── DataError           fix the data, or state a policy for it
     │   │   ├── ColumnError     name other columns
+    │   │   ├── NullsError      fill or drop nulls, or say what becomes of them
     │   │   └── UnsupportedTypeError  turn the column into numbers, text or bytes
     │   ├── SpaceError          fix the search space
     │   ├── MetricError         name another metric, or its mode
@@ -58,6 +59,17 @@ class DataError(UsageError):
 
 class ColumnError(DataError):
     """A column is unknown or missing."""
+
+
+class NullsError(DataError):
+    """Rows are null, and nothing says what becomes of them. ``found`` says where, which column, and how many."""
+
+    def __init__(self, message: str, found: str | None = None) -> None:
+        super().__init__(message)
+        self.found = message if found is None else found
+
+    def __reduce__(self) -> tuple[type[NullsError], tuple[str, str]]:
+        return type(self), (str(self), self.found)
 
 
 class UnsupportedTypeError(DataError):

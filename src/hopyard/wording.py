@@ -1,6 +1,32 @@
-"""Numbers of things, and durations, in sentences."""
+"""Numbers of things, durations, and texts of others, in sentences."""
 
 from __future__ import annotations
+
+import re
+
+_UNSEEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+)
+_UNSAFE = re.compile(f"[{_UNSEEN}\ud800-\udfff\U000e0000-\U000e007f]")
+_UNSAFE_IN_LINE = re.compile(f"[\t\n{_UNSEEN}\ud800-\udfff\U000e0000-\U000e007f]")
+
+
+def visible(text: str) -> str:
+    """``text`` for a terminal: characters that steer one, turn the text around them, have no width, or cannot be
+    written (halves of surrogate pairs) become escapes such as ``\\x1b``. Tabs and line breaks stay.
+    """
+    if not _UNSAFE.search(text):
+        return text
+    return _UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """``text`` as ``visible`` gives it, without line breaks and tabs: for names and the like within a line."""
+    return _UNSAFE_IN_LINE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def counted(count: int, noun: str) -> str:

@@ -88,7 +88,8 @@ def test_the_way_of_a_newcomer(typed: Stock) -> None:
     assert typed("inspect", "experiment/lr") == "0.3\n"
     typed("reset", "v1")
     assert typed("inspect", "experiment/lr") == "0.2\n"
-    assert "3 of 3 samples are among the 3 others too" in typed("leaks", "image", "image")
+    with pytest.raises(HopyardError, match="leaks was given image, image, but compares at least two"):
+        typed("leaks", "image", "image")
     assert "no problem" in typed("verify")
     assert "freed" in typed("gc")
     assert "1 sample of 'image' is purged; replaced: 1 fragment and " in typed(
@@ -211,3 +212,37 @@ def test_help_and_errors_of_the_program(
     done = hopyard("stock", "status", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"NotFoundError: {os.path.realpath(tmp_path)} is in no stockroom")
+
+
+def test_inspect_counts_what_is_nan_or_infinite(typed: Stock) -> None:
+    typed("init")
+    with StockRoom().enable_write() as room:
+        room.data["x"] = np.array([[1.0, np.nan], [np.inf, 2.0], [3.0, -np.inf]])
+        room.data["n"] = np.arange(4)
+        room.model["net"] = {"b": np.ones(2), "w": np.array([np.nan, 1.0, np.inf, np.nan])}
+        room.model["fine"] = {"b": np.ones(2)}
+    assert "min 1, max 3, mean 2, std 0.8165\n1 NaN, 2 infinite\n" in typed("inspect", "data/x")
+    assert "min 0, max 3, mean 1.5, std 1.118\n0 NaN, 0 infinite\n" in typed("inspect", "data/n", "--all")
+    title, *rows = typed("inspect", "model/net").splitlines()[1:]
+    assert title.split()[-2:] == ["NaN", "infinite"]
+    assert [row.split()[-2:] for row in rows] == [["0", "0"], ["2", "1"]]
+    assert "NaN" not in typed("inspect", "model/fine")
+
+
+def test_leaks_among_several_splits_end_with_status_1(typed: Stock) -> None:
+    typed("init")
+    images = np.random.default_rng(0).integers(0, 255, (30, 2, 2), np.uint8)
+    with StockRoom().enable_write() as room:
+        room.data["train"] = images[:20]
+        room.data["val"] = images[18:25].astype(np.float32)
+        room.data["test"] = images[25:]
+    assert typed("leaks", "train", "test") == "train and test: 0 of 20 samples are among the 5 others too\n"
+    assert typed("leaks", "train", "val", "test", code=1).splitlines() == [
+        "train and val: 2 of 20 samples are among the 7 others too",
+        "    train[18] = val[0]",
+        "    train[19] = val[1]",
+        "train and test: 0 of 20 samples are among the 5 others too",
+        "val and test: 0 of 7 samples are among the 5 others too",
+    ]
+    with pytest.raises(HopyardError, match="leaks was given train, but compares at least two"):
+        typed("leaks", "train")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hopyard.stockroom.guard import Guard
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import Record, Shelf
 from hopyard.stockroom.view import Readable
@@ -29,6 +30,7 @@ class Staged(Revision):
 
     def __init__(self, store: Store | None = None) -> None:
         self.stored = Objects(MemoryStore() if store is None else store)
+        self.guard = Guard()
         self.writer: PackWriter = self.stored.writing()
         super().__init__(self.writer, {})
 

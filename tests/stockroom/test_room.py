@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from hopyard import StockRoom, make_torch_dataset
-from hopyard.errors import ConflictError, NotFoundError, UsageError
+from hopyard.errors import ConflictError, HopyardError, NotFoundError, UsageError
 
 IMAGES = np.arange(10 * 3 * 4 * 4, dtype=np.uint8).reshape(10, 3, 4, 4)
 
@@ -397,3 +397,51 @@ def test_shelves_are_mappings_alike(filled: StockRoom) -> None:
             shelf.pop(next(iter(shelf)))
             assert len(shelf) == before - 1
     assert filled.experiment["two"] == 2
+
+
+def test_what_errors_of_fetch_advise_works(tmp_path: Path) -> None:
+    stock = StockRoom.init(tmp_path / "a")
+    with stock.enable_write():
+        stock.data["x"] = np.arange(4)
+        stock.model["net"] = {"w": np.ones(2)}
+    stock.push(tmp_path / "remote")
+    copy = StockRoom.clone(tmp_path / "remote", tmp_path / "copy", fetch="never")
+    wrong: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+        ({"data": "*"}, r"data='\*' was given, but all that there are is data=True", {"data": True}),
+        ({"models": ["*"]}, r"models=\['\*'\] was given, but all that there are is models=True", {"models": True}),
+        ({"data": "x"}, r"names are a list: data=\['x'\]; all that there are is data=True", {"data": ["x"]}),
+        ({"data": ["y"]}, r"there is no column or dataset 'y'.*It has 'x'", {"data": ["x"]}),
+        ({"keys": [1]}, r"Name the columns: data=\['image'\], keys=range\(100\)", {"data": ["x"], "keys": range(100)}),
+        ({"data": ["x"], "keys": 3}, r"keys=3 was given, but keys are.*keys=\[3\]", {"data": ["x"], "keys": [3]}),
+        ({"data": ["x"], "keys": "3"}, r"keys='3' was given, but keys are a list", {"data": ["x"], "keys": [3]}),
+        ({"data": ["x"], "keys": [9]}, r"Name other keys, or a range", {"data": ["x"], "keys": range(9, 10)}),
+    ]  # fmt: skip
+    for given, text, advised in wrong:
+        with pytest.raises(HopyardError, match=text):
+            copy.fetch(**given)
+        copy.fetch(**advised)
+    assert copy.data["x"][3] == 3
+
+
+def test_notebooks_show_bounded_tables_of_text_and_complete_names_and_keys(tmp_path: Path) -> None:
+    stock = StockRoom.init(tmp_path)
+    with stock.enable_write():
+        stock.data["<b>"] = {"<i>": "<script>", "k": "x" * 10_000}
+        stock.data["n"] = np.arange(5000)
+        stock.model["net"] = {"w": np.ones(2)}
+        for number in range(40):
+            stock.experiment[f"value-{number}"] = "<script>"
+        assert stock.data["n"]._ipython_key_completions_() == list(range(1000))
+        assert "&lt;script&gt;" in stock.data["<b>"]._repr_html_()
+    pages = [
+        each._repr_html_()
+        for each in (stock, stock.at("HEAD"), stock.data, stock.experiment, stock.data["<b>"])
+    ]
+    for page in pages:
+        assert not [each for each in ("<script>", "<i>", "<b>") if each in page]
+        assert len(page) < 10_000
+    assert all("data/&lt;b&gt;" in pages[at] for at in (0, 2))
+    assert ["and more" in page for page in pages] == [True, True, False, True, False]
+    assert stock.data._ipython_key_completions_() == ["<b>", "n"]
+    assert stock.model._ipython_key_completions_() == ["net"]
+    assert stock.data["<b>"]._ipython_key_completions_() == ["<i>", "k"]

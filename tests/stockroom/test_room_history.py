@@ -451,3 +451,24 @@ def test_a_sample_is_purged_from_history_and_stage(stock: StockRoom) -> None:
     assert writer.experiment["staged"] == 1
     assert writer.data["face"][4].tolist() == [8, 9]
     assert writer.verify().ok
+
+
+def test_both_sides_convert_a_column_of_which_a_sample_was_purged(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path) as stock:
+        with stock.enable_write():
+            stock.data["x"] = np.arange(4, dtype=np.uint8)
+        stock.branch("dev")
+        stock.purge("x", 2)
+
+        def convert(*gone: int, **more: int) -> None:
+            with stock.enable_write():
+                kept = {key: value.astype(np.float32) for key, value in stock.data["x"].items()}
+                stock.data["x"] = {key: value for key, value in kept.items() if key not in gone}
+                for key in more.values():
+                    stock.data["x"][key] = np.float32(7)
+
+        convert(1)
+        stock.switch("dev")
+        convert(anew=2)
+        assert stock.merge("main").how == "merged"
+        assert {key: float(value) for key, value in stock.data["x"].items()} == {0: 0, 2: 7, 3: 3}

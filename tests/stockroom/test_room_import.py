@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hopyard import StockRoom
@@ -59,3 +61,14 @@ def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert (again.resumed, again.is_new) == (0, False)
     assert stock.status().staged == []
     assert len(stock.log()) == 1
+
+
+def test_a_column_of_a_name_that_none_can_have_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a\x1b": [1], "b": [2]}), tmp_path / "x.parquet")
+    stock = StockRoom.init(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"A column of the import 'parquet' was given the name 'a\\x1b'.*control"
+    ):
+        stock.import_from("parquet", tmp_path / "x.parquet")
+    assert list(stock.data) == []
+    assert not stock.status().staged

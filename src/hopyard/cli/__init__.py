@@ -8,6 +8,7 @@ import typer
 
 from hopyard import __version__
 from hopyard.cli import data, demo, plan, run, run_commands, run_results, stock, stock_reproduce
+from hopyard.cli.terminal import Commands, complain, say
 from hopyard.errors import HopyardError
 
 app = typer.Typer(
@@ -15,6 +16,7 @@ app = typer.Typer(
     help="Train many deep-learning models over one dataset, pick the best, keep every version.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    cls=Commands,
 )
 app.command("demo")(demo.demo)
 app.command("plan")(plan.plan)
@@ -29,7 +31,7 @@ stock.app.command("reproduce")(stock_reproduce.reproduce)
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(__version__)
+    say(__version__)
 
 
 def main() -> None:
@@ -46,5 +48,5 @@ def _run(command: typer.Typer) -> None:
     try:
         command()
     except HopyardError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        complain(f"{type(error).__name__}: {error}")
         sys.exit(1)

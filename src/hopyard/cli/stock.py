@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hopyard.cli import stock_history, stock_remotes, stock_things
-from hopyard.cli.terminal import say
+from hopyard.cli.terminal import Commands, say
 from hopyard.stockroom.git import Place, at, driver
 from hopyard.stockroom.git_merges import run_driver
 from hopyard.stockroom.looking.graph import graph as draw_graph
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.working import short
+from hopyard.terminal import Terminal
+from hopyard.wording import one_line
 
 app = typer.Typer(
     name="stock",
@@ -26,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    cls=Commands,
 )
 
 
@@ -77,7 +76,7 @@ def commit(
     ],
 ) -> None:
     """Commit what is staged."""
-    with said_warnings(), StockRoom(enable_write=True) as room:
+    with StockRoom(enable_write=True) as room:
         count = len(room.status().staged)
         digest = room.commit("\n\n".join(message))
         things = "thing" if count == 1 else "things"
@@ -100,14 +99,15 @@ def log(
         commits = room.log(*(revisions or []), limit=limit, branches="all" if all_branches else "these")
         labels = room.labels()
         drawn = draw_graph(commits) if graph else [("", commit) for commit in commits]
-        width = Console().width if Console().is_terminal else None
+        terminal = Terminal()
+        width = terminal.width if terminal.is_terminal else None
         for lanes, each in drawn:
             line = lanes
             if each is not None:
                 time = datetime.fromisoformat(each.time).astimezone().strftime("%Y-%m-%d %H:%M")
                 named = "".join(f" ({label})" for label in labels.get(each.digest, []))
-                author = each.author.partition(" <")[0]
-                message = each.message.partition("\n")[0]
+                author = one_line(each.author.partition(" <")[0])
+                message = one_line(each.message.partition("\n")[0])
                 line = f"{lanes} {short(each.digest)} {time} {author}{named}  {message}".lstrip()
             say(line if width is None or len(line) <= width else line[: width - 3] + "...")
         if not commits:
@@ -130,16 +130,6 @@ def diff(
 def merge_driver(base: str, ours: str, theirs: str, path: str) -> None:
     """What git calls to merge head.stock: three versions of it, and which one it is."""
     raise typer.Exit(run_driver(Path(base), Path(ours), Path(theirs), Path(path)))
-
-
-@contextmanager
-def said_warnings() -> Iterator[None]:
-    """Warnings of the room as lines on standard error."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for warning in caught:
-        typer.echo(str(warning.message), err=True)
 
 
 stock_history.add(app)

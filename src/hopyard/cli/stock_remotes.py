@@ -11,17 +11,22 @@ from hopyard.cli.stock_history import Resolve
 from hopyard.cli.stock_things import describe_bytes
 from hopyard.cli.terminal import say
 from hopyard.data.progress import RowProgress
-from hopyard.errors import UsageError
-from hopyard.stockroom.remotes import Brought, Progress
+from hopyard.errors import HopyardError, UsageError
+from hopyard.stockroom.git import find
+from hopyard.stockroom.remotes import Brought, Fetched, Progress, names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.working import short
-from hopyard.wording import counted
+from hopyard.storage import LocalStore
+from hopyard.wording import counted, one_line
 
 Remote = Annotated[
     str | None, typer.Argument(help="A remote's name, URL or folder; none: origin, or the only one.")
 ]
 Names = Annotated[list[str] | None, typer.Option(help="Repeat it for several; '*': all.")]
+AcceptPurges = Annotated[
+    bool, typer.Option("--accept-purges", help="Purge here, for good, what others purged and pushed.")
+]
 
 
 remotes = typer.Typer(
@@ -51,9 +56,10 @@ def clone(
     url: Annotated[str, typer.Argument(help="Where a stockroom was pushed to: a URL or a folder.")],
     path: Annotated[str, typer.Argument(help="The new folder.")],
     name: Annotated[str, typer.Option(help="What the remote is called from now on.")] = "origin",
+    accept_purges: AcceptPurges = False,
 ) -> None:
     """Make a copy of history and metadata. Data come when they are read, or by fetch."""
-    with StockRoom.clone(url, path, name) as room:
+    with StockRoom.clone(url, path, name, accept_purges=accept_purges) as room:
         on = f"branch {room.head.branch} at {short(room.head.commit)}"
         say(f"cloned to {room.place.root}: {on}, {counted(len(room.log(branches='all')), 'commit')}")
         for text in room.status().advice:
@@ -89,10 +95,12 @@ def pull(
     remote: Remote = None,
     branch: Annotated[str | None, typer.Option(help="The remote's; none: of the same name.")] = None,
     resolve: Resolve = None,
+    accept_purges: AcceptPurges = False,
 ) -> None:
     """Fetch, and merge the remote's branch into this one."""
     with StockRoom() as room:
-        pulled = room.pull(remote, branch, resolve.value if resolve else None)
+        pulled = room.pull(remote, branch, resolve.value if resolve else None, accept_purges)
+        _say_purges(pulled.fetched)
         how = {"nothing": "nothing is new", "forward": "fast-forward", "merged": "merged"}[pulled.how]
         say(f"{how}: {room.head.branch} is at {short(pulled.commit)}")
 
@@ -109,18 +117,21 @@ def fetch(
     prune: Annotated[
         bool, typer.Option("--prune", help="Forget branches that the remote has no more.")
     ] = False,
+    accept_purges: AcceptPurges = False,
 ) -> None:
     """Bring what is new in a remote's history; or with names, data."""
     with StockRoom() as room, RowProgress(unit="bytes") as progress:
         done = room.fetch(
             remote, data=_names(data), keys=_keys(keys), models=_names(model), runs=_names(run), revision=at,
             history=history, max_bytes=max_bytes, prune=prune, report=_report(progress, "fetching"),
+            accept_purges=accept_purges,
         )  # fmt: skip
     if isinstance(done, Brought):
         say(f"{counted(done.objects, 'object')}, {describe_bytes(done.nbytes)}")
         for thing, left in done.left.items():
             say(f"left: {counted(left.objects, 'object')} of {thing}, {describe_bytes(left.nbytes)}")
         return
+    _say_purges(done)
     for name, (before, now) in done.branches.items():
         say(f"{name}: {'new' if before is None else short(before)} -> {short(now)}")
     for name, commit in done.tags.items():
@@ -135,18 +146,32 @@ def fetch(
 
 def verify(
     repair_from: Annotated[
-        str | None, typer.Option("--repair-from", help="A remote that has what is damaged or missing.")
+        str | None,
+        typer.Option("--repair-from", help="A remote or another clone that has what is damaged or missing."),
     ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put back what is known here: references, head.stock.")
+    ] = False,
+    remote: Annotated[str | None, typer.Option(help="A remote where to look; none: here.")] = None,
 ) -> None:
-    """Check every byte that is here. Status 1 if something is wrong."""
-    with StockRoom() as room:
-        with RowProgress(unit="bytes") as progress:
-            verified = room.verify(repair_from, lambda done, total: progress("checking", done, total))
-        say(str(verified))
-        if not verified.ok:
-            if repair_from is None and room.remotes():
-                say(f"to repair it: hopyard stock verify --repair-from {next(iter(room.remotes()))}")
-            raise typer.Exit(1)
+    """Check every byte that is here, whatever is damaged. Status 1 if something is wrong."""
+    with RowProgress(unit="bytes") as progress:
+        verified = StockRoom.verify_in(
+            None, repair_from, lambda done, total: progress("checking", done, total), repair, remote
+        )
+    say(str(verified))
+    if not verified.ok:
+        if repair_from is None:
+            say(f"to repair it: hopyard stock verify --repair-from {_known() or 'URL_OR_FOLDER'}")
+        raise typer.Exit(1)
+
+
+def _known() -> str | None:
+    """A remote that is known here, if that can be read."""
+    try:
+        return next(iter(names(LocalStore(find().objects))), None)
+    except HopyardError:
+        return None
 
 
 def gc(
@@ -171,10 +196,16 @@ def purge(
     name = column.removeprefix("data/")
     if not yes:
         typer.confirm(
-            f"Remove {counted(len(keys), 'sample')} of {name} from all versions for good?", abort=True
+            f"Remove {counted(len(keys), 'sample')} of {one_line(name)} from all versions for good?",
+            abort=True,
         )
     with StockRoom() as room:
         say(str(room.purge(name, keys, why)))
+
+
+def _say_purges(fetched: Fetched) -> None:
+    for line in fetched.purges.lines():
+        say(line)
 
 
 def _names(given: list[str] | None) -> Sequence[str] | Literal[True]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated, Any
 
@@ -11,19 +12,21 @@ from rich.table import Table
 from hopyard.cli.terminal import console, say
 from hopyard.data.progress import RowProgress
 from hopyard.errors import NotFoundError, UsageError, nearest
-from hopyard.stockroom.data.leaks import leaks as find_leaks
+from hopyard.stockroom.data.leaks import leaks_among
 from hopyard.stockroom.git import find
 from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.looking.exporting import export as export_thing
 from hopyard.stockroom.looking.listing import list_shelves
 from hopyard.stockroom.models import describe
+from hopyard.stockroom.models.describe import describe_column
 from hopyard.stockroom.records import ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import Shelves
 from hopyard.stockroom.working import short
-from hopyard.wording import counted, describe_seconds
+from hopyard.wording import counted, describe_seconds, one_line
 
 _MOST = 20
+_LOOKED_AT = 256 << 20  # bytes of a column that statistics are of, unless all are asked for
 _BARS = " ▁▂▃▄▅▆▇█"
 
 ThingPath = Annotated[str, typer.Argument(help="SHELF/NAME: data/image, model/resnet, experiment/lr.")]
@@ -126,8 +129,15 @@ def inspect(
     against: Annotated[
         str | None, typer.Option("--against", help="Of a model: how far it moved since this revision.")
     ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Of a column: read all samples for the statistics, not the first 256 MB."),
+    ] = False,
 ) -> None:
-    """Show one thing: a model's tensors with norms and histograms; a column's first samples; a run."""
+    """Show one thing: a model's tensors with norms and histograms; a column's first samples and statistics; a run.
+
+    How many elements are NaN or infinite is said of both; the other statistics are those of the finite ones.
+    """
     with StockRoom(enable_write=at is None) as room:
         shown: Shelves = room if at is None else room.at(at)
         shelf, name = thing_of(path)
@@ -135,7 +145,7 @@ def inspect(
             other = None if against is None else room.at(against).model.record(name)
             _show_model(shown, name, other)
         elif shelf == "data":
-            _show_data(shown.data[name], name)
+            _show_data(shown.data[name], name, None if every else _LOOKED_AT)
         elif shelf == "experiment":
             say(repr(shown.experiment[name]))
         else:
@@ -146,17 +156,19 @@ def _show_model(shelves: Shelves, name: str, other: ModelRecord | None) -> None:
     facts = describe(shelves.model, name, other)
     total = sum(fact.nbytes for fact in facts if fact.change != "removed")
     say(f"{counted(len(facts), 'tensor')}, {describe_bytes(total)}")
-    table = _table(
-        "tensor", "dtype", "shape", "norm", "mean", "std", "histogram", *(["moved"] if other else [])
-    )
+    nonfinite = any(fact.spread is not None and fact.spread.nan + fact.spread.infinite for fact in facts)
+    titles = ["tensor", "dtype", "shape", "norm", "mean", "std", "histogram"]
+    titles += ["NaN", "infinite"] if nonfinite else []
+    table = _table(*titles, *(["moved"] if other else []))
     for fact in facts:
         shape = "x".join(map(str, fact.shape)) or "scalar"
         if fact.spread is None:
-            cells = ["", "", "", ""]
+            cells = [""] * (len(titles) - 3)
         else:
             spread = fact.spread
             cells = [f"{number:.3g}" for number in (spread.norm, spread.mean, spread.std)]
             cells.append(_bars(spread.histogram))
+            cells += [f"{spread.nan:,}", f"{spread.infinite:,}"] if nonfinite else []
         moved: list[str] = []
         if other is not None:
             moved = [fact.change or ""] if fact.moved is None else [f"{fact.moved:.3g}"]
@@ -169,7 +181,7 @@ def _bars(histogram: tuple[int, ...]) -> str:
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in histogram)
 
 
-def _show_data(item: Any, name: str) -> None:
+def _show_data(item: Any, name: str, most: int | None) -> None:
     if hasattr(item, "schema"):
         say(f"dataset {name}: {counted(len(item), 'row')}")
         for column in item.schema:
@@ -179,12 +191,23 @@ def _show_data(item: Any, name: str) -> None:
     say(f"{item.kind} column of {counted(len(item), 'sample')}, {describe_bytes(item.nbytes)}")
     if item.kind == "tensor":
         say(f"dtype {item.dtype}, shape ({shape})")
+        if len(item):
+            _show_statistics(item, most)
     for key, _ in zip(item, range(_MOST // 2), strict=False):
         sample = item[key]
         text = repr(sample) if not hasattr(sample, "ndim") or sample.ndim == 0 else _short_array(sample)
         say(f"    [{key!r}] {text if len(text) <= 70 else text[:67] + '...'}")
     if len(item) > _MOST // 2:
         say(f"    and {len(item) - _MOST // 2:,} more")
+
+
+def _show_statistics(column: Any, most: int | None) -> None:
+    samples, spread = describe_column(column, most)
+    if not math.isnan(spread.mean):
+        numbers = {"min": spread.min, "max": spread.max, "mean": spread.mean, "std": spread.std}
+        say(", ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
+    some = "" if samples == len(column) else f" among the first {samples:,} samples; --all reads all"
+    say(f"{spread.nan:,} NaN, {spread.infinite:,} infinite{some}")
 
 
 def _short_array(array: Any) -> str:
@@ -197,36 +220,48 @@ def _show_run(run: Any) -> None:
     say(f"run {run.id}: {run.status}, {describe_seconds(run.seconds)}")
     for title, values in (("params", run.params), ("tags", run.tags)):
         for name, value in values.items():
-            say(f"    {title} {name} = {value!r}")
+            say(f"    {title} {one_line(name)} = {value!r}")
     for name, (steps, values) in run.metrics.items():
         if len(values):
-            say(
-                f"    metric {name}: {counted(len(values), 'value')}, last {values[-1]:.6g} at step {steps[-1]}"
-            )
+            last = f"last {values[-1]:.6g} at step {steps[-1]}"
+            say(f"    metric {one_line(name)}: {counted(len(values), 'value')}, {last}")
     for name, size in run.artifacts.items():
-        say(f"    artifact {name}: {describe_bytes(size)}")
+        say(f"    artifact {one_line(name)}: {describe_bytes(size)}")
     if run.error is not None:
         say(f"    {run.error['kind']}: {run.error['message']}")
 
 
 def leaks(
-    first: Annotated[str, typer.Argument(help="A column or dataset, such as train.")],
-    second: Annotated[str, typer.Argument(help="Another one, such as val.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Columns or datasets, at least two, such as train val test: each with each."),
+    ],
     columns: Annotated[
         str | None, typer.Option(help="Of datasets: compare these, with commas between.")
     ] = None,
     at: At = None,
 ) -> None:
-    """Find samples that stand in both of two columns or datasets."""
+    """Find samples that stand in several columns or datasets. Status 1 if there are any.
+
+    Samples of one dtype are compared byte by byte; numbers of different dtypes by their values, exactly.
+    """
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise UsageError(
+            f"leaks was given {', '.join(names)}, but compares at least two columns or datasets, each named once: "
+            "hopyard stock leaks train val test"
+        )
     with StockRoom(enable_write=at is None) as room:
         data = (room if at is None else room.at(at)).data
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
-        found = find_leaks(data[first.removeprefix("data/")], data[second.removeprefix("data/")], names)
-    say(str(found))
-    for pair in found.pairs[:_MOST]:
-        say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
-    if len(found.pairs) > _MOST:
-        say(f"    and {len(found.pairs) - _MOST:,} more")
+        chosen = None if columns is None else [name.strip() for name in columns.split(",")]
+        found = leaks_among({name: data[name.removeprefix("data/")] for name in names}, chosen)
+    for (first, second), each in found.items():
+        say(f"{first} and {second}: {each}")
+        for pair in each.pairs[:_MOST]:
+            say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
+        if len(each.pairs) > _MOST:
+            say(f"    and {len(each.pairs) - _MOST:,} more")
+    if any(map(len, found.values())):
+        raise typer.Exit(1)
 
 
 def describe_bytes(count: int) -> str:
@@ -242,7 +277,7 @@ def describe_bytes(count: int) -> str:
 def _table(*titles: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, title in enumerate(titles):
-        is_number = title in ("samples", "size", "norm", "mean", "std", "moved")
+        is_number = title in ("samples", "size", "norm", "mean", "std", "NaN", "infinite", "moved")
         table.add_column(title, justify="right" if is_number else "left", no_wrap=number > 0, overflow="fold")
     return table
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from hopyard.wording import describe_seconds
+from hopyard.terminal import Terminal
+from hopyard.wording import describe_seconds, visible
 
 SELDOM = 30.0
 """Seconds between two lines in what others than commands print, such as the log of a job."""
@@ -34,13 +35,13 @@ class RowProgress:
         unit: str = "rows",
         every: float = 5.0,
     ) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or Terminal(stderr=True)
         self._clock = clock
         self._unit = unit
         self._every = every
         self._bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), _Count(unit), _Speed(unit), TimeRemainingColumn(),
-            console=self._console, transient=True,
+            TextColumn("{task.description}", markup=False), BarColumn(), _Count(unit), _Speed(unit),
+            TimeRemainingColumn(), console=self._console, transient=True,
         )  # fmt: skip
         self._phase = ""
         self._bar = TaskID(0)
@@ -65,7 +66,7 @@ class RowProgress:
         if phase != self._phase:
             self._phase, self._began, self._said, self._first = phase, now, now, done
             if self._console.is_terminal:
-                self._bar = self._bars.add_task(phase, total=whole, is_share=is_share)
+                self._bar = self._bars.add_task(visible(phase), total=whole, is_share=is_share)
         if self._console.is_terminal:
             self._bars.update(self._bar, completed=done, total=whole)
         elif now - self._said >= self._every:

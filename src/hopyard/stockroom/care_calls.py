@@ -4,35 +4,74 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from hopyard.stockroom import care
 from hopyard.stockroom.care import Collected, PurgeReport, Verified
 from hopyard.stockroom.care.garbage import Tell
+from hopyard.stockroom.git import Place, find
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.maps import Key
-from hopyard.stockroom.remote_calls import RemoteCalls
+from hopyard.stockroom.remote_calls import RemoteCalls, opened_remote
 from hopyard.stockroom.remotes import Repository
+from hopyard.storage import LocalStore
 
 
 class CareCalls(RemoteCalls):
     """Verify, gc, purge."""
 
+    @classmethod
+    def verify_in(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        repair_from: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        repair: bool = False,
+        remote: str | os.PathLike[str] | None = None,
+    ) -> Verified:
+        """The same as :meth:`verify`, also where damage lets nothing be opened.
+
+        Args:
+            path: a folder in a stockroom; None: the current one.
+        """
+        return cls._verify(find(None if path is None else Path(path)), repair_from, progress, repair, remote)
+
+    @staticmethod
+    def _verify(
+        place: Place,
+        repair_from: str | os.PathLike[str] | None,
+        progress: Callable[[int, int], None] | None,
+        repair: bool,
+        remote: str | os.PathLike[str] | None,
+    ) -> Verified:
+        local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
+        source = None if repair_from is None else opened_remote(local.store, repair_from)
+        if remote is not None:
+            return care.verify(opened_remote(local.store, remote), source, progress, None, repair)
+        return care.verify(local, source, progress, place, repair)
+
     def verify(
         self,
         repair_from: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        repair: bool = False,
+        remote: str | os.PathLike[str] | None = None,
     ) -> Verified:
         """Check every byte that is here against its digest, and that all is here that should be.
 
         Args:
-            repair_from: a remote from which to bring what is damaged or missing; None: nothing is changed.
+            repair_from: a remote or another clone from which to bring what is damaged or missing; None: nothing is
+                changed, unless ``repair``.
             progress: told the bytes that are checked, and those of all.
+            repair: without a remote, too: put back references from their copies, and what ``head.stock`` most likely
+                said.
+            remote: look there instead; a name, URL or folder.
 
         Returns:
             All problems; ``.ok`` if there is none, or none is left.
         """
         self._check_open()
-        remote = None if repair_from is None else self._open(self._remote(repair_from))
-        verified = care.verify(self.local, remote, progress)
+        verified = self._verify(self.place, repair_from, progress, repair, remote)
         self._objects.refresh()
         return verified
 
@@ -54,11 +93,13 @@ class CareCalls(RemoteCalls):
         if remote is not None:
             self._check_open()
             return care.gc(self._open(self._remote(remote)), None, dry_run, tell=tell)
-        self._let_go("gc")
-        collected = care.gc(self.local, self.place, dry_run, tell=tell)
-        self._objects.refresh()
-        return collected
+        with self.guard.write("stock.gc()"):
+            self._let_go("gc")
+            collected = care.gc(self.local, self.place, dry_run, tell=tell)
+            self._objects.refresh()
+            return collected
 
+    @exclusive
     def purge(self, column: str, key: Key | Sequence[Key], why: str = "no reason was given") -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
         stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from hopyard.errors import UsageError
 from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import Stored
+from hopyard.stockroom.guard import Guard, guarded
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.maps import Key, SortedMap, encode
@@ -28,7 +28,7 @@ Told = Callable[[Operation], None]
 
 
 class Draft:
-    """What is changed since a commit. For one thread.
+    """What is changed since a commit. Threads may share it, under its guard.
 
     From the first object that it adds until :meth:`release` it keeps the collector out (``history.locks``).
 
@@ -37,15 +37,21 @@ class Draft:
         root: digest of the root map that it begins from; None: nothing is in it.
         told: is called with each write when it is made, to keep it; what it raises undoes the write. Writes that are
             large are published first. None: nothing is published before :meth:`flush`.
+        guard: says who may write; None: whoever has it.
 
     Attributes:
         base: the root map that it is compared with, and was begun from.
         revision: what messages call it.
+        writer: where objects are added.
     """
 
     revision = "the working tree"
 
-    def __init__(self, objects: Objects, root: str | None, told: Told | None = None) -> None:
+    def __init__(
+        self, objects: Objects, root: str | None, told: Told | None = None, guard: Guard | None = None
+    ) -> None:
+        self.guard = guard or Guard()
+        self.writer: PackWriter = objects.writing(before=self._begin, lock=self.guard)
         self.base = root
         self._objects, self._told = objects, told
         self._root = root  # what is published; on top of it are:
@@ -64,6 +70,7 @@ class Draft:
         """Where objects are read; those that were added too."""
         return self.writer
 
+    @guarded
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """What the draft says of a thing; None if there is none of this name."""
         if shelf == "data" and name in self._dirty:
@@ -72,6 +79,7 @@ class Draft:
         value = self._records[key] if key in self._records else self._map.get(key)
         return None if value is None else parse(value, f"{shelf}/{name}")
 
+    @guarded
     def names(self, shelf: Shelf) -> list[str]:
         """All names on a shelf, sorted."""
         found = set(names_in(self._map, shelf))
@@ -83,11 +91,7 @@ class Draft:
 
     # Writing
 
-    @cached_property
-    def writer(self) -> PackWriter:
-        """Where objects are added."""
-        return self._objects.writing(before=self._begin)
-
+    @guarded
     def column(self, name: str) -> ColumnDraft:
         """The column of this name, also if there is none yet. It is one as long as the column is not removed.
 
@@ -107,9 +111,14 @@ class Draft:
             ) -> None:
                 self._column_changed(column, do, keys, samples)
 
-            column = ColumnDraft(self.writer, self.writer, name, record, changed)
+            column = ColumnDraft(self.writer, self.writer, name, record, changed, self.guard)
             self._columns[name] = column
         return self._columns[name]
+
+    @property
+    def begun(self) -> str | None:
+        """The root map that the outermost ``held`` leads back to."""
+        return self._saved[0]
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before.
@@ -118,7 +127,7 @@ class Draft:
             UsageError: the draft is closed.
         """
         self._check_open()
-        with self._undone_on_errors():
+        with self.guard.write(f"a write to {shelf}/{name}"), self._undone_on_errors():
             if shelf == "data":
                 self._columns.pop(name, None)
                 self._dirty.discard(name)
@@ -139,6 +148,7 @@ class Draft:
         finally:
             self._told = told
 
+    @guarded
     def write(self) -> str | None:
         """The root map as it is now, which may not be published yet."""
         for name in sorted(self._dirty):
@@ -150,6 +160,7 @@ class Draft:
         self._records, self._dirty = {}, set()
         return self._root
 
+    @guarded
     def flush(self) -> str | None:
         """The root map as it is now; all that it needs is published."""
         with self._undone_on_errors():
@@ -214,6 +225,7 @@ class Draft:
         """Whether anything differs from the base."""
         return bool(self.changes())
 
+    @guarded
     def changes(self) -> list[tuple[str, Literal["added", "removed", "changed"]]]:
         """What differs from the base, as ``(shelf/name, how)``, in order."""
         base = SortedMap(self._objects, self.base)

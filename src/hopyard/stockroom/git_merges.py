@@ -107,4 +107,4 @@ def _merge_upon(
             "last that both sides follow, so it is not known who has changed what.",
             [],
         )
-    return merge_commits(draft.writer, *sides), sides
+    return merge_commits(draft.writer, sides[0], sides[1]), sides

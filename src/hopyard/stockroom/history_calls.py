@@ -10,6 +10,7 @@ from typing import Literal
 from hopyard.errors import ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import Head
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.commits import Commit, log, read_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, counted_conflicts
 from hopyard.stockroom.history.merge import (
@@ -47,8 +48,9 @@ class HistoryCalls(NameCalls):
     def status(self) -> Status:
         """Where this is, and what is staged; ``print(stock.status())`` tells it in words."""
         self._check_open()
-        if self._draft is not None:
-            standing, stage, changes = self._standing, self._stage, self._draft.changes()
+        view = self.view
+        if isinstance(view, Draft):
+            standing, stage, changes = self._standing, self._stage, view.changes()
         else:
             standing = self._tree.stand()
             stage = self._tree.stage(standing.commit)
@@ -90,14 +92,17 @@ class HistoryCalls(NameCalls):
         before = self._root if a is None else root_of(self.local, self.resolve(a))
         if b is not None:
             return Diff(self._objects, before, root_of(self.local, self.resolve(b)))
-        draft = self._draft
-        if draft is None:
+        view = self.view
+        if isinstance(view, Draft):
+            draft = view
+        else:
             draft = Draft(self._objects, self._root)
             draft.apply(self._stage.operations())
         return Diff(draft.writer, before, draft.write())
 
     # Moving
 
+    @exclusive
     def switch(self, name: str) -> Head:
         """Go to a branch; or to a tag or commit, upon which commits are then detached until a branch is made.
 
@@ -128,6 +133,7 @@ class HistoryCalls(NameCalls):
         self._arrived()
         return self.head
 
+    @exclusive
     def merge(
         self, revision: str, resolve: Resolve = None, message: str | None = None, base: str | None = None
     ) -> Merged:
@@ -158,6 +164,10 @@ class HistoryCalls(NameCalls):
             else:
                 result, parents = merge_since(draft.writer, before, ours, theirs, resolve)
             if result.how == "up to date":
+                if ours is None:
+                    raise UsageError(
+                        f"nothing is committed here, and nothing has changed from {base} to {revision}. Commit first."
+                    )
                 return Merged(result.how, ours)
             if result.how == "fast-forward":
                 self._move_to(theirs)
@@ -173,6 +183,7 @@ class HistoryCalls(NameCalls):
         assert self._standing.commit is not None
         return Merged("merged", self._standing.commit)
 
+    @exclusive
     def revert(self, revision: str, parent: int | None = None, resolve: Resolve = None) -> str:
         """Commit the opposite of what one commit did; the digest of the new commit.
 
@@ -211,6 +222,7 @@ class HistoryCalls(NameCalls):
         assert self._standing.commit is not None
         return self._standing.commit
 
+    @exclusive
     def reset(self, revision: str | None = None) -> None:
         """Discard what is staged; with a revision, also let the branch go back, or on, to it.
 

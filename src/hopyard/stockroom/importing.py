@@ -16,6 +16,7 @@ from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history_calls import HistoryCalls
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.run import Progress, read_columns
+from hopyard.stockroom.records import check_name
 from hopyard.storage import Store
 
 _AT_ONCE = 64 << 20  # bytes after which what came is staged: what a kill costs at most
@@ -51,11 +52,13 @@ def import_columns(
     Columns of the same names that are there are replaced.
 
     Raises:
-        UsageError: something else is staged.
+        UsageError: something else is staged; a column is called what no column can be. Nothing was written.
     """
     draft = room.view
     assert isinstance(draft, Draft)
     columns = importer.columns()
+    for column in columns:
+        check_name(column.name, f"A column of the import {name!r}")
     begun = _Begun(room, name, importer, columns)
     done = begun.samples(draft) if begun.is_this else {}
     if not begun.is_this:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.working import Standing, short
 from hopyard.stockroom.writing import Room
@@ -32,6 +33,7 @@ class NameCalls(Room):
                 found.setdefault(commit, []).append(prefix + name)
         return found
 
+    @exclusive
     def branch(self, name: str, revision: str = "HEAD") -> str:
         """Make a branch; its commit. Where commits were detached, this is on the new branch from now on.
 

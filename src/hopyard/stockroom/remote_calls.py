@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
 from hopyard.stockroom import remotes
 from hopyard.stockroom.git import HEAD_NAME, at, author
+from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
@@ -27,10 +29,13 @@ class RemoteCalls(HistoryCalls):
     @classmethod
     def clone(
         cls, url: str | os.PathLike[str], path: str | os.PathLike[str], name: str = _ORIGIN,
-        enable_write: bool = False, fetch: Fetching = "auto",
+        enable_write: bool = False, fetch: Fetching = "auto", accept_purges: bool = False,
     ) -> Self:  # fmt: skip
         """A new stockroom in the folder ``path``, with the history and metadata of the one at ``url``. Data come when
         they are read, or by :meth:`fetch`. An interrupted clone goes on when it is called again.
+
+        Args:
+            accept_purges: as for :meth:`fetch`.
 
         Raises:
             NotFoundError: there is no stockroom at ``url``; UsageError: there is one in ``path`` already.
@@ -41,7 +46,7 @@ class RemoteCalls(HistoryCalls):
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            remotes.clone(store, folder, name, author(at(folder)))
+            remotes.clone(store, folder, name, author(at(folder)), accept_purges)
         except UsageError:
             if is_new and not any(folder.iterdir()):
                 folder.rmdir()
@@ -107,6 +112,7 @@ class RemoteCalls(HistoryCalls):
         branches: Iterable[str] | None = None,
         prune: bool = False,
         report: Report | None = None,
+        accept_purges: bool = False,
     ) -> Fetched | Brought:
         """Bring data by name; without names, what is new in a remote's history, with all metadata.
 
@@ -120,34 +126,45 @@ class RemoteCalls(HistoryCalls):
             max_bytes: leave what does not fit.
             branches: bring the history of these only. prune: forget branches that the remote has no more.
             report: told how far it is.
+            accept_purges: purge here, for good, what others purged and pushed. Otherwise ``purges`` of what is returned
+                says what that is, and it stays as it is here; what is not here is not read.
 
         Raises:
+            UsageError: purges are to be accepted while data are brought: they come with history.
             NotFoundError: there is nothing of that name, or no remote has it. Nothing came.
         """
         self._check_open()
         wanted = Wanted(data=data, keys=keys, models=models, runs=runs, history=history)
         if data or models or runs:
+            if accept_purges:
+                raise UsageError(
+                    "fetch was given accept_purges with names of data, but purges are accepted with history. Call it "
+                    "twice: fetch(accept_purges=True), then with the names."
+                )
             chosen = (
                 [self._recall(each) for each in self.remotes()] if remote is None else [self._remote(remote)]
             )
             needs = remotes.select(self._objects, [self.resolve(revision)], wanted)
             return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
         target = self._remote(remote)
-        fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author)
+        fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author, accept_purges)
         self._remember(target)
         return fetched
 
+    @exclusive
     def pull(
         self,
         remote: str | os.PathLike[str] | None = None,
         branch: str | None = None,
         resolve: Resolve = None,
+        accept_purges: bool = False,
     ) -> Pulled:
         """Fetch, and merge the remote's branch into the one that this is on.
 
         Args:
             branch: the remote's; None: of the same name.
             resolve: as for :meth:`merge`.
+            accept_purges: as for :meth:`fetch`.
 
         Raises:
             ConflictError: nobody decided what both changed. What was fetched is here, nothing was merged.
@@ -168,7 +185,7 @@ class RemoteCalls(HistoryCalls):
                 self._remember(target)  # where the samples are is known before a branch needs them
                 moving.announce(None)  # from here on others of this tree wait, not while data come
 
-            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched)
+            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched, accept_purges)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
         self._arrived()
@@ -190,47 +207,64 @@ class RemoteCalls(HistoryCalls):
         return remotes.recall(self.local.store, name)
 
     def _open(self, known: Known) -> Repository:
-        if not known.name:
-            return Repository.at(open_store(known.url))
-        return remotes.open_remote(self.local.store, known)
+        return _opened(self.local.store, known)
 
     def _remember(self, known: Known) -> None:
         if known.name and known.name not in remotes.names(self.local.store):
             remotes.remember(self.local.store, known)
 
     def _remote(self, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
-        """The remote that is meant; one that is not known has the name ``""`` unless it is to be remembered."""
-        known = remotes.names(self.local.store)
-        if given is None:
-            if not known:
-                raise NotFoundError(
-                    "no remote is known here. Give its address: stock.push('s3://bucket/prefix'), or hopyard stock "
-                    "push URL."
-                )
-            if _ORIGIN not in known and len(known) > 1:
-                raise UsageError(f"which remote is meant? There are {', '.join(known)}. Name one.")
-            return self._recall(_ORIGIN if _ORIGIN in known else known[0])
-        text = os.fspath(given)
-        if text in known:
-            return self._recall(text)
-        if isinstance(given, str) and not any(sign in text for sign in "/\\:.") and not Path(text).is_dir():
+        return _meant(self.local.store, given, name)
+
+
+def opened_remote(local: Store, given: str | os.PathLike[str]) -> Repository:
+    """The remote that is meant: a name that is known in a repository, a URL or a folder."""
+    return _opened(local, _meant(local, given))
+
+
+def _opened(local: Store, known: Known) -> Repository:
+    if not known.name:
+        return Repository.at(open_store(known.url))
+    return remotes.open_remote(local, known)
+
+
+def _meant(local: Store, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
+    """The remote that is meant; one that is not known has the name ``""`` unless it is to be remembered."""
+    known = remotes.names(local)
+    if given is None:
+        if not known:
             raise NotFoundError(
-                f"no remote {text!r} is known here{nearest(text, known, '.')} Known are: {', '.join(known) or 'none'}. "
-                f"A folder is written as ./{text}."
+                "no remote is known here. Give its address: stock.push('s3://bucket/prefix'), or hopyard stock "
+                "push URL."
             )
-        url = _store(text).url
-        for each in known:
-            if self._recall(each).url == url:
-                return self._recall(each)
-        if name is not None and name in known:
-            raise UsageError(
-                f"the name {name!r} is that of another remote, {self._recall(name).url}. Use another name."
-            )
-        return Known(name or ("" if _ORIGIN in known else _ORIGIN), url)
+        if _ORIGIN not in known and len(known) > 1:
+            raise UsageError(f"which remote is meant? There are {', '.join(known)}. Name one.")
+        return remotes.recall(local, _ORIGIN if _ORIGIN in known else known[0])
+    text = os.fspath(given)
+    if text in known:
+        return remotes.recall(local, text)
+    if isinstance(given, str) and not any(sign in text for sign in "/\\:.") and not Path(text).is_dir():
+        raise NotFoundError(
+            f"no remote {text!r} is known here{nearest(text, known, '.')} Known are: {', '.join(known) or 'none'}. "
+            f"A folder is written as ./{text}."
+        )
+    url = _store(text).url
+    for each in known:
+        with suppress(CorruptError):  # of which verify tells
+            if remotes.recall(local, each).url == url:
+                return remotes.recall(local, each)
+    if name is not None and name in known:
+        raise UsageError(
+            f"the name {name!r} is that of another remote, {remotes.recall(local, name).url}. Use another name."
+        )
+    return Known(name or ("" if _ORIGIN in known else _ORIGIN), url)
 
 
 def _store(address: str | os.PathLike[str]) -> Store:
     """What lies at the address of a remote; at the folder that somebody works in, the objects that belong to it."""
     store = open_store(os.fspath(address))
     head = store.path(HEAD_NAME)
-    return LocalStore(at(head.parent).objects) if head is not None and head.is_file() else store
+    is_worked_in = head is not None and head.is_file()
+    return (
+        LocalStore(at(head.parent).objects) if head is not None and is_worked_in else store
+    ).without_links()

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Self
 
 from hopyard.errors import UsageError
+from hopyard.stockroom.care.heads import likely
 from hopyard.stockroom.care_calls import CareCalls
-from hopyard.stockroom.git import Head, at, current_branch, prepare, write
+from hopyard.stockroom.git import at, prepare, write
+from hopyard.stockroom.history.references import logs
 from hopyard.stockroom.importers.registry import open_importer
 from hopyard.stockroom.importers.run import Progress
 from hopyard.stockroom.importing import Imported, import_columns
 from hopyard.stockroom.looking.exporting import export
-from hopyard.stockroom.remotes import KIND, Repository
-from hopyard.stockroom.working import branch_like
+from hopyard.stockroom.remotes import KIND
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format
 from hopyard.storage.oserrors import write_errors
@@ -34,8 +35,9 @@ class StockRoom(CareCalls):
     block, ``switch``, ``merge``, ``pull``. Opened with ``enable_write=True``, it shows what is staged as well: what is
     written outside of a block is staged at once, durably, and read at once, until :meth:`commit`.
 
-    What the shelves have handed out stays what it was, whatever happens to the stockroom. One thread may use a
-    stockroom at a time; each process opens its own. Pickled, one that is open for reading becomes its revision.
+    What the shelves have handed out stays what it was, whatever happens to the stockroom. Threads may share a
+    stockroom; a block belongs to the thread, asyncio task and process that opened it, see :meth:`enable_write`. Each
+    process that writes opens its own. Pickled, one that is open for reading becomes its revision.
 
     Args:
         path: a folder in it; None: the current one. The nearest ``head.stock`` upwards says where it is.
@@ -60,8 +62,13 @@ class StockRoom(CareCalls):
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         place = at(folder)
-        store = LocalStore(place.objects)
+        store = LocalStore(place.objects).without_links()
         exists = store.exists(FORMAT_NAME)
+        if place.head.is_dir():
+            raise UsageError(
+                f"{place.head} is a folder, but the file that says where a working tree is has that name. Move the "
+                "folder away, then run this again."
+            )
         if place.head.exists():
             raise UsageError(
                 f"{place.root} is a stockroom already. Open it: StockRoom({str(place.root)!r})."
@@ -71,10 +78,8 @@ class StockRoom(CareCalls):
             )
         prepare(place)
         claim_format(store, KIND)
-        git = current_branch(place)
-        branch = branch_like(git)
-        tip = Repository.at(store).references.tip(f"heads/{branch}").commit
-        write(place.head, Head(branch, tip, git), place.id)
+        # Objects may be there: somebody deleted head.stock.
+        write(place.head, likely(place, logs(store)[0]), place.id)
         return cls(folder, enable_write)
 
     def import_from(
@@ -102,12 +107,14 @@ class StockRoom(CareCalls):
             DataError, CorruptError, ...: as the importer says. What was imported before stays staged.
         """
         self._check_open()
-        self._check_no_block("import")
+        with self.guard.write("stock.import_from()"):
+            self._check_no_block("import")
         with open_importer(importer, source, options) as opened:
             opened.watch_download = watch_download
             with type(self)(self.place.root, enable_write=True) as writer:
                 imported = import_columns(writer, importer, opened, processes, message, watch)
-        self._renew()
+        with self.guard.write("stock.import_from()"):
+            self._renew()
         return imported
 
     def export(self, path: str, target: str | os.PathLike[str]) -> Path:

@@ -29,6 +29,16 @@ class NamedThings(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"<{self._shelf} of {self._view.revision}: {', '.join(self) or 'none'}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: its things."""
+        from hopyard.stockroom.looking.notebook import shelves_html
+
+        return shelves_html(f"{self._shelf} of {self._view.revision}", self._view, self._shelf)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """What IPython and notebooks offer within brackets."""
+        return list(self)
+
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -40,8 +50,19 @@ class NamedThings(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         draft = writable(self._view)
-        self.record(name)
-        draft.set(self._shelf, name, None)
+        with draft.guard.write(f"a write to {self._shelf}/{name}"):
+            self.record(name)
+            draft.set(self._shelf, name, None)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """The thing of this name; ``default``, which is stored first, if there is none."""
+        with writable(self._view).guard.write(f"a write to {self._shelf}/{name}"):
+            return super().setdefault(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """The thing of this name, which is deleted."""
+        with writable(self._view).guard.write(f"a write to {self._shelf}/{name}"):
+            return super().pop(name, *default)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._view.record(self._shelf, name) is not None

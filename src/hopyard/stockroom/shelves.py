@@ -24,6 +24,12 @@ class Shelves(ABC):
     def view(self) -> View:
         """What the shelves show."""
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the things on all shelves."""
+        from hopyard.stockroom.looking.notebook import shelves_html
+
+        return shelves_html(self.view.revision, self.view)
+
     @property
     def data(self) -> DataShelf:
         """Columns and datasets by name."""

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import UsageError
+from hopyard.objects import Tensor
+from hopyard.stockroom.guard import Guard
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import Record, Shelf, parse
@@ -22,9 +24,11 @@ class Readable(Protocol):
 
     def read(self, digest: str) -> _Bytes: ...
     def read_many(self, digests: Iterable[str]) -> dict[str, _Bytes]: ...
-    def read_private(self, digests: Iterable[str]) -> dict[str, _Bytes]: ...
     def json(self, digest: str) -> Any: ...
-    def file(self, digest: str) -> Path | None: ...
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]: ...
+    def file(self, digest: str, verify: bool = True) -> Path | None: ...
 
 
 class View(Protocol):
@@ -50,6 +54,10 @@ class Writable(View, Protocol):
     """A view that is open for writing."""
 
     @property
+    def guard(self) -> Guard:
+        """Who may write."""
+
+    @property
     def writer(self) -> PackWriter:
         """Where objects are added."""
 
@@ -61,8 +69,10 @@ def writable(view: View) -> Writable:
     """The view, if it can be written to.
 
     Raises:
-        UsageError: it was opened for reading.
+        UsageError: it was opened for reading, or another thread, task or process has a block open.
     """
+    if isinstance(view, Others):
+        view.guard.check("a write")
     if not isinstance(view, Writable):
         raise UsageError(
             f"{view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
@@ -80,11 +90,11 @@ class Snapshot:
         revision: what messages call it, as a rule the commit's digest.
     """
 
-    def __init__(self, objects: Objects, root: str | None, revision: str) -> None:
+    def __init__(self, objects: Objects | PackWriter, root: str | None, revision: str) -> None:
         self.objects, self.root, self.revision = objects, root, revision
         self._map = SortedMap(objects, root)
 
-    def __reduce__(self) -> tuple[type[Snapshot], tuple[Objects, str | None, str]]:
+    def __reduce__(self) -> tuple[type[Snapshot], tuple[Objects | PackWriter, str | None, str]]:
         return Snapshot, (self.objects, self.root, self.revision)
 
     def __repr__(self) -> str:
@@ -97,6 +107,14 @@ class Snapshot:
     def names(self, shelf: Shelf) -> list[str]:
         """All names on a shelf, sorted."""
         return names_in(self._map, shelf)
+
+
+class Others(Snapshot):
+    """What others than the owner of a block see meanwhile: what was there before it."""
+
+    def __init__(self, objects: Objects | PackWriter, root: str | None, revision: str, guard: Guard) -> None:
+        super().__init__(objects, root, revision)
+        self.guard = guard
 
 
 def record_in(root: SortedMap, shelf: Shelf, name: str) -> Record | None:

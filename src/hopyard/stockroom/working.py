@@ -15,17 +15,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
-from hopyard.stockroom.git import Head, Place, current_branch, has_had, read, write
+from hopyard.stockroom.git import Head, Place, branch_like, current_branch, has_had, read, write
 from hopyard.stockroom.history.commits import is_ancestor, read_commit, write_commit
 from hopyard.stockroom.history.locks import locked, writing
 from hopyard.stockroom.history.references import check_name
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.remotes import Repository, names, recall
+from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
 
 _KIND = "moving"
 _CHOSEN = "head.stock names a commit, and no branch"
-MAIN = "main"
+_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ class WorkingTree:
         except NotFoundError:  # also of a commit that came, but not all that it needs, as before a kill
             if head.commit is None or not self.bring(head.commit):
                 raise self._absent(short(head.commit)) from None
+        except CorruptError as error:
+            raise CorruptError(
+                f"{self.place.head} is at the commit {short(head.commit)}, which cannot be reached: {error} This opens "
+                "all the same, and says all that is wrong: hopyard stock verify; this repairs it from a remote or "
+                "another clone: hopyard stock verify --repair-from URL_OR_FOLDER"
+            ) from error
         return self._standing(head)
 
     def _standing(self, head: Head) -> Standing:
@@ -143,9 +150,10 @@ class WorkingTree:
         known = " or ".join(f"{remote.name} ({remote.url})" for remote in remotes)
         return NotFoundError(
             f"{self.place.head} is at the commit {commit}, which is {'neither' if known else 'not'} in "
-            f"{self.place.objects}{f' nor came from {known}' if known else ''}. Push it from where it was made, then "
-            f"{'open this again. Or bring' if known else 'bring'} it from where it was pushed: hopyard stock clone URL "
-            f"{self.place.root}{' --name NAME' if known else ''}"
+            f"{self.place.objects}{f' nor came from {known}' if known else ''}, or not whole. Push it from where it "
+            f"was made, then {'open this again. Or bring' if known else 'bring'} it from where it was pushed: hopyard "
+            f"stock clone URL {self.place.root}{' --name NAME' if known else ''}; or from another clone: hopyard stock "
+            "verify --repair-from FOLDER"
         )
 
     def reference(self, branch: str | None) -> str:
@@ -259,21 +267,67 @@ class WorkingTree:
                 self._finish()
 
     def _finish(self) -> None:
-        try:
-            found = json.loads(self._local.store.get(self._pending))
-            check_format(found["format"], _KIND, where=f"{self._local.store.url}/{self._pending}")
-            branch, commit, number = found["branch"], found["commit"], found["number"]
-            was, operations = Standing(None, found["from"], found["was"], None), found["operations"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(
-                f"{self._local.store.url}/{self._pending} cannot be read ({type(error).__name__}: {error}). It says "
-                "what a commit was about to do; delete it: then the branch may have moved on, and head.stock not."
-            ) from error
-        for move in self._local.references.log(self.reference(branch)):
-            if move.number > number and move.commit is not None and commit in (None, move.commit):
-                self.arrive(was, branch, move.commit, operations)
+        pending = read_pending(self._local.store, self._pending)
+        was = Standing(None, pending.commit_before, pending.branch_before, None)
+        for move in self._local.references.log(self.reference(pending.branch)):
+            if (
+                move.number > pending.number
+                and move.commit is not None
+                and pending.commit in (None, move.commit)
+            ):
+                self.arrive(was, pending.branch, move.commit, pending.operations)
                 break
         self.forget()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What a commit is about to do to a working tree.
+
+    Attributes:
+        branch: what moves; None: the reference of the working tree.
+        commit: to which; None: it is not known yet.
+        number: of the reference's last entry before.
+        branch_before, commit_before: what ``head.stock`` says before.
+        operations: numbers of the staged writes that the commit has.
+    """
+
+    branch: str | None
+    commit: str | None
+    number: int
+    branch_before: str | None
+    commit_before: str | None
+    operations: list[int]
+
+
+def read_pending(store: Store, name: str) -> Pending:
+    """What was written down before a commit began to move a working tree.
+
+    Raises:
+        CorruptError: it cannot be read.
+    """
+    try:
+        found = json.loads(store.get(name))
+        check_format(found["format"], _KIND, where=f"{store.url}/{name}")
+        pending = Pending(
+            found["branch"],
+            found["commit"],
+            found["number"],
+            found["was"],
+            found["from"],
+            found["operations"],
+        )
+        for commit in (pending.commit, pending.commit_before):
+            if commit is not None and len(bytes.fromhex(commit)) != _DIGEST_BYTES:
+                raise ValueError(f"{commit!r} is no commit")
+        if pending.number < 0 or not all(isinstance(each, int) for each in pending.operations):
+            raise ValueError("its numbers are none")
+        return pending
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptError(
+            f"{store.url}/{name} cannot be read ({type(error).__name__}: {error}). It says what a commit was about to "
+            "do: the branch may have moved on, and head.stock not. This puts it aside: hopyard stock verify --repair"
+        ) from error
 
 
 class Moving:
@@ -303,11 +357,6 @@ class Moving:
             self._tree.arrive(self._was, self._branch, self._commit, self._operations)
         elif self._is_locked:
             self._tree.forget()  # nothing has moved
-
-
-def branch_like(git: str | None) -> str:
-    """The branch here that belongs to a branch of git: that of the same name; to ``master``, and to none, ``main``."""
-    return MAIN if git in (None, "master") else str(git)
 
 
 def short(commit: str | None) -> str:

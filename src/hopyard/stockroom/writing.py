@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from hopyard.errors import ConflictError, NotFoundError, NotWritableError, UsageError
+from hopyard.errors import ConflictError, CorruptError, NotFoundError, NotWritableError, UsageError
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, settle
+from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.history.publish import commit_draft
@@ -34,7 +34,7 @@ from hopyard.stockroom.remotes import (
     recall,
 )
 from hopyard.stockroom.shelves import Revision, Shelves
-from hopyard.stockroom.view import Snapshot, View
+from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, WorkingTree, root_of, short
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, read_format
@@ -55,13 +55,15 @@ class Room(Shelves):
                 f"fetch={fetch!r} must be 'auto', which brings from a remote what is read and is not here, or 'never'."
             )
         self._locks = contextlib.ExitStack()
-        self._blocks: list[contextlib.AbstractContextManager[None]] = []
+        self._blocks: list[_Block] = []
+        self._others: Others | None = None  # what others see while a block is open
         self._message: str | None = None
         self._draft: Draft | None = None
         self._known: set[int] = set()  # numbers of the staged writes that the draft has
         self._is_closed = False
         self._writes = enable_write
         self.place: Place = find(None if path is None else Path(path))
+        self.guard = Guard(str(self.place.root))
         self.local, self._objects, self._tree = open_place(self.place, fetch)
         with contextlib.suppress(NotWritableError):
             settle(self.place)
@@ -73,7 +75,12 @@ class Room(Shelves):
 
     @property
     def view(self) -> View:
-        return self._snapshot if self._draft is None else self._draft
+        if self.guard.settle is not None:
+            self.guard.tidy()
+        draft, others = self._draft, self._others
+        if draft is None:
+            return self._snapshot
+        return others if others is not None and self.guard.is_others else draft
 
     @property
     def head(self) -> Head:
@@ -102,6 +109,9 @@ class Room(Shelves):
 
         Blocks may be nested: the outermost one commits; an exception undoes what was written in those that it leaves.
 
+        A block belongs to the thread, the asyncio task and the process that opened it. Until it ends others see what
+        was there before, and get a ``UsageError`` if they write, or open one: each opens a stockroom of its own.
+
         Args:
             message: of the commit; None: one that names what has changed.
 
@@ -110,6 +120,7 @@ class Room(Shelves):
         """
         return Writing(self, message)
 
+    @exclusive
     def commit(self, message: str) -> str:
         """Commit what is staged, or was written in this block until now.
 
@@ -157,6 +168,13 @@ class Room(Shelves):
         Raises:
             UsageError: within a block.
         """
+        if self.guard.is_forked:  # what is held is the parent's
+            self._is_closed = True
+            return
+        with self.guard.write("stock.close()"):
+            self._close()
+
+    def _close(self) -> None:
         if self._blocks:
             raise UsageError(
                 "this is within `with stock.enable_write():`, which commits at its end. Leave it first."
@@ -213,7 +231,8 @@ class Room(Shelves):
     def _begin(self) -> Draft:
         """A draft with what is staged."""
         self._catch_up()
-        draft = Draft(self._objects, self._root, self._tell)
+        draft = Draft(self._objects, self._root, self._tell, self.guard)
+        self.guard.stay_in_process(True)
         self._apply_staged(draft)
         return draft
 
@@ -239,30 +258,79 @@ class Room(Shelves):
 
     # Blocks
 
-    def _enter_block(self, message: str | None) -> None:
-        self._check_open()
-        if not self._blocks:
-            self._message = None
-            self._renew()
-            if self._draft is None:
-                self._draft = self._begin()
-        self._message = self._message or message
-        assert self._draft is not None
-        held = self._draft.held()
-        held.__enter__()
-        self._blocks.append(held)
+    def _enter_block(self, message: str | None) -> _Block:
+        with self.guard.write("stock.enable_write()"):
+            self._check_open()
+            if not self._blocks:
+                self._message = None
+                self._renew()
+            self._message = self._message or message
+            draft = self._draft or self._begin()
+            held = draft.held()
+            held.__enter__()
+            block = _Block(held)
+            if not self._blocks:
+                objects, root = (draft.writer, draft.begun) if self._writes else (self._objects, self._root)
+                self._others = Others(objects, root, self._snapshot.revision, self.guard)
+                self.guard.own("has a block open (`with stock.enable_write():`)")
+            self._draft = draft
+            self._blocks.append(block)
+            return block
 
-    def _leave_block(self, *error: Any) -> None:
-        held = self._blocks.pop()
+    def _leave_block(self, block: _Block, error: BaseException | None) -> None:
+        guard = self.guard
+        if guard.is_forked:
+            if error is None:
+                guard.check("leaving a block of `with stock.enable_write():`")
+            return  # what is here is a copy
+        if guard.is_others or (error is not None and guard.is_inside):
+            # As of a generator that is collected, whichever thread does that: nothing may be waited for.
+            block.is_lost = True
+            guard.settle = self._undo_lost
+            if error is None:
+                raise UsageError(
+                    "a block of `with stock.enable_write():` was left by another thread or asyncio task than the one "
+                    "that opened it, so it is undone: nothing of it has happened. Open and leave it in the same one."
+                )
+            return
+        with guard.write("leaving a block of `with stock.enable_write():`"):
+            if block not in self._blocks:
+                if error is None:
+                    raise UsageError(
+                        "the block of `with stock.enable_write():` around this one was undone by an exception, and "
+                        "this one with it: nothing of it has happened. Run it again."
+                    )
+            elif error is not None:
+                self._undo(block)
+            else:
+                block.is_over = True
+            self._end_blocks()
+
+    def _undo_lost(self) -> None:
+        lost = next((block for block in self._blocks if block.is_lost), None)
+        if lost is not None:
+            self._undo(lost)
+            self._end_blocks()
+
+    def _undo(self, block: _Block) -> None:
+        """Undo what was written in a block, and in those within it."""
+        while block in self._blocks:
+            error = RuntimeError("undone")
+            with contextlib.suppress(RuntimeError):
+                self._blocks.pop().held.__exit__(RuntimeError, error, None)
+            if not self._blocks:
+                self._end_draft()
+
+    def _end_blocks(self) -> None:
+        """Go out of blocks that are over. One that another was opened in, and that outlives it, waits for it."""
         try:
-            if error[0] is None and not self._blocks:
+            if self._blocks and all(block.is_over for block in self._blocks):
                 self._commit_block()
         except BaseException:
-            held.__exit__(*sys.exc_info())
+            self._undo(self._blocks[0])
             raise
-        else:
-            held.__exit__(*error)
-        finally:
+        while self._blocks and self._blocks[-1].is_over:
+            self._blocks.pop().held.__exit__(None, None, None)
             if not self._blocks:
                 self._end_draft()
 
@@ -281,8 +349,11 @@ class Room(Shelves):
         if not self._writes:
             self._draft.close()
             self._draft = None
+            self.guard.stay_in_process(False)
         elif not self._draft.changed:
             self._draft.release()
+        self._others = None
+        self.guard.disown()
 
     # Committing
 
@@ -327,19 +398,36 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
     """The repository at a place, its objects, which come from remotes where they are not here, and the working tree.
 
     Raises:
-        NotFoundError: its objects are not here; FormatError: a newer version wrote them.
+        NotFoundError: its objects are not here; FormatError: a newer version wrote them; CorruptError: the root is
+            damaged.
     """
-    store = LocalStore(place.objects)
+    store = LocalStore(place.objects).without_links()
     if not store.exists(FORMAT_NAME):
+        if next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None:
+            raise CorruptError(
+                f"{place.objects} holds the objects of {place.head}, but its file {FORMAT_NAME} is gone. This writes "
+                "it anew: hopyard stock verify --repair"
+            )
         raise NotFoundError(
             f"{place.head} is there, but its objects, which would be in {place.objects}, are not: git does not carry "
             f"them. Bring them from where they were pushed: hopyard stock clone URL {place.root}"
         )
-    read_format(store, KIND)
+    try:
+        read_format(store, KIND)
+    except CorruptError as error:
+        raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
     index = place.objects / "index.sqlite"
     local = Repository.at(store, index)
     absent = Absent(local, fetch)
     return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
+
+
+class _Block:
+    """A block that is open: ``held`` has what leads back to its beginning."""
+
+    def __init__(self, held: contextlib.AbstractContextManager[None]) -> None:
+        self.held = held
+        self.is_over = self.is_lost = False
 
 
 class Writing:
@@ -347,15 +435,16 @@ class Writing:
 
     def __init__(self, room: Room, message: str | None) -> None:
         self._room, self._message = room, message
+        self._entered: list[_Block] = []
 
     def __enter__(self) -> Room:
-        self._room._enter_block(self._message)
+        self._entered.append(self._room._enter_block(self._message))
         return self._room
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._room._leave_block(kind, error, trace)
+        self._room._leave_block(self._entered.pop(), error)
 
 
 class Absent:

@@ -131,6 +131,14 @@ class Store(ABC):
         """The part of this store below ``prefix``, as a store."""
         return PrefixStore(self, prefix) if prefix else self
 
+    def without_links(self) -> Store:
+        """This store, for files that somebody else may have put there: no link below its root is followed. Only stores
+        of files have such.
+
+        A link, or whatever else is no file, is listed as an object, and using it is a ``CorruptError``.
+        """
+        return self
+
     @property
     def shared(self) -> bool:
         """Whether other processes see the same objects (and a pickled copy works in them)."""
@@ -174,6 +182,9 @@ class PrefixStore(Store):
     @property
     def url(self) -> str:
         return f"{self._inner.url.rstrip('/')}/{self._prefix[:-1]}"
+
+    def without_links(self) -> Store:
+        return PrefixStore(self._inner.without_links(), self._prefix[:-1])
 
     @property
     def shared(self) -> bool:

@@ -162,41 +162,58 @@ def _rename_new(temporary: str, file: str) -> bool:
         os.close(directory)
 
 
-def walk(directory: str, name: str) -> Iterator[Entry]:
-    """All files below, in the order of their names; ``name`` is what the directory's names begin with."""
+def is_foreign(status: os.stat_result) -> bool:
+    """Whether it is neither a file nor a directory: a link, if links were not followed, a pipe, a device."""
+    return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+
+
+def walk(directory: str, name: str, links: bool = True) -> Iterator[Entry]:
+    """All files below, in the order of their names; ``name`` is what the directory's names begin with.
+
+    Args:
+        links: whether they are followed; if not they are taken for files.
+    """
     try:
         with os.scandir(directory) as found:
             # "a.b" comes before "a/b", so a directory is ordered by its name with the slash.
-            entries = sorted((e.name + "/" * e.is_dir(), e) for e in found if not _is_temporary(e.name))
+            entries = sorted(
+                (e.name + "/" * e.is_dir(follow_symlinks=links), e)
+                for e in found
+                if not _is_temporary(e.name)
+            )
     except (FileNotFoundError, NotADirectoryError):
         return
     for key, entry in entries:
         if key.endswith("/"):
-            yield from walk(entry.path, name + key)
+            yield from walk(entry.path, name + key, links)
         else:
             with contextlib.suppress(FileNotFoundError):
-                yield Entry(name + key, entry.stat().st_size)
+                yield Entry(name + key, entry.stat(follow_symlinks=links).st_size)
 
 
-def names(directory: str, name: str) -> set[str]:
+def names(directory: str, name: str, links: bool = True) -> set[str]:
     """The names of all files below, as :func:`walk` gives them. No file is looked at."""
     found = set()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
         for entry in entries:
             if _is_temporary(entry.name):
                 continue
-            if entry.is_dir():
-                found |= names(entry.path, f"{name}{entry.name}/")
+            if entry.is_dir(follow_symlinks=links):
+                found |= names(entry.path, f"{name}{entry.name}/", links)
             else:
                 found.add(name + entry.name)
     return found
 
 
-def directories(directory: str) -> list[str]:
+def directories(directory: str, links: bool = True) -> list[str]:
     """The names of the directories in a directory, in order."""
     try:
         with os.scandir(directory) as found:
-            return sorted(entry.name for entry in found if entry.is_dir() and not _is_temporary(entry.name))
+            return sorted(
+                entry.name
+                for entry in found
+                if entry.is_dir(follow_symlinks=links) and not _is_temporary(entry.name)
+            )
     except (FileNotFoundError, NotADirectoryError):
         return []
 

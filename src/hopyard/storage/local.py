@@ -11,7 +11,9 @@ import atexit
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 
 from hopyard.errors import (
@@ -63,6 +65,7 @@ class LocalStore(Store):
                 "LocalStore() was given no path. Give the directory, as LocalStore('experiments')."
             )
         self._swept: set[str] = set()
+        self._links = True  # whether links below the root are followed
 
     @property
     def url(self) -> str:
@@ -95,8 +98,42 @@ class LocalStore(Store):
     def _part(self, part: str) -> Store:
         return LocalStore(self._moved[part]) if part in self._moved else self.at(part)
 
-    def _file(self, name: str) -> str:
-        return f"{self._directory()}/{validate_name(name)}"
+    def without_links(self) -> LocalStore:
+        store = copy(self)
+        store._links, store._swept = False, set()
+        return store
+
+    def _file(self, name: str, is_replaced: bool = False) -> str:
+        """The path of an object.
+
+        Args:
+            is_replaced: it is written or deleted, which changes a link itself, and not where it leads.
+
+        Raises:
+            CorruptError: a link that is not to be followed is on the way.
+        """
+        root = self._directory()
+        file = f"{root}/{validate_name(name)}"
+        if not self._links:
+            self._refuse_links(root, name.split("/")[: -1 if is_replaced else None])
+        return file
+
+    def _refuse_links(self, root: str, parts: Sequence[str]) -> None:
+        at = root
+        for part in parts:
+            at = f"{at}/{part}"
+            try:
+                status = os.lstat(at)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            except OSError as error:
+                raise read_error(at, error) from None
+            if files.is_foreign(status):
+                what = "a link" if stat.S_ISLNK(status.st_mode) else "no file"
+                raise CorruptError(
+                    f"{at} is {what}. In a folder that others may write to, what is below {root} is read only where it "
+                    "is a file or a directory, and no link is followed. Put there what the link leads to, or delete it."
+                )
 
     def _directory(self) -> str:
         if self._root is None:
@@ -147,19 +184,21 @@ class LocalStore(Store):
         return None if files.is_directory(status) else status
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        return files.walk(*self._below(prefix))
+        return files.walk(*self._below(prefix), self._links)
 
     def names(self, prefix: str = "") -> set[str]:
-        return files.names(*self._below(prefix))
+        return files.names(*self._below(prefix), self._links)
 
     def _below(self, prefix: str) -> tuple[str, str]:
         """The directory of a prefix, and what the names of its objects begin with."""
         below = validate_prefix(prefix) and prefix + "/"
+        if below and not self._links:
+            self._refuse_links(self._directory(), prefix.split("/"))
         return f"{self._directory()}/{below}".rstrip("/"), below
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        below = validate_prefix(prefix) and "/" + prefix
-        return files.directories(f"{self._directory()}{below}")
+        directory, _ = self._below(prefix)
+        return files.directories(directory, self._links)
 
     def path(self, name: str) -> Path | None:
         return Path(self._file(name))
@@ -170,14 +209,14 @@ class LocalStore(Store):
         self._write(name, data, files.rename_over)
 
     def put_new(self, name: str, data: Buffer) -> bool:
-        file = self._file(name)
+        file = self._file(name, is_replaced=True)
         # The usual loser's case without a write; the link below is what decides.
         if os.path.lexists(file) and not Path(file).is_dir():
             return False
         return self._write(name, data, files.link_new)
 
     def _write(self, name: str, data: Buffer, publish: files.Publish) -> bool:
-        file = self._file(name)
+        file = self._file(name, is_replaced=True)
         directory = file[: file.rindex("/")]
         temporary = f"{directory}/{temporary_name()}"
         try:
@@ -197,7 +236,7 @@ class LocalStore(Store):
         return published
 
     def put_file(self, name: str, path: Path) -> None:
-        file = self._file(name)
+        file = self._file(name, is_replaced=True)
         directory = file[: file.rindex("/")]
         try:
             files.make_directory(directory)
@@ -230,6 +269,8 @@ class LocalStore(Store):
         # One per process and named like a temporary file, so that it is swept if the process dies.
         root = self._directory()
         staging = f"{root}/{staging_name()}"
+        if not self._links:
+            self._refuse_links(root, [staging_name()])
         try:
             files.make_directory(staging)
         except OSError as error:
@@ -256,7 +297,7 @@ class LocalStore(Store):
             sweep(directory)
 
     def delete(self, name: str) -> None:
-        file = self._file(name)
+        file = self._file(name, is_replaced=True)
         try:
             os.unlink(file)  # noqa: PTH108
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

@@ -21,8 +21,9 @@ from hopyard.data.preparing.request import Watch
 from hopyard.data.progress import SELDOM, RowProgress
 from hopyard.errors import Evidence
 from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.terminal import Terminal
 from hopyard.tune.notebook.live import LiveOutput
-from hopyard.wording import counted
+from hopyard.wording import counted, visible
 
 MOST_ROWS = 24
 _COLOURS = {"running": "cyan", "waiting": "blue", "completed": "green", "stopped": "yellow", "failed": "red"}
@@ -50,12 +51,12 @@ class Progress:
     that another process drives."""
 
     def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
-        self._console = console or Console()
+        self._console = console or Terminal()
         self._notebook: LiveOutput | None = None
         if (
             self._console.is_jupyter
         ):  # whose consoles make an output of every line, and need widgets for a live table
-            self._console = Console(
+            self._console = Terminal(
                 force_jupyter=False, force_terminal=False, color_system=None, height=MOST_ROWS + 4
             )
             self._notebook = LiveOutput(self._html, self._headline)
@@ -263,7 +264,7 @@ class Progress:
             table.add_column(name, justify="right", no_wrap=True, min_width=width)
         table.add_column(params, no_wrap=True)
         for row in rows:
-            table.add_row(*(Text(cell, style=_COLOURS[row.state]) for cell in _cells(row)))
+            table.add_row(*(Text(visible(cell), style=_COLOURS[row.state]) for cell in _cells(row)))
         if more:
             table.caption = f"and {more:,} more trials"
         return Group(Text(self._headline(), style="bold"), table)

@@ -336,17 +336,31 @@ def test_a_remote_and_another_clone_learn_of_it(tmp_path: Path) -> None:
     push(repository, remote, ["main"])  # nothing new but the tombstones
     assert not holds(tmp_path / "remote", SECRET)
     assert not verify(at(remote.store)).problems
-    # A clone that has not heard of it reads what is left on demand.
-    reading = Repository.at(lazy.store, absent=OnDemand(lazy, [at(remote.store, "origin", index=False)]))
-    assert readable(column(reading, heads["main"]))[3] is None
+    there = at(remote.store, "origin", index=False)
+    # A clone whose owner has not accepted it has what it had, and reads nothing in place of what is gone.
+    reading = Repository.at(lazy.store, absent=OnDemand(lazy, [there]))
+    with pytest.raises(
+        NotFoundError, match=r"3\. That was not accepted here.*fetch\('origin', accept_purges=True\)"
+    ):
+        readable(column(reading, heads["main"]))
+    told = fetch(clone, there).purges
+    assert told.lines() == [
+        "the remote says that 1 sample of 'image' was purged by Ada on 2030-01-02T03:04:05+00:00 (asked to): 3",
+        "nothing was purged here; to do that: hopyard stock fetch --accept-purges",
+    ]
     assert holds(tmp_path / "clone", SECRET)
-    fetch(clone, at(remote.store, "origin", index=False))
+    for each in (lazy, clone):
+        accepted = fetch(each, there, accept_purges=True).purges
+        assert (len(accepted.accepted), accepted.claimed, accepted.refused) == (2, [], {})
+        assert not fetch(each, there).purges.lines()
+    assert readable(column(reading, heads["main"]))[3] is None
     assert not holds(tmp_path / "clone", SECRET)
     assert readable(column(clone, heads["main"]))[3] is None
     assert readable(column(clone, heads["main"]))[4] == [5] * 40
     assert not verify(reopened(clone)).problems
     fresh = at(MemoryStore(), "new", index=False)
     push(clone_with_branch(clone, heads["main"]), fresh, ["main"])
+    fresh = at(fresh.store, index=False)
     assert readable(column(fresh, heads["main"]))[3] is None
     assert not verify(fresh).problems
 
@@ -367,9 +381,9 @@ def test_clones_that_purged_different_samples_are_united(tmp_path: Path) -> None
     purged(other, 4)
     clone_with_branch(other, heads["main"])
     for each in (repository, other, repository):
-        fetch(each, at(remote.store, "origin", index=False))
+        fetch(each, at(remote.store, "origin", index=False), accept_purges=True)
         push(each, at(remote.store, "origin", index=False), ["main"])
-    fetch(other, at(remote.store, "origin", index=False))
+    fetch(other, at(remote.store, "origin", index=False), accept_purges=True)
     for each in (repository, other, at(remote.store, index=False)):
         for digest in commits:
             found = readable(column(reopened(each), digest))

@@ -177,8 +177,10 @@ def test_all_damage_is_reported_not_the_first_only(repository: Repository) -> No
 def test_a_gap_in_a_log_is_found(repository: Repository) -> None:
     (folder_of(repository) / "refs/heads/main/000000000002").unlink()
     (problem,) = verify(repository).problems
-    assert problem.name == "refs/heads/main"
-    assert "its entry 2 is missing" in problem.reason
+    assert problem.name == "refs/heads/main/000000000002"
+    assert "this entry of heads/main is missing" in problem.reason
+    assert verify(repository, repair=True).ok
+    assert not verify(repository).problems
 
 
 def test_two_roots_and_detached_commits_are_no_damage(tmp_path: Path) -> None:

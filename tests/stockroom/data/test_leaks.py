@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from hopyard.stockroom.data import leaks as module
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.joined import Samples
-from hopyard.stockroom.data.leaks import Side, equal_rows, leaks
+from hopyard.stockroom.data.leaks import Side, equal_rows, leaks, leaks_among
 from hopyard.stockroom.packs import Objects
 from hopyard.storage import MemoryStore
 
@@ -119,11 +120,12 @@ def test_rows_of_datasets_are_compared_in_the_columns_asked_for(column: Make) ->
 
 
 def test_what_cannot_be_equal_is_an_error(column: Make) -> None:
-    a, b = column(np.zeros((2, 3), np.float32)), column(np.zeros((2, 3)), "other")
-    with pytest.raises(
-        DataError, match="have no sample that could be equal: they differ in kind, dtype or shape"
-    ):
-        leaks(a, b)
+    a = column(np.zeros((2, 3), np.float32))
+    for other in (np.zeros((2, 4), np.float32), np.zeros((2, 3, 1)), ["a"], np.zeros((2, 3), np.complex64)):
+        with pytest.raises(
+            DataError, match="have no sample that could be equal: they differ in kind or shape, or are"
+        ):
+            leaks(a, column(other, "other"))
     with pytest.raises(UsageError, match=r"leaks\(\) was given columns= with two columns"):
         leaks(a, a, columns=["image"])
     (dataset, other) = datasets({"x": np.arange(3)}, {"y": np.arange(3)})
@@ -131,8 +133,8 @@ def test_what_cannot_be_equal_is_an_error(column: Make) -> None:
         leaks(a, dataset)
     with pytest.raises(ColumnError, match="have no column in common: x; y"):
         leaks(dataset, other)
-    with pytest.raises(DataError, match="x: int64 and x: float64 have no sample that could be equal"):
-        leaks(dataset, *datasets({"x": np.arange(3.0)}))
+    with pytest.raises(DataError, match=r"x: int64 and x: int64\[1\] have no sample that could be equal"):
+        leaks(dataset, *datasets({"x": np.arange(3).reshape(3, 1)}))
 
 
 def test_a_column_that_is_being_written_can_be_looked_at(objects: Objects) -> None:
@@ -143,3 +145,89 @@ def test_a_column_that_is_being_written_can_be_looked_at(objects: Objects) -> No
         other.create(dtype="int64")
         assert leaks(draft, draft).pairs == ((0, 0), (1, 1), (2, 2))
         assert len(leaks(draft, other)) == len(leaks(other, draft)) == 0
+
+
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+EDGES = [
+    0,
+    1,
+    -1,
+    127,
+    128,
+    255,
+    256,
+    2**24,
+    2**24 + 1,
+    2**53,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+    -(2**63),
+    0.5,
+    math.nan,
+    math.inf,
+]
+
+
+@pytest.mark.parametrize("one", DTYPES)
+@pytest.mark.parametrize("two", DTYPES)
+def test_numbers_of_different_dtypes_are_compared_by_value(column: Make, one: str, two: str) -> None:
+    first, second = (_held(dtype) for dtype in (one, two))
+    found = leaks(column(first), column(second))
+    wanted = {}
+    for at, mine in enumerate(first.tolist()):
+        equal = [n for n, its in enumerate(second.tolist()) if mine == its or (mine != mine and its != its)]
+        if equal:
+            wanted[at] = equal
+    assert {at: n in wanted[at] for at, n in found.pairs} == dict.fromkeys(wanted, True)
+
+
+def _held(dtype: str) -> np.ndarray:
+    """The edges that a dtype has, exactly."""
+    kind = np.dtype(dtype).kind
+    if kind in "bui":
+        low, high = (0, 1) if kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return np.array([each for each in EDGES if isinstance(each, int) and low <= each <= high], dtype)
+    with np.errstate(over="ignore"):
+        return np.array(
+            [each for each in EDGES if each != each or float(np.dtype(dtype).type(each)) == each], dtype
+        )
+
+
+def test_shapes_that_vary_and_dtypes_of_pytorch_are_compared_by_value(column: Make) -> None:
+    ragged = [np.arange(3, dtype=np.uint8), np.arange(2, dtype=np.uint8)]
+    assert leaks(column(ragged), column([np.arange(2.0), np.arange(4.0)], "b")).pairs == ((1, 0),)
+    halves = torch.tensor([[0, 1.5], [2, 3]]).bfloat16()
+    assert leaks(column(halves), column(np.array([[2.0, 3.0]], np.float32), "b")).pairs == ((1, 0),)
+    assert leaks(column(np.array([[2, 3]])), column(halves, "b")).pairs == ((0, 1),)
+    train, val = datasets(
+        {"x": np.arange(5), "y": np.arange(5)}, {"x": np.arange(3, 9, dtype=np.float32), "y": np.arange(3, 9)}
+    )
+    assert sorted(train[row]["x"] for row, _ in leaks(train, val).pairs) == [3, 4]
+
+
+def test_several_are_compared_each_with_each(column: Make) -> None:
+    given = {
+        name: column(np.arange(first, first + 4), name) for name, first in (("a", 0), ("b", 3), ("c", 9))
+    }
+    found = leaks_among(given)
+    assert {names: each.pairs for names, each in found.items()} == {
+        ("a", "b"): ((3, 0),), ("a", "c"): (), ("b", "c"): (),
+    }  # fmt: skip
+    with pytest.raises(
+        UsageError, match=r"leaks_among\(\) was given 1 column or dataset, but compares at least two"
+    ):
+        leaks_among({"a": given["a"]})

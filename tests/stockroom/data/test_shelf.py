@@ -174,3 +174,17 @@ def test_a_revision_is_not_written_to(room: Room) -> None:
         del shelf["image"]  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="was opened for reading"):
         shelf.create("x", dtype="int8")
+
+
+def test_the_error_for_a_column_that_is_not_there_says_how_one_is_made(room: Room) -> None:
+    with pytest.raises(
+        NotFoundError, match=r"no column or dataset 'new'.*stock.data\['new'\] = \{key: sample\}"
+    ) as told:
+        room.data["new"]["k"] = np.zeros(3, np.float32)
+    assert "stock.data.create('new', dtype='float32', shape=(3,))" in str(told.value)
+    room.data.create("new", dtype="float32", shape=(3,))["k"] = np.zeros(3, np.float32)
+    room.data["other"] = {"k": np.zeros(3)}
+    assert [list(room.data[name]) for name in ("new", "other")] == [["k"], ["k"]]
+    with pytest.raises(NotFoundError) as told:
+        room.committed()["newer"]
+    assert "create" not in str(told.value)

@@ -13,7 +13,7 @@ from hopyard.errors import HopyardError, UsageError
 from hopyard.stockroom.git import Head, at, find, read, write
 from hopyard.stockroom.git.driver import ARGUMENTS, install, offer, run
 
-from .repositories import A, B, C, D, ID, Git, commit_head
+from .repositories import ID, A, B, C, D, Git, commit_head
 
 # Stands in for the command: merges to D, unless the file `refuse` is there.
 MERGE = f"""

@@ -57,11 +57,23 @@ def test_spaces_line_ends_blank_lines_and_a_mark_change_nothing(
     assert read(file) == head
 
 
-def test_an_empty_file_says_nothing(file: Path) -> None:
-    file.touch()
-    assert read(file) == Head(None, None)
-    write(file, Head(None, A))
-    assert read(file) == Head(None, A)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("", "is empty"), (" \n\t\n", "is empty"), ("branch main\n", "has no line that begins with commit")],
+)
+def test_a_file_that_was_emptied_or_cut_off_is_no_new_stockroom(file: Path, content: str, said: str) -> None:
+    file.write_text(content)
+    with pytest.raises(CorruptError, match=rf"{said}, so it does not say.*hopyard stock verify --repair"):
+        read(file)
+    with pytest.raises(CorruptError, match=said):
+        write(file, Head(None, A))
+    assert file.read_text() == content
+
+
+def test_that_nothing_is_committed_yet_is_said(file: Path) -> None:
+    write(file, Head("main", None))
+    assert file.read_text().splitlines()[1:] == ["branch main", "commit none"]
+    assert read(file) == Head("main", None)
 
 
 def test_a_digest_may_have_capitals(file: Path) -> None:

@@ -12,7 +12,7 @@ from hopyard.errors import NotFoundError, StorageError
 from hopyard.stockroom.git import Head, Place, at, facts, find, folders, prepare, read, settle, write
 from hopyard.storage.names import validate_name
 
-from .repositories import A, B, ID, Git, commit_head, stored
+from .repositories import ID, A, B, Git, commit_head, stored
 
 
 def test_found_from_a_folder_a_file_and_the_current_directory(

@@ -16,6 +16,7 @@ from hopyard.data import Dataset, prepare
 from hopyard.errors import UsageError
 from hopyard.stockroom.data.datasets import read_manifest, store_dataset
 from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.experiments import values
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
 from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
@@ -359,3 +360,216 @@ class History(RuleBasedStateMachine):
 
 TestHistory = History.TestCase
 TestHistory.settings = settings(max_examples=30, stateful_step_count=15)
+
+
+# Columns whose settings change, and things that are removed and made anew.
+
+Thing = tuple[str, dict[Any, Any]] | None
+"""A column of plain Python: what it holds, and its samples; None: there is none."""
+
+HOLDS: dict[str, dict[str, Any]] = {
+    "int64": {"dtype": "int64"}, "float32": {"dtype": "float32"}, "string": {"kind": "string"},
+    "parts": {"dtype": "int64", "nested": True}, "pairs": {"dtype": "int64", "shape": (2,)},
+    "ragged": {"dtype": "int64", "shape": (None,)},
+}  # fmt: skip
+
+
+def as_held(holds: str, value: Any) -> Any:
+    """A number as what a column holds."""
+    if holds == "string":
+        return str(value)
+    if holds in ("pairs", "ragged"):
+        return [int(value)] * 2
+    return value + 0.5 if holds == "float32" and value == 2 else int(value)
+
+
+def filled(holds: str) -> st.SearchStrategy[Thing]:
+    keys = st.tuples(st.integers(0, 1), st.sampled_from("ab")) if holds == "parts" else st.integers(0, 3)
+    values = st.integers(0, 2).map(lambda value: as_held(holds, value))
+    return st.tuples(st.just(holds), st.dictionaries(keys, values))
+
+
+def things() -> st.SearchStrategy[Thing]:
+    return st.none() | st.sampled_from(list(HOLDS)).flatmap(filled)
+
+
+def convertible() -> st.SearchStrategy[Thing]:
+    return st.sampled_from(["int64", "float32", "pairs", "ragged"]).flatmap(filled)
+
+
+def converted(thing: Thing, to: str | None) -> Thing:
+    """The column with the same numbers as something else that it may hold; None: as it is."""
+    if thing is None or to is None or thing[0] in ("string", "parts"):
+        return thing
+    flat = {key: value[0] if isinstance(value, list) else value for key, value in thing[1].items()}
+    return to, {key: as_held(to, int(value)) for key, value in flat.items()}
+
+
+def edited(thing: Thing) -> st.SearchStrategy[Thing]:
+    if thing is None or thing[0] == "parts":
+        return st.just(thing)
+    values = st.none() | st.integers(0, 2).map(lambda value: as_held(thing[0], value))
+    edits = st.dictionaries(st.integers(0, 3), values, max_size=2)
+    return edits.map(lambda new: (thing[0], {k: v for k, v in (thing[1] | new).items() if v is not None}))
+
+
+def changed(thing: Thing, to: str | None) -> st.SearchStrategy[Thing]:
+    """What may become of a column: converted to ``to``, and edited; or anything."""
+    return edited(converted(thing, to)) | edited(converted(thing, to)) | edited(thing) | things()
+
+
+_NEITHER: Any = object()  # in a base: several bases do not agree
+
+
+def merged_things(base: Any, ours: Thing, theirs: Thing, is_base: bool = False) -> tuple[Any, set[Any]]:
+    """The definition of a merge of columns; and where they conflict: keys, or None for the whole."""
+    if ours == theirs:
+        return ours, set()
+    agreed = base is not _NEITHER and (base is None or _NEITHER not in base[1].values())
+    if agreed and base in (ours, theirs):
+        return (theirs if base == ours else ours), set()
+    if base is _NEITHER or ours is None or theirs is None or ours[0] != theirs[0]:
+        return (_NEITHER if is_base else ours), {None}
+    merged, conflicts = {}, set()
+    for key in {*ours[1], *theirs[1], *(base[1] if base else ())}:
+        before, here, there = (None if thing is None else thing[1].get(key) for thing in (base, ours, theirs))
+        if before is not None and before is not _NEITHER and base[0] != ours[0]:
+            is_scalar = {base[0], ours[0]} == {"int64", "float32"}
+            if is_scalar or {base[0], ours[0]} == {"pairs", "ragged"}:
+                before = int(before) if ours[0] == "int64" else before
+            else:
+                before = object()  # not to be compared
+        chosen = there if here == before else here
+        if here != there and before not in (here, there):
+            conflicts.add(key)
+            chosen = _NEITHER if is_base else here
+        if chosen is not None:
+            merged[key] = chosen
+    return (ours[0], merged), conflicts
+
+
+def put(draft: Draft, name: str, before: Thing, after: Thing) -> None:
+    """Make a column what it shall be: sample by sample, or anew where it holds something else."""
+    if after is None or before is None or before[0] != after[0]:
+        if before is not None:
+            draft.set("data", name, None)
+        if after is None:
+            return
+        draft.column(name).create(**HOLDS[after[0]])
+        before = after[0], {}
+    column = draft.column(name)
+    dtype = HOLDS[after[0]].get("dtype")
+    for key in before[1].keys() - after[1].keys():
+        del column[key]
+    for key, value in after[1].items():
+        if before[1].get(key) != value:
+            column[key] = value if dtype is None else np.array(value, dtype)
+
+
+def entry(draft: Draft, kind: str, before: Any, after: Any) -> None:
+    """The same for a value or a model."""
+    if before == after:
+        return
+    if kind == "experiment":
+        draft.set("experiment", "v", None if after is None else values.write(draft.writer, after))
+    else:
+        draft.set("model", "m", None if after is None else ModelRecord(f"{after}" * 64, 1))
+
+
+SMALL = st.none() | st.integers(0, 2)
+
+
+def merged_entries(base: Any, ours: Any, theirs: Any, is_base: bool = False) -> tuple[Any, bool]:
+    if ours == theirs:
+        return ours, False
+    if base in (ours, theirs):
+        return (theirs if base == ours else ours), False
+    return (_NEITHER if is_base else ours), True
+
+
+@st.composite
+def histories(draw: Any) -> Any:
+    """A column, a value and a model: of a first commit, of two upon it, and of two that follow both of these."""
+    first = draw(convertible() | things())
+    to = st.none() | st.sampled_from(["int64", "float32", "pairs", "ragged"])
+    once, again = draw(to), draw(to)
+    left, right = draw(changed(first, once)), draw(changed(first, once))
+    tip = st.sampled_from([first, left, right])
+    ours, theirs = (draw(tip.flatmap(lambda thing: changed(thing, again))) for _ in range(2))
+    entries = [draw(st.tuples(SMALL, SMALL)) for _ in range(5)]
+    return list(zip((first, left, right, ours, theirs), entries, strict=True))
+
+
+@settings(max_examples=120)
+@given(histories(), st.booleans())
+def test_merges_of_whatever_a_column_becomes_agree_with_those_of_dicts(
+    history: Any, is_crossed: bool
+) -> None:
+    """Settings changed by both alike, by one, differently; columns removed and made anew; one base, and two."""
+    repository = Repository(MemoryStore())
+    nothing: Any = None, (None, None)
+
+    def made(state: Any, before: Any, *parents: str) -> str:
+        draft = repository.draft(parents[0] if parents else None)
+        put(draft, "x", before[0], state[0])
+        entry(draft, "experiment", before[1][0], state[1][0])
+        entry(draft, "model", before[1][1], state[1][1])
+        return repository.write(draft, *parents)
+
+    first, left, right, ours, theirs = history
+    root = made(first, nothing)
+    one, two = made(left, first, root), made(right, first, root)
+    if is_crossed:
+        tips = made(ours, left, one, two), made(theirs, right, two, one)
+        base, _ = merged_things(first[0], left[0], right[0], is_base=True)
+        low = [merged_entries(first[1][n], left[1][n], right[1][n], is_base=True)[0] for n in (0, 1)]
+        here, there = ours, theirs
+    else:
+        tips, base, low, here, there = (one, two), first[0], list(first[1]), left, right
+    with repository.objects.writing() as writer:
+        result = merge_commits(writer, *tips)
+    expected, conflicts = merged_things(base, here[0], there[0])
+    found = Draft(repository.objects, result.root)
+    record: Any = found.record("data", "x")
+    if expected is None:
+        assert record is None
+    else:
+        holds = HOLDS[expected[0]]
+        assert (record.kind, record.nested) == (holds.get("kind", "tensor"), holds.get("nested", False))
+        assert record.shape == holds.get("shape", ())
+        assert contents_of(found) == expected[1]
+    assert {conflict.key for conflict in result.conflicts if conflict.path == "data/x"} == conflicts
+    for n, path in enumerate(("experiment/v", "model/m")):
+        value, is_conflict = merged_entries(low[n], here[1][n], there[1][n])
+        shelf, _, name = path.partition("/")
+        was: Any = found.record(shelf, name)  # type: ignore[arg-type]
+        assert (None if was is None else was.value if n == 0 else int(was.tree[0])) == value
+        assert is_conflict == (path in {conflict.path for conflict in result.conflicts})
+
+
+def contents_of(view: Draft) -> dict[Any, Any]:
+    return {
+        (sample, part) if isinstance(value, dict) else sample: one.tolist() if hasattr(one, "tolist") else one
+        for sample, value in view.column("x").items()
+        for part, one in (value.items() if isinstance(value, dict) else [(None, value)])
+    }
+
+
+def test_a_sample_deleted_while_both_convert_the_column_stays_deleted(repository: Repository) -> None:
+    base = repository.commit(columns={"x": {key: np.array(key, np.uint8) for key in range(4)}})
+
+    def converted(scale: float, gone: int | None = None) -> str:
+        draft = repository.draft(base)
+        draft.set("data", "x", None)
+        kept = {key: np.array(key * scale, np.float32) for key in range(4) if key != gone}
+        change(draft, {}, {"x": kept})
+        return repository.write(draft, base)
+
+    deleted, kept = converted(1, gone=2), converted(1)
+    expected = {"x": {0: 0.0, 1: 1.0, 3: 3.0}}
+    assert repository.merge(deleted, kept) == (expected, [])
+    assert repository.merge(kept, deleted) == (expected, [])
+    # Whether a sample that was not only cast was changed, too, nobody can tell.
+    merged, conflicts = repository.merge(converted(0.5, gone=2), converted(0.5))
+    assert shown(conflicts) == [("data/x", 2, "removed here, changed there")]
+    assert merged == {"x": {0: 0.0, 1: 0.5, 3: 1.5}}

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hopyard import StockRoom
 from hopyard.data import prepare
-from hopyard.errors import CorruptError, DataError
+from hopyard.errors import ColumnError, CorruptError, DataError, UsageError
 from hopyard.stockroom.importers.tables import Csv, Parquet
 from hopyard.stockroom.importers.testing import ImporterSuite
 from hopyard.storage import LocalStore
@@ -102,7 +103,7 @@ def test_what_is_no_parquet_is_named(tmp_path):
 def test_csv_refuses_nulls_and_other_files(tmp_path):
     (tmp_path / "n.csv").write_text("a,b\n1,x\n,y\n")
     with pytest.raises(
-        DataError, match=r"Column 'a' has 1 nulls, the first in row 1; samples cannot be null. Fill"
+        DataError, match=r"Column 'a' has 1 null, the first in row 1; samples cannot be null. Fill"
     ):
         Csv(tmp_path / "n.csv").columns()
     (tmp_path / "none.csv").write_text("a,b\n")
@@ -114,3 +115,63 @@ def test_csv_refuses_nulls_and_other_files(tmp_path):
     pq.write_table(TABLE, tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"x.parquet is no .csv or .* file. Use another importer \(parquet\)"):
         Csv(tmp_path / "x.parquet").columns()
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("id,n\n007,1\n123,2\n", {"id": ["007", "123"], "n": [1, 2]}),
+        ("id,n\n7,1\n0,2\n", {"id": [7, 0], "n": [1, 2]}),
+        ('id,n\n"007",0.5\n"1",00.5\n', {"id": ["007", "1"], "n": [0.5, 0.5]}),
+        ("n,id\n1,12345678901234567890\n2,5\n", {"id": ["12345678901234567890", "5"], "n": [1, 2]}),
+        ("n,id\n1,1234567890123456789\n2,5\n", {"id": [1234567890123456789, 5], "n": [1, 2]}),
+        ("n\n0.1234567890123456789\n2\n", {"n": [0.1234567890123456789, 2.0]}),
+        ("id\n-07\n5\n", {"id": ["-07", "5"]}),
+        ("zip\tn\n01234\t1\n", {"zip": ["01234"], "n": [1]}),
+    ],
+)
+def test_names_in_digits_stay_texts(tmp_path, text, kinds):
+    file = tmp_path / ("a.tsv" if "\t" in text else "a.csv")
+    file.write_text(text)
+    with Csv(file) as importer:
+        found = {column.name: list(column.read(0, column.count)) for column in importer.columns()}
+    assert found == kinds
+
+
+def test_a_column_is_text_in_all_files_if_it_is_in_one(tmp_path):
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    (tmp_path / "b.csv").write_text("id\n" + "5\n" * 600_000 + "007\n")
+    with Csv(tmp_path) as importer:
+        (column,) = importer.columns()
+        assert column.read(0, 2) == ["1", "5"]
+        assert column.read(column.count - 1, column.count) == ["007"]
+
+
+def test_types_of_columns_can_be_said(tmp_path):
+    (tmp_path / "a.csv").write_text("id,n\n007,1\n")
+    with Csv(tmp_path, types="id=int16,n=text") as importer:
+        found = {column.name: list(column.read(0, 1)) for column in importer.columns()}
+    assert found == {"id": [7], "n": ["1"]}
+    with pytest.raises(UsageError, match=r"the part 'n=word', but each is COLUMN=TYPE with one of the types"):
+        Csv(tmp_path, types="id=text,n=word").columns()
+    with pytest.raises(ColumnError, match=r"has no column 'idd'; did you mean 'id'\? Its columns are id, n"):
+        Csv(tmp_path, types="idd=text").columns()
+
+
+def test_preparing_a_csv_keeps_names_in_digits_too(tmp_path):
+    (tmp_path / "a.csv").write_text("id,n\n" + "".join(f"{n:03},{n}\n" for n in range(50)))
+    train = prepare(str(tmp_path / "a.csv"), store=LocalStore(tmp_path / "store"), validation=None).train
+    assert sorted(train[:50]["id"]) == [f"{n:03}" for n in range(50)]
+
+
+def test_the_advice_on_nulls_is_an_option_of_the_import_and_works(tmp_path):
+    pq.write_table(pa.table({"n": [1, None, 3]}), tmp_path / "a.parquet")
+    stock = StockRoom.init(tmp_path / "room")
+    with pytest.raises(
+        DataError, match=r"'n' has 1 nulls; samples cannot be null. Import with the option nulls=fill"
+    ):
+        stock.import_from("parquet", tmp_path / "a.parquet")
+    stock.import_from("parquet", tmp_path / "a.parquet", {"nulls": "fill"})
+    assert stock.data["n"][...].tolist() == [1, 0, 3]
+    stock.import_from("parquet", tmp_path / "a.parquet", {"nulls": "mask"})
+    assert stock.data["n_mask"][...].tolist() == [False, True, False]

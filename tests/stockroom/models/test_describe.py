@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.stockroom.standin import Staged
 
+from hopyard import StockRoom
+from hopyard.errors import UsageError
 from hopyard.objects import Tensor
 from hopyard.objects.torch import NAMES, to_tensor
 from hopyard.stockroom.models import ModelShelf, decode, describe
-from hopyard.stockroom.models.describe import spread_of
+from hopyard.stockroom.models.describe import describe_column, spread_of
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in NAMES if dtype.is_floating_point], ids=str)
@@ -39,7 +42,7 @@ def test_the_spread_is_that_of_the_finite_elements(array: np.ndarray, chunk: int
     assert sum(spread.histogram) == finite.size
     if not finite.size:
         assert math.isnan(spread.mean)
-        assert spread.nonfinite == (1.0 if array.size else 0.0)
+        assert spread.nan + spread.infinite == array.size
         return
     scale = max(np.abs(finite).max(), 1e-300)
     assert spread.mean == pytest.approx(finite.mean(), abs=1e-9 * scale)
@@ -47,7 +50,7 @@ def test_the_spread_is_that_of_the_finite_elements(array: np.ndarray, chunk: int
     assert spread.norm == pytest.approx(np.linalg.norm(finite), rel=1e-9, abs=1e-150)
     assert (spread.min, spread.max) == (finite.min(), finite.max())
     assert spread.zeros == pytest.approx((array == 0).mean())
-    assert spread.nonfinite == pytest.approx(1 - finite.size / array.size)
+    assert (spread.nan, spread.infinite) == (np.isnan(array).sum(), np.isinf(array).sum())
 
 
 def test_histograms_have_equal_bins_from_the_least_to_the_most() -> None:
@@ -94,3 +97,34 @@ def test_a_model_is_described_against_another_version() -> None:
     new = rows["new/0"].spread
     assert new is not None
     assert new.zeros == 1.0
+
+
+def test_nan_and_infinite_elements_are_counted_in_every_dtype_that_has_them() -> None:
+    special = torch.tensor([1.0, math.nan, math.inf, -math.inf, math.nan])
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        spread = spread_of(to_tensor(special.to(dtype)))
+        assert (spread.nan, spread.infinite, spread.mean) == (2, 2, 1.0), dtype
+    spread = spread_of(to_tensor(torch.tensor([complex(math.nan, 1), complex(math.inf, 1), 3 + 4j])))
+    assert (spread.nan, spread.infinite, spread.mean) == (1, 1, 5.0)
+
+
+def test_a_column_is_described_over_all_its_fragments_or_the_first(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((3000, 256)).astype(np.float32)
+    values[5, 7], values[2999, 1], values[2998] = np.nan, -np.inf, np.inf
+    stock = StockRoom.init(tmp_path)
+    with stock.enable_write():
+        stock.data["x"] = values
+        stock.data["ragged"] = {0: np.array([1.0, np.nan]), 1: np.array([np.inf, 2.0, 3.0])}
+        stock.data["text"] = ["a"]
+    samples, spread = describe_column(stock.data["x"])
+    finite = values[np.isfinite(values)].astype(np.float64)
+    assert (samples, spread.nan, spread.infinite) == (3000, 1, 257)
+    assert spread.mean == pytest.approx(finite.mean())
+    assert (spread.min, spread.max) == (finite.min(), finite.max())
+    some, first = describe_column(stock.data["x"], most=1)
+    assert 0 < some < 3000
+    assert (first.nan, first.infinite) == (1, 0)
+    count, spread = describe_column(stock.data["ragged"])
+    assert (count, spread.nan, spread.infinite, spread.mean) == (2, 1, 1, 2.0)
+    with pytest.raises(UsageError, match="column 'text' holds string, which has no numbers to describe"):
+        describe_column(stock.data["text"])

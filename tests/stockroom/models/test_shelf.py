@@ -321,7 +321,7 @@ def test_quantized_nested_and_endless_models_are_named(shelf: ModelShelf) -> Non
     ):
         shelf["m"] = quantized
     nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
-    with pytest.raises(DataError, match=r"The top of the model 'm' is a tensor of layout nested. Store"):
+    with pytest.raises(DataError, match=r"The top of the model 'm' is a nested tensor. Store the tensors"):
         shelf["m"] = nested
 
 

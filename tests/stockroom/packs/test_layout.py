@@ -89,7 +89,7 @@ def test_tensors_come_back(store: Store, index: Path, dtype: str, shape: tuple[i
     with Objects(store, index).writing() as writer:
         name = writer.add_tensor(given)
     for objects in (Objects(store, index), Objects(store)):
-        found = objects.tensor(name)
+        found = objects.tensors([name])[name]
         assert found == given
         assert found.digest == given.digest
         assert objects.locate(name)[4:] == (given.dtype, shape)

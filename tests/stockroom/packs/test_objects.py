@@ -17,7 +17,8 @@ import pytest
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects import Tensor, digest
-from hopyard.stockroom.packs import Objects, mapped
+from hopyard.stockroom.packs import Location, Objects, mapped
+from hopyard.stockroom.packs.layout import digest_at
 from hopyard.storage import Entry, LocalStore, MemoryStore, Store
 
 Packs = Callable[[Store], list[str]]
@@ -55,15 +56,24 @@ def test_objects_that_are_not_here(store: Store, index: Path, write: Write) -> N
     assert not objects.has(ABSENT)
     (here,) = write(objects, b"here")
     assert objects.missing([ABSENT, here]) == {ABSENT}
-    for call in (objects.read, objects.locate, objects.json, objects.tensor, objects.file):
+    for call in (
+        objects.read,
+        objects.locate,
+        objects.json,
+        lambda name: objects.tensors([name]),
+        objects.file,
+    ):
         with pytest.raises(NotFoundError, match=f"the object {ABSENT} is not in .*hopyard stock fetch"):
             call(ABSENT)
     for nonsense in ("", "x", ABSENT.upper(), ABSENT[:-1], "../" + ABSENT):
         with pytest.raises(UsageError, match="is not an object's digest, which has 64 hex digits"):
             objects.has(nonsense)
-    for kind in ("tensor", "file"):
-        with pytest.raises(UsageError, match=f"the object {here} is a page, not a {kind}"):
-            getattr(objects, kind)(here)
+    with pytest.raises(UsageError, match=f"the object {here} is a page, not a file"):
+        objects.file(here)
+    with pytest.raises(
+        CorruptError, match=f"the object {here} is a page, but something names it as a tensor"
+    ):
+        objects.tensors([here])
 
 
 def test_absent_objects_are_brought(store: Store, index: Path, write: Write) -> None:
@@ -146,6 +156,125 @@ def test_bytes_are_checked_once(local: LocalStore, write: Write, packs: Packs) -
     assert objects.read(name)[-1] == ord("?")
     with pytest.raises(CorruptError, match=name):
         Objects(local).read(name)
+
+
+def damage(store: Store, place: Location) -> None:
+    """Flip a bit in the middle of an object."""
+    content = bytearray(store.get(place.pack))
+    content[(place.start + place.stop) // 2] ^= 4
+    store.put(place.pack, bytes(content))
+
+
+@pytest.mark.parametrize("kind", ["page", "fragment", "tensor"])
+def test_what_is_damaged_is_stored_again_and_read_where_it_is_whole(
+    store: Store, index: Path, packs: Packs, kind: str
+) -> None:
+    contents = [bytes([number]) * 100_000 for number in range(3)]
+
+    def save(*contents: bytes) -> list[str]:
+        with Objects(store, index).writing() as adding:
+            if kind == "tensor":
+                return adding.add_tensors(
+                    Tensor("U8", (len(one),), np.frombuffer(one, "u1")) for one in contents
+                )
+            return [adding.add(kind, one) for one in contents]
+
+    names = save(*contents)
+    open_before = Objects(store, index)
+    damage(store, open_before.locate(names[1]))
+    with pytest.raises(
+        CorruptError, match=rf"the {kind} {names[1]} in it has changed.*--repair-from URL.*[Ss]ave again"
+    ):
+        open_before.read(names[1])
+    assert open_before.damaged(names) == {names[1]}
+    before = packs(store)
+    assert save(*contents) == names
+    (new,) = set(packs(store)) - set(before)
+    assert store.size(new) < 150_000
+    assert save(*contents) == names
+    assert len(packs(store)) == len(before) + 1
+    rebuilt = Objects(store, index)
+    rebuilt.rebuild()
+    for reader in (open_before, Objects(store, index), Objects(store), rebuilt):
+        assert [bytes(reader.read(name)) for name in names] == contents
+        if store.path(new) is not None:  # otherwise it is found out each time
+            assert reader.packed(names)[names[1]].pack == new
+        assert reader.damaged(names) == set()
+
+
+def test_a_damaged_file_is_stored_again(store: Store, tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.write_bytes(b"x" * 1000)
+    objects = Objects(store)
+    with objects.writing() as adding:
+        name = adding.add_file(given, link=False)
+    damage(store, objects.locate(name))
+    for reader in (objects, Objects(store)):
+        with pytest.raises(CorruptError, match=f"files/{name} in .* the file {name} in it has changed"):
+            reader.read(name)
+    if store.path("files") is not None:
+        with pytest.raises(CorruptError, match=f"files/{name} in .* the file {name} in it has changed"):
+            objects.file(name)
+        assert objects.file(name, verify=False) is not None
+    with objects.writing() as adding:
+        assert adding.add_file(given, link=False) == name
+    for reader in (objects, Objects(store)):
+        assert bytes(reader.read(name)) == b"x" * 1000
+        path = reader.file(name)
+        assert path is None or path.read_bytes() == b"x" * 1000
+
+
+def test_what_comes_through_a_network_is_checked_each_time(write: Write) -> None:
+    store = MemoryStore()
+    objects = Objects(store)
+    (name,) = write(objects, b"x" * 1000)
+    assert bytes(objects.read(name)) == b"x" * 1000
+    damage(store, objects.locate(name))
+    with pytest.raises(CorruptError, match=name):
+        objects.read(name)
+
+
+def test_a_process_hashes_what_lies_in_a_file_once(
+    local: LocalStore, index: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+
+    def counting(place: Location, data: np.ndarray, threads: int = 1) -> str:
+        hashed.append(data.size)
+        return digest_at(place, data, threads)
+
+    monkeypatch.setattr("hopyard.stockroom.packs.objects.digest_at", counting)
+    names = write(Objects(local, index), b"x" * 1000, b"y" * 2000)
+    objects = Objects(local, index)
+    for _ in range(2):
+        objects.read(names[0])
+    assert hashed == [1000]
+    objects.read_many(names)
+    assert hashed == [1000, 2000]
+    # A file that has just been written may change again within one tick of the clock.
+    Objects(local, index).read(names[0])
+    assert hashed == [1000, 2000, 1000]
+    monkeypatch.setattr("hopyard.stockroom.packs.mapped._SETTLED", -1)
+    for _ in range(2):
+        Objects(local, index).read_many(names)
+    assert sorted(hashed[3:]) == [1000, 2000]
+    damage(local, objects.locate(names[0]))
+    with pytest.raises(CorruptError, match=names[0]):
+        Objects(local, index).read(names[0])
+
+
+@pytest.mark.parametrize("sizes", [[40 << 20], [17 << 20, *[3000] * 1500], [0, 1, 1 << 20], []])
+def test_many_and_large_objects_are_hashed_by_several_threads(local: LocalStore, sizes: list[int]) -> None:
+    tensors = [Tensor("U8", (size, 1), np.full(size, at % 251, np.uint8)) for at, size in enumerate(sizes)]
+    with Objects(local).writing() as adding:
+        names = adding.add_tensors(tensors)
+    objects = Objects(local)
+    found = objects.tensors(names)
+    assert all(found[name] == tensor for name, tensor in zip(names, tensors, strict=True))
+    harmed = {name for name, size in zip(names[-3:], sizes[-3:], strict=True) if size}
+    for name in sorted(harmed):
+        damage(local, objects.locate(name))
+    assert Objects(local).damaged(names) == harmed
 
 
 @pytest.mark.parametrize("is_indexed", [True, False])
@@ -335,7 +464,7 @@ def test_threads_share_objects(local: LocalStore, index: Path) -> None:
             names = [writer.add_json([number % 3, n]) for n in range(5)]
             names.append(writer.add_tensor(Tensor.from_numpy(np.full(3, number))))
         assert objects.json(names[4]) == [number % 3, 4]
-        assert objects.tensor(names[5]).numpy().tolist() == [number] * 3
+        assert objects.tensors(names[5:])[names[5]].numpy().tolist() == [number] * 3
         return names
 
     with ThreadPoolExecutor(8) as pool:
@@ -344,40 +473,23 @@ def test_threads_share_objects(local: LocalStore, index: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 2_000_000])
-def test_private_arrays_may_be_written_to_and_change_nothing_but_themselves(store: Store, size: int) -> None:
+def test_private_tensors_may_be_written_to_and_change_nothing_but_themselves(store: Store, size: int) -> None:
     objects = Objects(store)
-    content = np.arange(size, dtype=np.uint8)
+    content = Tensor.from_numpy(np.arange(size, dtype=np.uint8))
     with objects.writing() as adding:
-        name = adding.add("fragment", content)
-        pending = adding.read_private([name])[name]
-        pending[0] = 77
+        name = adding.add_tensor(content)
+        pending = adding.tensors([name], private=True)[name]
+        pending.data[0] = 77
         assert adding.read(name)[0] == 0
         adding.publish()
-        stored = adding.read_private([name])[name]
-        stored[0] = 77
-    first, second = (objects.read_private([name])[name] for _ in range(2))
-    assert np.array_equal(first, content)
-    first[0] = 77
-    assert second[0] == 0
+        stored = adding.tensors([name], private=True)[name]
+        stored.data[0] = 77
+    first, second = (objects.tensors([name], private=True)[name] for _ in range(2))
+    assert first == content
+    first.data[0] = 77
+    assert second.data[0] == 0
     assert objects.read(name)[0] == 0
     assert Objects(store).read(name)[0] == 0
-
-
-def test_private_arrays_are_checked_on_demand(local: LocalStore) -> None:
-    objects = Objects(local)
-    with objects.writing() as adding:
-        name = adding.add("fragment", b"x" * 100)
-    place = objects.locate(name)
-    damage = local.path(place.pack)
-    assert damage is not None
-    content = bytearray(damage.read_bytes())
-    content[place.start] ^= 1
-    damage.chmod(0o644)
-    damage.write_bytes(content)
-    again = Objects(local)
-    again.read_private([name])
-    with pytest.raises(CorruptError, match=f"the fragment {name} in it has changed"):
-        again.read_private([name], verify=True)
 
 
 def test_objects_are_found_by_how_their_digests_begin(store: Store, write: Write) -> None:

@@ -67,7 +67,7 @@ def test_what_was_added_may_be_changed_afterwards(store: Store) -> None:
         names = [adding.add("fragment", text), adding.add("fragment", np.array([[1, 2], [3, 4]], "u1"))]
         array[:] = -1
         text[:] = b"!!!!"
-    assert objects.tensor(tensor).numpy().tolist() == list(range(10))
+    assert objects.tensors([tensor])[tensor].numpy().tolist() == list(range(10))
     assert [objects.read(name).tobytes() for name in names] == [b"text", b"\1\2\3\4"]
 
 
@@ -264,7 +264,9 @@ def test_many_tensors_are_packed_at_once_and_a_full_disk_loses_none(
     adding.publish()
     assert objects.missing([first, *(tensor.digest for tensor in tensors)]) == set()
     for number, tensor in enumerate(tensors):
-        assert objects.tensor(tensor.digest).numpy().tolist() == [number] * (40 + number % 3)
+        assert objects.tensors([tensor.digest])[tensor.digest].numpy().tolist() == [number] * (
+            40 + number % 3
+        )
     before = len(packs(store))
     again = [Tensor.from_numpy(np.full(200, number)) for number in (1, 2, 1)]
     assert adding.add_tensors(again) == [tensor.digest for tensor in again]

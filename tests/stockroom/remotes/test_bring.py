@@ -91,7 +91,9 @@ def test_models_come_by_name(copy: Repository, remote: Repository) -> None:
         NotFoundError, match=r"no model 'nett' in .*; did you mean 'net'\? It has 'big', 'net'"
     ):
         brought(copy, remote, models=["nett"])
-    with pytest.raises(UsageError, match=r"names are a list: give \['net'\], or True"):
+    with pytest.raises(
+        UsageError, match=r"names are a list: models=\['net'\]; all that there are is models=True"
+    ):
         brought(copy, remote, models="net")
     with pytest.raises(UsageError, match="keys= was given without data="):
         brought(copy, remote, models=["net"], keys=[1])

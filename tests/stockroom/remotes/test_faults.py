@@ -213,6 +213,7 @@ def test_what_a_remote_has_lost_is_sent_again(
 
     push(source, there(), ["main"], ["v1"])
     shutil.rmtree(folder / "refs")
+    shutil.rmtree(folder / "copies")
     harm(folder)
     push(source, there(), ["main"], ["v1"])
     assert whole(LocalStore(folder)) == {tip(source)}

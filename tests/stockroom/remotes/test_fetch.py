@@ -8,9 +8,10 @@ import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, samples, tip
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError
-from hopyard.stockroom.packs.tombstones import Tombstone
+from hopyard.stockroom.packs.tombstones import Purged
 from hopyard.stockroom.remotes import Repository, delete, fetch, forget, needs, push
 from hopyard.stockroom.remotes.known import Known, names, recall, remember
+from hopyard.stockroom.repacking import bury_samples
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 
 
@@ -186,10 +187,13 @@ def test_a_remote_that_lacks_something_is_named(local: Repository, tmp_path: Pat
 
 
 def test_tombstones_come_first(local: Repository, remote: Repository, tmp_path: Path) -> None:
-    commit(local, image=samples(1))
-    tombstone = Tombstone("1" * 64, "2" * 64, "image", ())
-    local.store.put(tombstone.name, tombstone.encode())
+    commit(local, image=samples(2))
+    (need,) = (one for one in needs(local.objects, [tip(local)]) if not one.is_metadata)
+    record = (Purged(0, "2026-01-01T00:00:00+00:00", "Ada", "asked"),)
+    tombstone = bury_samples(local.objects, need.digest, "image", record)
     push(local, remote, ["main"])
     copy = at(tmp_path / "copy")
-    fetch(copy, remote)
+    assert fetch(copy, remote).purges.claimed == [tombstone]
+    assert not copy.store.exists(tombstone.name)
+    assert fetch(copy, remote, accept_purges=True).purges.accepted == [tombstone]
     assert copy.store.get(tombstone.name) == tombstone.encode()

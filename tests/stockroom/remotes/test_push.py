@@ -10,7 +10,7 @@ import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
 
 from hopyard.errors import BehindError, FormatError, NotFoundError, NotWritableError, StorageError, UsageError
-from hopyard.stockroom.packs.tombstones import Purged, Tombstone
+from hopyard.stockroom.packs.tombstones import Purged
 from hopyard.stockroom.remotes import (
     ALL,
     Progress,
@@ -23,6 +23,7 @@ from hopyard.stockroom.remotes import (
     push,
     select,
 )
+from hopyard.stockroom.repacking import bury_samples
 from hopyard.storage import LocalStore, MemoryStore, ObjectStore, Store
 from hopyard.storage.format import claim_format
 
@@ -252,26 +253,23 @@ def test_a_push_from_a_partial_clone_takes_from_elsewhere(
     assert whole(backup.store) == {last}
 
 
-def buried(repository: Repository, thing: str, instead: bytes) -> tuple[str, str]:
-    """Bury a fragment; its digest, and that of what stands in for it."""
+def buried(repository: Repository, thing: str) -> tuple[str, str]:
+    """Bury a sample of a fragment; the fragment's digest, and that of what stands in for it."""
     every = needs(repository.objects, [tip(repository)])
     gone = next(need.digest for need in every if need.thing == thing and not need.is_metadata)
-    with repository.objects.writing() as writer:
-        other = writer.add("fragment", instead)
-    tombstone = Tombstone(gone, other, thing, (Purged(0, "2026-01-01T00:00:00+00:00", "Ada", "asked"),))
-    repository.store.put(tombstone.name, tombstone.encode())
-    return gone, other
+    record = (Purged(0, "2026-01-01T00:00:00+00:00", "Ada", "asked"),)
+    return gone, bury_samples(repository.objects, gone, thing.partition("/")[2], record).instead
 
 
 def test_of_what_was_purged_only_what_stands_in_for_it_is_sent(
     local: Repository, remote: Repository, tmp_path: Path
 ) -> None:
     commit(local, image=samples(3), label=samples(1))
-    gone, other = buried(local, "data/image", b"stands in")
+    gone, other = buried(local, "data/image")
     push(local, remote, ["main"])
     assert remote.objects.packed([gone, other]).keys() == {other}
     copy = at(tmp_path / "copy")
-    fetch(copy, remote)
+    fetch(copy, remote, accept_purges=True)
     bring(copy, [remote], select(copy.objects, [tip(local)], ALL))
     assert copy.objects.packed([gone, other]).keys() == {other}
 
@@ -279,7 +277,7 @@ def test_of_what_was_purged_only_what_stands_in_for_it_is_sent(
 def test_what_was_purged_at_the_remote_is_not_sent_again(local: Repository, remote: Repository) -> None:
     commit(local, image=samples(3), label=samples(1))
     push(local, remote, ["main"])
-    gone, _ = buried(remote, "data/image", b"stands in")
+    gone, _ = buried(remote, "data/image")
     remote.store.delete(remote.objects.locate(gone).pack)
     commit(local, other=samples(1, 9))
     push(local, remote, {"main": "new"})

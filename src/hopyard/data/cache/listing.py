@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hopyard.data.cache.node import Entry, NodeCache
 from hopyard.data.reports.summary import as_text, size
+from hopyard.wording import visible
 
 _UNNAMED = "(no file named)"
 
@@ -61,7 +62,7 @@ class CacheListing:
         for each in self.files:
             used = datetime.datetime.fromtimestamp(each.used).strftime("%Y-%m-%d %H:%M")
             cells = (used, f"{each.entries:,}", f"{each.row_groups:,}", size(each.nbytes), each.file)
-            table.add_row(*map(Text, cells))
+            table.add_row(*map(Text, map(visible, cells)))
         return Group(table, Text(said))
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, 
 from hopyard.data.recipe.recipe import Recipe, Transform, as_batch, transformed
 from hopyard.data.schema import Column, Schema, unknown_columns
 from hopyard.data.sources.convert_arrow import is_list
-from hopyard.errors import CorruptError, DataError, UsageError
+from hopyard.errors import CorruptError, DataError, NullsError, UsageError
 from hopyard.objects.digests import digest, digest_json
 
 Cache = NodeCache | str | os.PathLike[str] | Literal[False] | None
@@ -288,10 +288,12 @@ def _policies(
     for column in files.manifest.schema:
         name, its = column.name, facts.get(column.name)
         if its is not None and its.nulls and options.nulls == "error":
-            raise DataError(
-                f"{its.where}: column {name!r} has {its.nulls} nulls, which training cannot use. Drop or fill them, "
-                "or open or prepare the data with nulls='fill' (0, False or an empty string instead) or nulls='mask' "
-                "(filled, and a column <name>_mask that is True there); or leave the column out with columns=[...]."
+            found = f"{its.where}: column {name!r} has {its.nulls} nulls"
+            raise NullsError(
+                f"{found}, which training cannot use. Drop or fill them, or open or prepare the data with nulls='fill' "
+                "(0, False or an empty string instead) or nulls='mask' (filled, and a column <name>_mask that is True "
+                "there); or leave the column out with columns=[...].",
+                found,
             )
         if options.nulls != "error" and (its is None or its.nulls):
             filled.add(name)

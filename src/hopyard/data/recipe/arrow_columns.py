@@ -16,7 +16,7 @@ from hopyard.data.recipe.structs import count_leaves, flat_columns
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged, settle
 from hopyard.data.sources.convert_arrow import from_arrow
-from hopyard.errors import CorruptError, DataError
+from hopyard.errors import CorruptError, DataError, NullsError
 
 
 def read_as(column: Column, array: pa.ChunkedArray, where: str) -> Values:
@@ -35,9 +35,10 @@ def read_column(
     if pa.types.is_null(array.type) and nullable:
         return all_missing(column, len(array))
     if array.null_count and not nullable:
-        raise DataError(
-            f"{where}: column {column.name!r} has {array.null_count} nulls, which training cannot use. Drop or "
-            "fill them, or say nulls='fill' or nulls='mask'."
+        found = f"{where}: column {column.name!r} has {array.null_count} nulls"
+        raise NullsError(
+            f"{found}, which training cannot use. Drop or fill them, or say nulls='fill' or nulls='mask'.",
+            found,
         )
     if column.sparse:
         return _sparse(column, array, where)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +18,8 @@ from hopyard.data.opening.opening import open_dataset
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Schema
 from hopyard.errors import DataError, HopyardError, NotFoundError
+from hopyard.terminal import Terminal
+from hopyard.wording import visible
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _NAMED_VALUES = 3
@@ -95,7 +97,7 @@ class DatasetSummary:
             numbers = [_number(value) for value in (known.min, known.max, known.mean, known.std)]
             cells = [*numbers, str(known.missing), _distinct(known)] if self.statistics else []
             read = "mapped" if self.mapped[column.name] else "decoded"
-            table.add_row(*map(Text, (column.name, kind, *cells, read)))
+            table.add_row(*map(Text, map(visible, (column.name, kind, *cells, read))))
         return table
 
 
@@ -183,7 +185,7 @@ def cached_groups(dataset: Dataset) -> int:
 
 def as_text(shown: Any) -> str:
     """What a terminal would show of it, without colours."""
-    console = Console(width=_WIDTH, file=io.StringIO())
+    console = Terminal(width=_WIDTH, file=io.StringIO())
     with console.capture() as captured:
         console.print(shown)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,12 +18,12 @@ from hopyard.errors import NotWritableError, StorageError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import collecting
-from hopyard.stockroom.packs import Location
+from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.layout import Pack, is_pack, read_pack
 from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PACK_BYTES
 from hopyard.stockroom.remotes import Repository, check_format
-from hopyard.stockroom.repacking import bury, group_of, replace, write
+from hopyard.stockroom.repacking import buried, bury, group_of, replace, write
 from hopyard.storage import Entry, Store
 from hopyard.wording import counted
 
@@ -155,14 +156,17 @@ def collect(
     before = sum(entry.size for entry in _entries(store))
     if not dry_run:
         bury(objects)
-    instead = Tombstones(store).instead(walk.found)
-    needed = dict.fromkeys(instead.get(digest, digest) for digest in walk.found)
+    tombstones = Tombstones(store)
+    options = tombstones.options(walk.found)
+    needed = dict.fromkeys(each for digest in walk.found for each in (digest, *options.get(digest, ())))
+    for digest in buried(objects, tombstones):  # none, unless nothing is to be done
+        needed.pop(digest, None)
     entries = list(_entries(store))
     packs = [read_pack(store, entry.name, entry.size) for entry in entries if is_pack(entry.name)]
     files = {e.name: e.size for e in entries if not is_pack(e.name) and _digest(e.name) not in needed}
     idle = [*files, *(pack.name for pack in packs if pack.objects.keys() - needed.keys())]
     young = set() if store.path(_SEEN) is not None else _young(store, idle, now - keep, now, dry_run)
-    plan = _planned(packs, files, needed, young)
+    plan = _planned(packs, files, needed, young, _damaged_copies(objects, packs))
     done = Collected(plan.objects, len(plan.files), len(plan.packs), plan.freed, plan.young, dry_run)
     if dry_run:
         return done
@@ -205,8 +209,26 @@ def _young(store: Store, idle: Iterable[str], since: datetime, now: datetime, dr
     return {name for name, moment in moments.items() if datetime.fromisoformat(moment) > since}
 
 
-def _planned(packs: list[Pack], files: dict[str, int], needed: dict[str, None], young: set[str]) -> _Plan:
-    """Args: files: those that are not needed, and their bytes."""
+def _damaged_copies(objects: Objects, packs: list[Pack]) -> dict[str, set[str]]:
+    """By pack the objects that are damaged there, and whole in another pack. Only what is in several is looked at."""
+    holding = Counter(one for pack in packs for one in pack.objects)
+    found: dict[str, set[str]] = {}
+    for pack in packs:
+        shared = {one: place for one, place in pack.objects.items() if holding[one] > 1}
+        whole = objects.whole(shared)
+        if bad := {one for one, place in shared.items() if whole.get(one, place) != place}:
+            found[pack.name] = bad
+    return found
+
+
+def _planned(
+    packs: list[Pack],
+    files: dict[str, int],
+    needed: dict[str, None],
+    young: set[str],
+    bad: dict[str, set[str]],
+) -> _Plan:
+    """Args: files: those that are not needed, and their bytes. bad: by pack the objects that are damaged there only."""
     plan = _Plan()
     for name, size in files.items():
         if name in young:
@@ -215,24 +237,32 @@ def _planned(packs: list[Pack], files: dict[str, int], needed: dict[str, None], 
             plan.files.append(name)
             plan.freed += size
     sized = [(_bytes(place for one, place in pack.objects.items() if one in needed), pack) for pack in packs]
-    _plan_packs(plan, sized, needed, young)
+    _plan_packs(plan, sized, needed, young, bad)
     return plan
 
 
-def _plan_packs(plan: _Plan, packs: list[tuple[int, Pack]], needed: dict[str, None], young: set[str]) -> None:
-    # Of an object that is in several packs one is kept: in a pack that stays anyway, else in that which has most.
+def _plan_packs(
+    plan: _Plan,
+    packs: list[tuple[int, Pack]],
+    needed: dict[str, None],
+    young: set[str],
+    bad: dict[str, set[str]],
+) -> None:
+    # Of an object that is in several packs one is kept, which is not damaged: in a pack that stays anyway, else in that
+    # which has most.
     packs.sort(key=lambda item: (item[1].name not in young, -item[0], item[1].name))
     homes: dict[str, Location] = {}
     small: dict[str, list[Pack]] = {}
     old: list[Pack] = []
     for _, pack in packs:
-        here = {one: place for one, place in pack.objects.items() if one in needed and one not in homes}
+        wanted_here = (pack.objects.keys() & needed.keys()) - homes.keys() - bad.get(pack.name, set())
+        here = {one: place for one, place in pack.objects.items() if one in wanted_here}
         homes |= here
         wanted = _bytes(here.values())
         unneeded = _bytes(pack.objects.values()) - wanted
         if pack.name in young:
             plan.young += unneeded
-        elif unneeded > wanted or not here or (unneeded and pack.size < _SMALL):
+        elif pack.name in bad or unneeded > wanted or not here or (unneeded and pack.size < _SMALL):
             old.append(pack)
         elif pack.size < _SMALL:
             small.setdefault(group_of(next(iter(here.values())).kind), []).append(pack)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError, DataError, FormatError, NotFoundError, StorageError
-from hopyard.objects.digests import Hasher, digest
-from hopyard.objects.tensors import Tensor
-from hopyard.stockroom.packs.layout import Location, Pack, is_pack, read_pack
+from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageError
+from hopyard.objects.digests import Hasher
+from hopyard.stockroom.packs.layout import Pack, digest_at, is_pack, read_pack
 from hopyard.stockroom.packs.mapped import Mapped
 from hopyard.storage import Store
 
@@ -69,9 +68,10 @@ def check_all(
 
 def check(store: Store, name: str) -> Checked:
     """Read and check one pack or file."""
-    size = store.size(name)
-    checked = Checked(name, size or 0, is_gone=size is None)
+    checked = Checked(name, 0, is_gone=False)
     try:
+        size = store.size(name)
+        checked.size, checked.is_gone = size or 0, size is None
         if not checked.is_gone:
             (_check_pack if is_pack(name) else _check_file)(store, checked)
     except NotFoundError:
@@ -90,26 +90,15 @@ def _check_pack(store: Store, checked: Checked) -> None:
         return
     if pack.whole != checked.size:
         checked.reasons[""] = f"it has {checked.size} bytes, but its header says {pack.whole}"
-    data = Mapped(store).get(checked.name)
-    if data is None:
-        data = np.frombuffer(store.get(checked.name), np.uint8)
+    view = Mapped(store).get(checked.name)
+    data = np.frombuffer(store.get(checked.name), np.uint8) if view is None else view.data
     for name, place in pack.objects.items():
-        if _digest_of(place, data[place.start : place.stop]) == name:
+        if digest_at(place, data[place.start : place.stop]) == name:
             checked.good[name] = place.stop - place.start
         else:
             checked.reasons[name] = f"the {place.kind} {name} in it has changed"
     if "" not in checked.reasons and (reason := _unlike_safetensors(data)):
         checked.reasons[""] = reason
-
-
-def _digest_of(place: Location, data: npt.NDArray[np.uint8]) -> str:
-    """Of an object's bytes; "" if they cannot be what the header says."""
-    try:
-        if place.kind == "tensor":
-            return Tensor(place.dtype, place.shape, data).digest
-        return digest(data, f"hopyard.{place.kind}")
-    except DataError:
-        return ""
 
 
 def _unlike_safetensors(data: npt.NDArray[np.uint8]) -> str:

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
-from hopyard.errors import CorruptError, NotFoundError
+from hopyard.errors import CorruptError, NotFoundError, StorageError
+from hopyard.stockroom.care.heads import ASIDE
 from hopyard.stockroom.care.packfiles import Checked, check
+from hopyard.stockroom.history.commits import is_ancestor
+from hopyard.stockroom.history.references import Log, entry_of
 from hopyard.stockroom.remotes import Need, Repository
 from hopyard.stockroom.remotes.transfer import Found, copy
 from hopyard.stockroom.repacking import replace, write
+from hopyard.storage import Store
 
-ASIDE = "damaged"
+
+def repair_logs(store: Store, logs: Iterable[Log], remote: Repository | None) -> bool:
+    """Put back entries of references: from their copies, or where there are none as the remote's branch or tag is, or
+    as the entry before was where others follow. Whether any was."""
+    done = False
+    for log in logs:
+        for name in log.failures:
+            number = int(name.rpartition("/")[2])
+            data = log.copies.get(name) or _like_its_neighbours(log, number, remote)
+            if data is not None:
+                if store.exists(name):
+                    store.put(f"{ASIDE}/{name}", store.get(name))
+                store.put(name, data)
+                done = True
+    return done
+
+
+def _like_its_neighbours(log: Log, number: int, remote: Repository | None) -> bytes | None:
+    before = log.entries.get(number - 1)
+    after = log.entries.get(number + 1)
+    if after is not None:
+        return entry_of((before or after).commit, "hopyard stock verify")
+    if remote is None or not log.name.startswith(("heads/", "tags/")):
+        return None
+    with suppress(StorageError):
+        there = remote.references.tip(log.name).commit
+        known = None if before is None else before.commit
+        if there is not None and (known is None or is_ancestor(remote.objects, known, there)):
+            return entry_of(there, "hopyard stock verify")
+    return None
 
 
 def fetch(remote: Repository, repository: Repository, lost: Mapping[str, str]) -> set[str]:
@@ -31,18 +65,23 @@ def fetch(remote: Repository, repository: Repository, lost: Mapping[str, str]) -
         return came
 
 
-def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -> None:
+def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -> bool:
     """Pack the good objects of a damaged pack anew; then delete it, if all that it held is ``here``, or keep it under
-    ``damaged/``."""
+    ``damaged/``. Returns whether anything was done."""
     store, objects = repository.store, repository.objects.alone()
     if not check(store, damaged.name).reasons:  # what was fetched made the same pack again
-        return
+        return True
     held = {} if damaged.pack is None else damaged.pack.objects
     kept = {digest: place for digest, place in held.items() if digest in damaged.good}
     new = write(objects, kept)
     if damaged.name in {pack.name for pack in new}:
-        return
+        return True
     is_all_here = damaged.pack is not None and damaged.pack.whole <= damaged.size
     if not (is_all_here and held.keys() <= set(here)):
-        store.put(f"{ASIDE}/{damaged.name}", store.get(damaged.name))
+        try:
+            data = store.get(damaged.name)
+        except CorruptError:  # a link: it has no bytes of its own
+            return False
+        store.put(f"{ASIDE}/{damaged.name}", data)
     replace(objects, [damaged.name], new)
+    return True

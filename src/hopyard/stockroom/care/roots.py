@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hopyard.errors import CorruptError, HopyardError, StorageError
+from hopyard.errors import CorruptError, HopyardError, StorageError, UsageError
+from hopyard.stockroom.care.heads import heads
 from hopyard.stockroom.care.walk import Walk, is_missing
-from hopyard.stockroom.git import HEAD_NAME, Place, commits_in_history, folders
-from hopyard.stockroom.git.layout import locate
+from hopyard.stockroom.git import Place, commits_in_history, read
 from hopyard.stockroom.history.locks import read_commits
-from hopyard.stockroom.history.references import read_entry
+from hopyard.stockroom.history.references import Log, logs
 from hopyard.stockroom.maps import encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.quoting import unquoted
 from hopyard.stockroom.records import parse
 from hopyard.stockroom.view import place_of
+from hopyard.stockroom.working import read_pending
 from hopyard.storage import Store
 
 _DIGEST = re.compile(rb"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
@@ -33,12 +33,14 @@ class Roots:
         others: the same of commits that need not be here: git's history may name those of another clone.
         staged: store's name and write, of all stages.
         failures: by the store's name, what could not be read.
+        logs: of all references.
     """
 
     commits: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
     staged: list[tuple[str, Operation]] = field(default_factory=list)
     failures: dict[str, HopyardError] = field(default_factory=dict)
+    logs: list[Log] = field(default_factory=list)
 
     def walk(self, objects: Objects) -> Walk:
         """Go through all that they need."""
@@ -67,23 +69,15 @@ class Roots:
 def roots_of_store(store: Store) -> Roots:
     """What the repository itself names: branches, tags, remote-tracking references, logs of working trees, stages."""
     roots = Roots()
-    logs: dict[str, dict[int, str | None]] = {}
-    for entry in store.list("refs"):
-        prefix, _, number = entry.name.rpartition("/")
-        try:
-            logs.setdefault(prefix, {})[int(number)] = read_entry(store, entry.name).commit
-        except StorageError as error:
-            roots.failures[entry.name] = error
-            logs.setdefault(prefix, {})[len(logs[prefix]) + 1] = None
-    for prefix, log in logs.items():
-        if max(log) > len(log):
-            missing = next(number for number in range(1, max(log)) if number not in log)
-            roots.failures[prefix] = CorruptError(f"its entry {missing} is missing. Restore it from a copy.")
-        name = "/".join(map(unquoted, prefix.split("/")[1:]))
+    roots.logs, foreign = logs(store)
+    roots.failures |= foreign
+    for log in roots.logs:
+        roots.failures |= log.failures
         # Of a working tree all commits at which it ever was: no branch may have them.
-        for commit in log.values() if name.startswith("worktrees/") else [log[max(log)]]:
-            if commit is not None:
-                roots.commits.setdefault(commit, name)
+        last = list(log.entries.values())[-1:]
+        for move in log.entries.values() if log.name.startswith("worktrees/") else last:
+            if move.commit is not None:
+                roots.commits.setdefault(move.commit, log.name)
     _add_stages(store, roots)
     return roots
 
@@ -95,6 +89,10 @@ def _add_stages(store: Store, roots: Roots) -> None:
             continue
         data = store.get(entry.name)
         if len(parts) != 4:  # a commit that is under way
+            try:
+                read_pending(store, entry.name)
+            except StorageError as error:
+                roots.failures[entry.name] = error
             roots.others.update((digest, entry.name) for digest in _digests(data))
             continue
         if re.fullmatch("[0-9a-f]{64}", parts[2]):
@@ -116,9 +114,21 @@ def all_roots(store: Store, place: Place | None) -> Roots:
     roots.others.update((commit, "an open reader") for commit in read_commits(store))
     if place is not None:
         roots.others.update((commit, "git's history") for commit in commits_in_history(place))
-        for file in _heads(place):
-            roots.others.update((digest, str(file)) for digest in _digests(file.read_bytes()))
+        for file in heads(place):
+            _add_head(roots, file)
     return roots
+
+
+def _add_head(roots: Roots, file: Path) -> None:
+    """All digests in a ``head.stock``, also where git has left a conflict. What says nothing may have said much."""
+    try:
+        read(file)
+    except UsageError:
+        pass
+    except StorageError as error:
+        roots.failures[str(file)] = error
+        return
+    roots.others.update((digest, str(file)) for digest in _digests(file.read_bytes()))
 
 
 def check(roots: Roots, walk: Walk, url: str) -> None:
@@ -139,20 +149,3 @@ def check(roots: Roots, walk: Walk, url: str) -> None:
 
 def _digests(data: bytes) -> Iterator[str]:
     return (found.decode() for found in _DIGEST.findall(data.lower()))
-
-
-def _heads(place: Place) -> Iterator[Path]:
-    """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder or where else the
-    stockroom was in one of them."""
-    files = {place.head}
-    layout = None if place.git is None else locate(place.root)
-    if layout is not None:
-        inside = {place.root.relative_to(layout.top), *map(Path, folders(place.objects).values())}
-        linked = layout.common / "worktrees"
-        tops = [layout.common.parent]
-        for tree in sorted(linked.iterdir()) if linked.is_dir() else ():
-            link = tree / "gitdir"
-            if link.is_file():
-                tops.append((tree / link.read_text().strip()).parent)
-        files |= {top / folder / HEAD_NAME for top in tops for folder in inside}
-    return (file for file in sorted(files) if file.is_file())

@@ -3,50 +3,84 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from hopyard.errors import HopyardError, NotWritableError, StorageError
+from hopyard.errors import (
+    CorruptError,
+    FormatError,
+    HopyardError,
+    NotFoundError,
+    NotWritableError,
+    StorageError,
+    UsageError,
+)
+from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, rewrite
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
 from hopyard.stockroom.care.problems import Kind, Problem, Verified
-from hopyard.stockroom.care.repairing import fetch, set_aside
+from hopyard.stockroom.care.repairing import fetch, repair_logs, set_aside
 from hopyard.stockroom.care.roots import Roots, roots_of_store
 from hopyard.stockroom.care.walk import Walk
+from hopyard.stockroom.data.purging import is_stand_in
+from hopyard.stockroom.git import Head, Place, read, write
+from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.packs.layout import is_pack
-from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones, read
-from hopyard.stockroom.remotes import Repository, check_format, names, recall
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones
+from hopyard.stockroom.packs.tombstones import read as read_tombstone
+from hopyard.stockroom.remotes import KIND, Repository, check_format, names, recall
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
+from hopyard.storage.format import FORMAT_NAME, format_header
 
-_ROUNDS = 100  # of repairing: what was fetched may show that more is missing
+_HEAD = "head.stock"  # how problems call that of the working tree that is looked at
 
 
 def verify(
-    repository: Repository, repair_from: Repository | None = None, progress: Progress | None = None
+    repository: Repository,
+    repair_from: Repository | None = None,
+    progress: Progress | None = None,
+    place: Place | None = None,
+    repair: bool = False,
 ) -> Verified:
-    """Check all bytes, references, stages and what they need. Others may read and write meanwhile.
+    """Check all bytes, references, stages, ``head.stock`` and what they need. Others may read and write meanwhile.
 
     Args:
         repair_from: a remote that has what was damaged: what is missing or damaged is fetched from it, and damaged
-            packs are replaced. None: nothing is changed.
+            packs are replaced. None: nothing is changed, unless ``repair``.
         progress: told the bytes that are checked, and those of all.
+        place: of the working tree; None: of a repository that has none, as a remote.
+        repair: without a remote, too, repair what can be repaired from what is here: FORMAT, references,
+            ``head.stock``.
 
     Raises:
         NotFoundError: there is no repository; FormatError: one of a newer version. Damage is reported, not raised.
     """
-    check_format(repository.store)
-    with _locked(repository.store, repair_from is not None):
-        verification = _Verification(repository)
+    if not _has_lost_format(repository.store):
+        check_format(repository.store)
+    with _locked(repository.store, repair or repair_from is not None):
+        verification = _Verification(repository, place)
         left = verification.examine(progress)
         seen = dict(left)
-        for _ in range(_ROUNDS if repair_from is not None else 0):
-            assert repair_from is not None
+        while repair or repair_from is not None:
+            # Again and again, since what was fetched may show that more is missing.
             if not verification.repair(repair_from):
                 break
             left = verification.examine()
             seen |= left
         return verification.report(seen, left)
+
+
+def _has_lost_format(store: Store) -> bool:
+    """Whether a repository is there, and its FORMAT is not, or says nothing."""
+    try:
+        check_format(store)
+    except (NotFoundError, CorruptError):
+        return next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None
+    except FormatError:
+        return False
+    return False
 
 
 @contextmanager
@@ -65,8 +99,8 @@ _Problems = dict[tuple[str, str], Problem]
 
 
 class _Verification:
-    def __init__(self, repository: Repository) -> None:
-        self._repository, self._store = repository, repository.store
+    def __init__(self, repository: Repository, place: Place | None) -> None:
+        self._repository, self._store, self._place = repository, repository.store, place
         # Nothing is brought unasked, and what the caller's has read and checked before does not count.
         self._objects = repository.objects.alone()
         self._checked: dict[str, Checked] = {}
@@ -75,6 +109,8 @@ class _Verification:
         self._walk = Walk(self._objects)
         self._lost: dict[str, str] = {}  # what should be here as it was written, and its kind
         self._away = 0
+        self._roots = Roots()
+        self._has_damaged_head = False
 
     def examine(self, progress: Progress | None = None) -> _Problems:
         """All problems that there are now. Bytes that were found to be good are not read again."""
@@ -87,18 +123,28 @@ class _Verification:
             self._add("index", name, "the index says something else of it than its header; it is made anew")
         with suppress(StorageError):
             self._objects.rebuild()
-        roots = roots_of_store(self._store)
+        roots = self._roots = roots_of_store(self._store)
+        self._add_heads(roots)
         self._walk = roots.walk(self._objects)
         self._add_unreadable(roots)
         self._add_lost(roots)
         for one in self._checked.values():
             for digest, reason in one.reasons.items():
                 needed = self._walk.needed_by(digest) if digest not in self._present else ""
+                if digest in self._present and is_pack(one.name):
+                    reason += "; it is whole in another pack, and `hopyard stock gc` deletes this copy"
                 self._add("damaged", one.name, reason, needed)
         return self._found
 
-    def repair(self, remote: Repository) -> bool:
-        """Fetch what is lost, and replace what is damaged. Whether anything was done."""
+    def repair(self, remote: Repository | None) -> bool:
+        """Put back what is known here, fetch what is lost, and replace what is damaged. Whether anything was done."""
+        done = self._repair_format()
+        done = repair_logs(self._store, self._roots.logs, remote) or done
+        done = self._repair_head() or done
+        done = self._repair_pending() or done
+        return (remote is not None and self._repair_objects(remote)) or done
+
+    def _repair_objects(self, remote: Repository) -> bool:
         done = self._repair_tombstones(remote)
         damaged = [one for one in self._checked.values() if one.reasons and not one.is_newer]
         lost = dict(self._lost)
@@ -107,21 +153,65 @@ class _Verification:
             lost |= {digest: place.kind for digest, place in held.items() if digest not in self._present}
             if not is_pack(one.name):
                 lost |= {digest: "file" for digest in one.reasons if digest}
+        # Of a commit all metadata at once: a history that is lost is not asked for one commit after the other.
+        follow = Walk(remote.objects)
+        follow.commits({digest: "" for digest, kind in lost.items() if kind == "commit"})
+        lost |= {
+            digest: named.kind
+            for digest, named in follow.found.items()
+            if named.is_metadata and digest not in self._present
+        }
         came = fetch(remote, self._repository, lost)
         here = self._present.keys() | came
         packs = [one for one in damaged if is_pack(one.name)]
-        for one in packs:
-            set_aside(self._repository, one, here)
-        return bool(came or packs or done)
+        moved = [set_aside(self._repository, one, here) for one in packs]
+        return bool(came or done) or any(moved)
 
     def _repair_tombstones(self, remote: Repository) -> bool:
+        """Bring those that are damaged here. What else is purged there is accepted by fetch, not by a repair."""
         done = False
-        for name, _ in self._found:
-            if name.startswith(f"{FOLDER}/") and remote.store.exists(name):
-                data = remote.store.get(name)
-                done = data != self._store.get(name) or done
-                self._store.put(name, data)
+        for name in {name for name, _ in self._found if name.startswith(f"{FOLDER}/")}:
+            with suppress(CorruptError, FormatError):  # neither is it one there
+                size = remote.store.size(name)
+                if size is not None:
+                    data = read_tombstone(remote.store, name, size).encode()
+                    done = data != self._store.get(name) or done
+                    self._store.put(name, data)
         return done
+
+    def _repair_format(self) -> bool:
+        if not _has_lost_format(self._store):
+            return False
+        self._store.put(FORMAT_NAME, json.dumps(format_header(KIND)).encode())
+        return True
+
+    def _repair_head(self) -> bool:
+        if self._place is None or not self._has_damaged_head:
+            return False
+        try:
+            rewrite(self._place, likely(self._place, self._roots.logs), self._store)
+        except StorageError as error:
+            self._add("unreadable", _HEAD, str(error))
+            return False
+        return True
+
+    def _repair_pending(self) -> bool:
+        """Put aside what a commit was about to do, where that cannot be read; ``head.stock`` then goes where its branch
+        has gone on to."""
+        names = [name for name in self._roots.failures if name.endswith(".moving")]
+        for name in names:
+            self._store.put(f"{ASIDE}/{name}", self._store.get(name))
+            self._store.delete(name)
+            if self._place is not None and name == f"stage/{self._place.worktree}.moving":
+                self._follow_branch(self._place)
+        return bool(names)
+
+    def _follow_branch(self, place: Place) -> None:
+        with suppress(HopyardError):
+            head = read(place.head)
+            tip = self._repository.references.tip(f"heads/{head.branch}").commit if head.branch else None
+            if tip is not None and (head.commit is None or is_ancestor(self._objects, head.commit, tip)):
+                write(place.head, Head(head.branch, tip))
 
     def report(self, seen: _Problems, left: _Problems) -> Verified:
         """What was ``seen``, and repaired unless it is ``left``. The index heals by itself."""
@@ -177,18 +267,55 @@ class _Verification:
             for name, commit in references.names(kind).items()
         }
 
+    def _add_heads(self, roots: Roots) -> None:
+        """Note which ``head.stock`` cannot be read; where that of this working tree is, is needed."""
+        self._has_damaged_head = False
+        for file in [] if self._place is None else heads(self._place):
+            own = self._place is not None and file == self._place.head
+            try:
+                head = read(file)
+            except UsageError:
+                continue  # a conflict of git, which says itself what to do
+            except StorageError as error:
+                reason = str(error)
+                if own and self._place is not None:
+                    self._has_damaged_head = True
+                    most = described(likely(self._place, roots.logs))
+                    reason += f" Most likely it said {most}: --repair writes that."
+                self._add("unreadable", _HEAD if own else str(file), reason)
+                continue
+            if own and head.commit is not None:
+                roots.commits.setdefault(head.commit, _HEAD)
+
     def _add_unreadable(self, roots: Roots) -> None:
+        if _has_lost_format(self._store):
+            with self._noted(FORMAT_NAME):
+                check_format(self._store)
         for name, error in roots.failures.items():
             self._add("unreadable", name, str(error))
-        for entry in self._store.list(FOLDER):
-            with self._noted(entry.name):
-                read(self._store, entry.name)
+        tombstones = Tombstones(self._store)
         with self._noted(FOLDER):
-            for digest in sorted(self._objects.packed(buried(self._objects, Tombstones(self._store)))):
+            for several in tombstones.all().values():
+                for tombstone in several:
+                    self._check_tombstone(tombstone)
+        for name, reason in tombstones.refused.items():
+            self._add("unreadable", name, reason)
+        with self._noted(FOLDER):
+            for digest in sorted(buried(self._objects, tombstones)):
                 self._add("purged", digest, "it was purged, but is still here; gc removes it")
         for remote in names(self._store):
             with self._noted(f"remotes/{remote}"):
                 recall(self._store, remote)
+
+    def _check_tombstone(self, tombstone: Tombstone) -> None:
+        """Compare it with the fragment, or what stands in, whichever is here."""
+        here = [one for one in (tombstone.object, tombstone.instead) if one in self._present]
+        for digest in here:
+            if not is_stand_in(self._objects.read(digest), tombstone):
+                self._add(
+                    "unreadable", tombstone.name, f"it is not true: {tombstone.instead} is not the fragment "
+                    f"{tombstone.object} without the samples that it names. Delete this file",
+                )  # fmt: skip
 
     @contextmanager
     def _noted(self, name: str) -> Iterator[None]:

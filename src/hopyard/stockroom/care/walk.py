@@ -202,8 +202,7 @@ class _Noting:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self.read_many, self.read_private = objects.read_many, objects.read_private
-        self.file = objects.file
+        self.read_many, self.tensors, self.file = objects.read_many, objects.tensors, objects.file
 
     def read(self, digest: str) -> Any:
         try:

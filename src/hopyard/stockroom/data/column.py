@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
+from itertools import islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +15,7 @@ from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import (
     Fragments,
+    MovedError,
     Positions,
     Readable,
     Table,
@@ -68,6 +70,16 @@ class Column(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<column {self.name!r}: {len(self)} of {describe(self.record)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first samples."""
+        from hopyard.stockroom.looking.notebook import column_html
+
+        return column_html(self)
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        """What IPython and notebooks offer within brackets: the first thousand keys."""
+        return list(islice(self, 1000))
 
     __eq__ = object.__eq__  # not that of mappings, which would read all of both
     __hash__ = object.__hash__
@@ -377,9 +389,9 @@ class Column(Mapping[Any, Any]):
     def _take_fixed(self, places: Positions, out: npt.NDArray[Any] | None) -> Any:
         width, dtype, shape = self._row
         given = out if out is None else self._checked_out(out, (len(places), *shape), dtype)
-        table = self._find_table()
-        if table is not None and len(places):
-            result = table.take(places, given)
+        taken = self._take_from_table(places, given) if len(places) else None
+        if taken is not None:
+            result = taken
         else:
             places = checked(places, self.record.count)
             result = np.empty((len(places), *shape), dtype) if given is None else given
@@ -388,6 +400,14 @@ class Column(Mapping[Any, Any]):
                 for where, rows in self._fragments.take(places):
                     flat[where] = rows.data
         return out if out is not None else array_to_user(result, self.record.dtype)
+
+    def _take_from_table(self, places: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        table = self._find_table()
+        try:
+            return None if table is None else table.take(places, out)
+        except MovedError:
+            self._table = None
+            return None
 
     def _take_varying(self, places: Positions, out: Any) -> list[Any]:
         if out is not None:

@@ -8,13 +8,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from hopyard.errors import DataError
+from hopyard.objects.tensors import Tensor
+from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.gathering import Readable
 from hopyard.stockroom.data.given import Item, Settings, batches_of
 from hopyard.stockroom.data.rows import Batch, Rows, count_before, encoded, find, plain
 from hopyard.stockroom.data.rows import alike as unified
-from hopyard.stockroom.data.samples import Stored, stored_sample, to_user
+from hopyard.stockroom.data.samples import Stored, is_uncommon, raw_dtype, stored_sample, to_user
 from hopyard.stockroom.maps import Key, SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
@@ -61,7 +63,8 @@ def merge_columns(
     """The record of ours with what theirs changed since base, and the conflicts that nothing resolved, in order.
 
     Kinds of conflicts: ``"both added"``, ``"both changed"``, ``"removed here, changed there"``, ``"changed here,
-    removed there"``. What both changed alike is none.
+    removed there"``. What both changed alike is none. If both converted the column alike (another dtype, say), a sample
+    of base that gives one of theirs when it is cast was not changed by them.
 
     Raises:
         DataError: ours and theirs do not hold the same kind, dtype and shape; or what ``resolve`` gave does not fit.
@@ -70,17 +73,18 @@ def merge_columns(
         raise DataError(
             "two columns that do not hold the same cannot be merged sample by sample. Convert one of them first."
         )
-    if base is not None and base.settings != ours.settings:
-        base = None
-    changed_here = _samples(objects, base, ours)
-    if not changed_here:
-        return theirs, []
+    if base is None or base.settings == ours.settings:
+        changed_here = _samples(objects, base, ours)
+        if not changed_here:
+            return theirs, []
+        disagreed = _disagreed(changed_here, _samples(objects, base, theirs))
+    else:
+        disagreed = _disagreed_since_other(objects, base, ours, theirs)
     conflicts: list[tuple[Key, str]] = []
     new: dict[bytes, Stored] = {}
     gone: list[bytes] = []
-    for code, (before, after) in _samples(objects, base, theirs).items():
-        present = changed_here[code][1] if code in changed_here else before
-        if code in changed_here and present != after:
+    for code, before, present, after in disagreed:
+        if present != before:
             kind = _kind(before, present, after)
             key = decode(code)
             if resolve is None:
@@ -95,6 +99,43 @@ def merge_columns(
             new[code] = after
     batches = batches_of(list(new), list(new.values()), ours)
     return rewrite(writer, ours, batches, gone), conflicts
+
+
+_Disagreed: TypeAlias = Iterator[tuple[bytes, Stored | None, Stored | None, Stored | None]]
+"""Encoded keys in order, with the samples of base, ours and theirs, where theirs differs from both others."""
+
+
+def _disagreed(
+    changed_here: dict[bytes, tuple[Stored | None, Stored | None]],
+    changed_there: dict[bytes, tuple[Stored | None, Stored | None]],
+) -> _Disagreed:
+    for code, (before, after) in changed_there.items():
+        present = changed_here[code][1] if code in changed_here else before
+        if present != after:
+            yield code, before, present, after
+
+
+def _disagreed_since_other(
+    objects: Readable, base: ColumnRecord, ours: ColumnRecord, theirs: ColumnRecord
+) -> _Disagreed:
+    """The same where base does not hold what both others do."""
+    old = Column(objects, "base", base)
+    for code, (present, after) in _samples(objects, ours, theirs).items():
+        stored = None if old.was_purged(code) else old.stored(code)
+        before = None if stored is None else _cast(stored, ours)
+        if before != after:
+            yield code, before, present, after
+
+
+def _cast(value: Stored, record: ColumnRecord) -> Stored:
+    """A sample with the dtype of a column, as ``astype`` gives it; as it is, if it has no such dtype."""
+    if not isinstance(value, Tensor) or record.kind != "tensor" or value.dtype == record.dtype:
+        return value
+    to = raw_dtype(record.dtype)
+    if is_uncommon(value.dtype) or is_uncommon(record.dtype) or (value.dtype[0] == "C" and to.kind != "c"):
+        return value
+    with np.errstate(all="ignore"):
+        return Tensor.from_numpy(value.numpy().astype(to))
 
 
 def _resolved(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
-from itertools import chain
+from contextlib import AbstractContextManager, contextmanager
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data import given
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.cutting import Writer, rewrite
+from hopyard.stockroom.data.frames import without_frame
 from hopyard.stockroom.data.gathering import Positions, Readable
 from hopyard.stockroom.data.given import Settings
 from hopyard.stockroom.data.rows import Batch, encoded
@@ -26,6 +27,7 @@ from hopyard.stockroom.data.samples import (
     to_user,
 )
 from hopyard.stockroom.data.scratch import Scratch
+from hopyard.stockroom.guard import Guard, guarded
 from hopyard.stockroom.maps import Key, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
@@ -49,12 +51,14 @@ class ColumnDraft(MutableMapping[Any, Any]):
         name: for messages.
         record: of the column; None: there is none yet. The first samples say what it holds.
         changed: see ``Changed``.
+        guard: says who may write; None: whoever has it.
     """
 
     def __init__(
         self, objects: Readable, writer: Writer, name: str, record: ColumnRecord | None = None,
-        changed: Changed | None = None,
+        changed: Changed | None = None, guard: Guard | None = None,
     ) -> None:  # fmt: skip
+        self.guard = guard or Guard()
         self._writer, self.name, self._changed = writer, name, changed
         self._record = record
         self._column = Column(objects, name, record or _NOTHING)
@@ -62,10 +66,21 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._pending_bytes = 0
         self._more = 0  # samples than in the column below
         self._next: int | None = None
+        self._told = 0  # writes
         self._seen: Column | None = None
 
     def __repr__(self) -> str:
         return f"<draft of {self._view()!r}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first samples."""
+        from hopyard.stockroom.looking.notebook import column_html
+
+        return column_html(self)
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        """What IPython and notebooks offer within brackets: the first thousand keys."""
+        return list(islice(self, 1000))
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -92,19 +107,22 @@ class ColumnDraft(MutableMapping[Any, Any]):
     def nbytes(self) -> int:
         return self._view().nbytes
 
+    @guarded
     def __len__(self) -> int:
         return len(self._column) + self._more
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._view())
 
+    @guarded
     def __contains__(self, key: object) -> bool:
         column, code = self._where(key)
         return key in column if code is None else self._pending[code] is not None
 
     def __getitem__(self, key: Any) -> Any:
-        column, code = self._where(key)
-        found = None if code is None else self._pending[code]
+        with self.guard:
+            column, code = self._where(key)
+            found = None if code is None else self._pending[code]
         if found is not None:
             return to_user(found)
         try:
@@ -139,6 +157,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         """The column as it is now; later changes do not show in it. It reads from the writer."""
         return self._view()
 
+    @guarded
     def _view(self) -> Column:
         """The column with its changes, whose fragments are in memory only."""
         if not self._pending or self._record is None:
@@ -162,7 +181,10 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self.update({check_key(key): value})
 
     def __delitem__(self, key: Any) -> None:
-        checked = check_key(key)
+        with self._write_guard():
+            self._delete(check_key(key))
+
+    def _delete(self, checked: Key) -> None:
         if self._column.record.nested and not isinstance(checked, tuple):
             codes = self._group(checked)
         else:
@@ -180,13 +202,18 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
+        values = without_frame(self.name, values, "update")
         given.check_dense(self.name, values)
+        with self._write_guard(values):
+            self._update(values, **more)
+
+    def _update(self, values: Mapping[Any, Any], **more: Any) -> None:
         if more or not isinstance(values, Mapping):
             raise UsageError(
                 f"update of column {self.name!r} was given {'keywords' if more else type(values).__name__}. Give it "
                 "one dict of keys and samples; extend() takes samples without keys."
             )
-        settings = Settings(self.name, self._record)
+        settings, told = Settings(self.name, self._record), self._told
         gone: list[bytes] = []
         if self._record is not None and self._record.nested:
             for key in values:
@@ -194,7 +221,8 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 if not isinstance(checked, tuple):
                     gone += self._group(checked)
         items = given.keyed(values, settings)
-        self._write(given.batches_of_items(items, settings, isinstance(values, dict)), settings, sorted(gone))
+        batches = given.batches_of_items(items, settings, isinstance(values, dict))
+        self._write(batches, settings, sorted(gone), told)
         self._next = None
 
     def append(self, value: Any) -> int:
@@ -203,9 +231,20 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: it does not fit the column; it was not written.
         """
-        key = self._following_key()
-        self.extend([value])
-        return key
+        with self._write_guard():
+            key = self._following_key()
+            self.extend([value])
+            return key
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The sample; ``default``, which is written first, if there is none."""
+        with self._write_guard():
+            return super().setdefault(key, default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """The sample, which is deleted."""
+        with self._write_guard():
+            return super().pop(key, *default)
 
     def extend(self, values: Any) -> None:
         """Add samples under the ints that follow the largest one among the keys, from 0 on.
@@ -217,8 +256,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: one of them does not fit the column; none was written.
         """
-        settings = Settings(self.name, self._record)
+        values = without_frame(self.name, values, "extend")
         given.check_dense(self.name, values)
+        with self._write_guard(values):
+            self._extend(values)
+
+    def _extend(self, values: Any) -> None:
+        settings, told = Settings(self.name, self._record), self._told
         if isinstance(values, Mapping | str | bytes | bytearray) or not (
             is_array(values) or isinstance(values, Iterable)
         ):
@@ -239,7 +283,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         else:
             items = given.numbered(values, first, settings)
             batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
-        count = self._write(batches, settings, [])
+        count = self._write(batches, settings, [], told)
         self._next = None if self._column.record.nested else first + count
 
     def replace(self, values: Any) -> None:
@@ -247,26 +291,25 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
         What the column holds (dtype, shape) is said by them anew.
         """
-        with self._undone_on_errors():
-            self._start_anew(None)
-            tell, self._changed = self._changed, None
-            try:
-                if isinstance(values, Mapping):
-                    self.update(values)
-                else:
-                    self.extend(values)
-            finally:
-                self._changed = tell
-            if self._record is None:
+        values = without_frame(self.name, values, "replace")
+        with self._write_guard(values):
+            fresh = ColumnDraft(self._writer, self._writer, self.name, guard=self.guard)
+            if isinstance(values, Mapping):
+                fresh.update(values)
+            else:
+                fresh.extend(values)
+            if fresh._record is None:
                 raise DataError(
                     f"column {self.name!r} was given no samples, so nothing says what it holds. Give some, or call "
                     "create(dtype=..., shape=...)."
                 )
-            self._tell("bulk")
+            with self.guard, self._undone_on_errors():
+                vars(self).update(vars(fresh) | {"_changed": self._changed})
+                self._tell("bulk")
 
     def clear(self) -> None:
         """Delete all samples. What the column holds stays as it is."""
-        with self._undone_on_errors():
+        with self._write_guard(), self._undone_on_errors():
             record = self._record
             if record is not None:
                 record = empty_record(record.kind, record.dtype, record.shape, record.nested)
@@ -289,8 +332,6 @@ class ColumnDraft(MutableMapping[Any, Any]):
             kind: ``"tensor"``, ``"string"`` or ``"bytes"``.
             nested: its keys are pairs.
         """
-        if self._record is not None:
-            raise UsageError(f"column {self.name!r} is there already. Delete it first, or use another name.")
         if kind not in ("tensor", "string", "bytes"):
             raise UsageError(f"kind={kind!r} of column {self.name!r} must be 'tensor', 'string' or 'bytes'.")
         lengths = tuple(shape)
@@ -307,10 +348,15 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 )
         plain = tuple(None if length is None else int(length) for length in lengths)
         record = empty_record(kind, "U8" if dtype is None else stored_dtype(dtype), plain, nested)
-        with self._undone_on_errors():
+        with self._write_guard(), self._undone_on_errors():
+            if self._record is not None:
+                raise UsageError(
+                    f"column {self.name!r} is there already. Delete it first, or use another name."
+                )
             self._start_anew(record)
             self._tell("bulk")
 
+    @guarded
     def flush(self) -> ColumnRecord | None:
         """Write the changes to the writer, and stand on them; None: there is no column yet.
 
@@ -322,19 +368,29 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     # How
 
-    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes]) -> int:
-        """Hold these samples, or write them if they are many; how many they were."""
+    def _write_guard(self, values: Any = ()) -> AbstractContextManager[None]:
+        """For one write. Samples that an iterator or another mapping gives may be waited for, and the lock is free
+        meanwhile."""
+        what = f"a write to data/{self.name}"
+        if isinstance(values, list | tuple | dict) or is_array(values):
+            return self.guard.write(what)
+        return self.guard.alone(what, f"writes what an iterator gives to data/{self.name}")
+
+    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes], told: int) -> int:
+        """Hold these samples, or write them if they are many; how many they were. ``told``: writes before this one."""
         first = next(batches, None)
         if first is None:
             if self._record is None and settings.record is not None:
-                with self._undone_on_errors():
+                with self.guard, self._undone_on_errors():
                     self._stand_on(settings.record)
                     self._tell("bulk")
             return 0
         second = next(batches, None)
         if second is None and len(first.keys) <= SMALL_COUNT and first.rows.nbytes <= SMALL_BYTES:
             assert settings.record is not None
-            self._hold_batch(first, settings.record, gone)
+            with self.guard:
+                self._check_not_written(told)
+                self._hold_batch(first, settings.record, gone)
             return len(first.keys)
         count = 0
 
@@ -344,21 +400,27 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 count += len(batch.keys)
                 yield batch
 
-        with self._undone_on_errors():
-            self.flush()
-            assert settings.record is not None
-            self._stand_on(rewrite(self._writer, self._record or settings.record, counted(), gone))
+        assert settings.record is not None
+        self.flush()
+        below = self._record
+        after = rewrite(self._writer, below or settings.record, counted(), gone)
+        with self.guard, self._undone_on_errors():
+            self._check_not_written(told)
+            self._stand_on(after)
             self._tell("bulk")
         return count
+
+    def _check_not_written(self, told: int) -> None:
+        if self._told != told:
+            raise UsageError(
+                f"column {self.name!r} was written to by the iterator whose samples it was given, so nothing of these "
+                "was written. Write to another column in it, or give a list."
+            )
 
     def _hold_batch(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
         codes = encoded(batch.keys)
         owned = Batch(batch.keys, batch.rows.take(np.arange(len(codes))))
         values = given.stored_of(owned, record)
-        was = self._record, self._column
-        if self._record is None:
-            self._stand_on(record)
-
         new: dict[bytes, Stored | None] = dict(zip(codes, values, strict=True))
 
         def tell() -> None:
@@ -367,6 +429,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
             else:  # told as one change, or a kill in between would leave only what goes
                 self._tell("bulk")
 
+        was = self._record, self._column
+        if self._record is None:
+            self._stand_on(record)
         try:
             self._hold(dict.fromkeys(gone) | new, tell)
         except BaseException:
@@ -437,6 +502,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         keys: list[Key] | None = None,
         samples: list[Stored] | None = None,
     ) -> None:
+        self._told += 1
         if self._changed is not None:
             self._changed(do, keys or [], samples)
 

@@ -23,6 +23,7 @@ from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Location, Objects
+from hopyard.stockroom.packs.mapped import identity_at
 
 Positions = npt.NDArray[np.int64]
 
@@ -196,6 +197,10 @@ class _Given(Buffers):
         return self._out, np.ndarray((rows, width), np.uint8, self._out)
 
 
+class MovedError(Exception):
+    """A fragment is not where a table has it any more, or not what was written there."""
+
+
 class Table:
     """All samples of a column of one size, in mapped packs.
 
@@ -209,10 +214,12 @@ class Table:
         shape: tuple[int, ...], width: int,
     ) -> None:  # fmt: skip
         paths = {}
+        self._identities = {}
         for name in dict.fromkeys(place.pack for place in places):
             path = objects.path(name)
             if path is None:
                 raise NotFoundError(f"{name} is at no path")
+            self._identities[name] = identity_at(path)
             paths[name] = StoredFile.open(None, str(path))
         region = region_of(list(paths.values()), [width])
         starts = dict(zip(paths, region.starts, strict=True))
@@ -227,7 +234,7 @@ class Table:
         body = Bodies(region.bytes, np.array(bodies, np.int64), self._starts, counts)
         self._counts, self._count = counts, int(fragments.starts[-1])
         self._column = MappedColumn(("",), dtype, shape, stored, body, True)
-        self._objects, self._digests = objects, [entry.digest for entry in fragments.entries]
+        self._objects, self._digests, self._places = objects, [e.digest for e in fragments.entries], places
         self._is_checked = np.zeros(len(places), bool)
         self._are_all_checked = False
         self._buffers = Buffers()
@@ -244,7 +251,7 @@ class Table:
         """(n, *shape): the samples at these positions.
 
         Raises:
-            IndexError: one of them is none.
+            IndexError: one of them is none; MovedError: a fragment is damaged, or moved.
         """
         positions = checked(positions, self._count)
         if self._numbers is None:
@@ -265,7 +272,10 @@ class Table:
             new = np.union1d(new, left[:_AT_ONCE])
         for start in range(0, len(new), _AT_ONCE):
             some = new[start : start + _AT_ONCE]
-            self._objects.read_many([self._digests[number] for number in some])
+            if not self._objects.are_whole(
+                {self._digests[number]: self._places[number] for number in some}, self._identities
+            ):
+                raise MovedError
             self._is_checked[some] = True
         self._are_all_checked = bool(self._is_checked.all())
 

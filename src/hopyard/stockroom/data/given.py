@@ -20,6 +20,7 @@ from hopyard.stockroom.data.samples import (
     empty_record,
     misfit,
     misfit_of,
+    numbers,
     raw_array,
     record_for,
     rows_of,
@@ -187,17 +188,19 @@ def _ends(stored: Sequence[Stored]) -> list[int]:
 
 
 def plain_numbers(values: Any, settings: Settings) -> npt.NDArray[Any] | None:
-    """A list of Python's numbers as one array, if that is what it is and the column has no dtype or this one."""
-    if not isinstance(values, list | tuple) or set(map(type, values)) not in _NUMBERS:
+    """A list of Python's numbers as one array, if that is what it is, an array holds them exactly, and the column has
+    no dtype or this one."""
+    if not isinstance(values, list | tuple):
+        return None
+    kinds = set(map(type, values))
+    if kinds not in _NUMBERS:
         return None
     try:
-        array = np.asarray(values)
-    except OverflowError:
+        array = numbers(values)
+    except (DataError, OverflowError):  # what is wrong is said of a sample
         return None
     record = settings.record
-    if array.dtype == object or (
-        record is not None and misfit_of(raw_array(array)[0], (), record) is not None
-    ):
+    if record is not None and misfit_of(raw_array(array)[0], (), record) is not None:
         return None
     return array
 

@@ -1,15 +1,18 @@
 """Leaks: samples that stand in two places, such as a training and a validation set.
 
+Samples of one dtype are equal if their bytes are. Numbers of two dtypes are equal if their values are, exactly: an
+image as uint8 is found among float32 ones if nobody scaled it, and 2**53 + 1 is no float64. Nothing is "nearly" equal.
+
 Every sample of both is hashed (64 bits, keyed anew in each process), and hashes are all that is held of them; samples
-whose hashes agree are read again and compared byte by byte. So nothing is reported that is not equal, and nothing
-equal is missed.
+whose hashes agree are read again and compared. So nothing is reported that is not equal, and nothing equal is missed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +27,9 @@ from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.rows import plain
 from hopyard.stockroom.data.samples import raw_array
 from hopyard.wording import are, counted
+
+Common: TypeAlias = np.dtype[Any] | None
+"""The dtype in which numbers of two dtypes are compared; None: bytes are."""
 
 Content: TypeAlias = list[Any]
 """Of each sample what can be hashed, and is equal if samples are: its bytes or text, or a tuple with them."""
@@ -81,7 +87,8 @@ def leaks(
     second: Column | ColumnDraft | BaseDataset,
     columns: Sequence[str] | None = None,
 ) -> Leaks:
-    """The samples of ``first`` that are in ``second`` too: equal in every byte, whatever their keys.
+    """The samples of ``first`` that are in ``second`` too, whatever their keys: equal in every byte, or where dtypes of
+    numbers differ in every value.
 
     Args:
         first, second: both columns, or both datasets.
@@ -96,6 +103,25 @@ def leaks(
     mine, its = _sides(first, second, columns)
     pairs = equal_rows(mine, its)
     return Leaks(tuple(zip(mine.keys(pairs[0]), its.keys(pairs[1]), strict=True)), (mine.count, its.count))
+
+
+def leaks_among(
+    given: Mapping[str, Column | ColumnDraft | BaseDataset], columns: Sequence[str] | None = None
+) -> dict[tuple[str, str], Leaks]:
+    """What :func:`leaks` finds of each with each other, such as of ``{"train": ..., "val": ..., "test": ...}``.
+
+    Returns:
+        for each pair of names in the order given what it found.
+
+    Raises:
+        UsageError: fewer than two; else as :func:`leaks`.
+    """
+    if len(given) < 2:
+        raise UsageError(
+            f"leaks_among() was given {counted(len(given), 'column or dataset')}, but compares at least two. Give "
+            "others under names of their own."
+        )
+    return {(one, two): leaks(given[one], given[two], columns) for one, two in combinations(given, 2)}
 
 
 def equal_rows(mine: Side, its: Side) -> npt.NDArray[np.int64]:
@@ -147,10 +173,11 @@ def _sides(first: Any, second: Any, names: Sequence[str] | None) -> tuple[Side, 
                 "leaks() was given columns= with two columns. It chooses among those of datasets: leave it out."
             )
         a, b = given
-        if a.record.settings != b.record.settings and not _may_be_equal(a, b):
+        common = _common(a.dtype, b.dtype) if a.kind == b.kind == "tensor" and a.dtype != b.dtype else None
+        if a.record.settings != b.record.settings and not _may_be_equal(a, b, common):
             raise _never_equal(f"{a!r} and {b!r}")
         varying = None in a.shape + b.shape
-        return _of_column(a, varying), _of_column(b, varying)
+        return _of_column(a, varying, common), _of_column(b, varying, common)
     if not all(isinstance(each, BaseDataset) for each in given):
         raise UsageError(
             f"leaks() was given a {type(first).__name__} and a {type(second).__name__}. Give two columns, as "
@@ -159,22 +186,22 @@ def _sides(first: Any, second: Any, names: Sequence[str] | None) -> tuple[Side, 
     return _of_datasets(given[0], given[1], names)
 
 
-def _may_be_equal(a: Column, b: Column) -> bool:
-    if (a.kind, a.dtype, len(a.shape)) != (b.kind, b.dtype, len(b.shape)):
+def _may_be_equal(a: Column, b: Column, common: Common) -> bool:
+    if (a.kind, len(a.shape)) != (b.kind, len(b.shape)) or (a.dtype != b.dtype and common is None):
         return False
     return all(None in lengths or lengths[0] == lengths[1] for lengths in zip(a.shape, b.shape, strict=True))
 
 
 def _never_equal(what: str) -> DataError:
     return DataError(
-        f"{what} have no sample that could be equal: they differ in kind, dtype or shape. Compare what was stored "
-        "alike."
+        f"{what} have no sample that could be equal: they differ in kind or shape, or are complex and real. Compare "
+        "what was stored alike."
     )
 
 
-def _of_column(column: Column, varying: bool) -> Side:
+def _of_column(column: Column, varying: bool, common: Common) -> Side:
     def read(rows: npt.NDArray[np.int64]) -> Content:
-        content = _content(column.take(rows))
+        content = _content(column.take(rows), common)
         return [(column.shape, data) for data in content] if varying and None not in column.shape else content
 
     size = column.nbytes // max(len(column), 1)
@@ -188,21 +215,22 @@ def _of_datasets(a: BaseDataset, b: BaseDataset, names: Sequence[str] | None) ->
             f"the datasets have no column in common: {', '.join(a.schema.names)}; {', '.join(b.schema.names)}. Open "
             "them with columns of equal names."
         )
-    differing = [
-        f"{one} and {other}"
-        for one, other in zip(a.schema.select(wanted), b.schema.select(wanted), strict=True)
-        if one != other
-    ]
-    if differing:
-        raise _never_equal(differing[0])
-    return _of_dataset(a, wanted), _of_dataset(b, wanted)
+    common: dict[str, Common] = {}
+    for one, other in zip(a.schema.select(wanted), b.schema.select(wanted), strict=True):
+        numeric = one.kind in ("tensor", "ragged") and one.dtype != other.dtype
+        common[one.name] = _common(one.dtype, other.dtype) if numeric else None
+        alike = (one.kind, one.shape) == (other.kind, other.shape)
+        if not alike or (one.dtype != other.dtype and common[one.name] is None):
+            raise _never_equal(f"{one} and {other}")
+    return _of_dataset(a, common), _of_dataset(b, common)
 
 
-def _of_dataset(dataset: BaseDataset, names: Sequence[str]) -> Side:
+def _of_dataset(dataset: BaseDataset, names: Mapping[str, Common]) -> Side:
     chosen = {name: name for name in names}
 
     def read(rows: npt.NDArray[np.int64]) -> Content:
-        columns = [_content(values) for values in dataset.take(rows, chosen).values()]
+        taken = dataset.take(rows, chosen)
+        columns = [_content(taken[name], common) for name, common in names.items()]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def keys(rows: npt.NDArray[np.int64]) -> Sequence[Any]:
@@ -218,24 +246,75 @@ def _at_once(size: int) -> int:
     return max(1, min(_BYTES_AT_ONCE // max(size, 1), _ROWS_AT_ONCE))
 
 
-def _content(values: Any) -> Content:
+def _content(values: Any, common: Common) -> Content:
     """Rows of a column, as columns and datasets give them."""
     if isinstance(values, Ragged):
-        return [row.tobytes() for row in values]
+        return [_element(row, common) for row in values]
     if isinstance(values, list):
-        return [value if isinstance(value, str | bytes) else _of_tensor(value) for value in values]
+        return [value if isinstance(value, str | bytes) else _of_tensor(value, common) for value in values]
+    if common is not None and len(values):
+        array, exact = _valued(values, common)
+        content = _bytes_of_rows(array)
+        for row in np.flatnonzero(~exact.reshape(len(exact), -1).all(1)):
+            content[row] = object()
+        return content
     array = _raw(values)
-    if array.dtype == object:
-        return list(array)
+    return list(array) if array.dtype == object else _bytes_of_rows(array)
+
+
+def _bytes_of_rows(array: npt.NDArray[Any]) -> Content:
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     if not width:
         return [b""] * len(array)
     return list(np.ascontiguousarray(array).reshape(-1).view(np.dtype((np.void, width))).tolist())
 
 
-def _of_tensor(value: Any) -> tuple[tuple[int, ...], bytes]:
-    array = _raw(value)
-    return array.shape, array.tobytes()
+def _of_tensor(value: Any, common: Common) -> tuple[tuple[int, ...], Any]:
+    return tuple(value.shape), _element(value, common)
+
+
+def _element(value: Any, common: Common) -> Any:
+    if common is None:
+        return _raw(value).tobytes()
+    array, exact = _valued(value, common)
+    return array.tobytes() if exact.all() else object()
+
+
+def _common(one: str, other: str) -> Common:
+    """The dtype in which numbers of both are compared; None: they never are."""
+    a, b = _known(one), _known(other)
+    if a is None or b is None or (a.kind == "c") != (b.kind == "c"):
+        return None
+    if {a.kind, b.kind} == {"u", "i"}:
+        return np.dtype(np.int64)
+    return np.result_type(a, b)
+
+
+def _known(name: str) -> np.dtype[Any] | None:
+    """NumPy's dtype of this name; float64 for those floats of PyTorch that NumPy lacks, all of which it holds."""
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        return np.dtype(np.float64) if "float" in name else None
+    return dtype if dtype.kind in "biufc" else None
+
+
+def _valued(values: Any, common: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Numbers in a dtype where equal ones have equal bytes, and which of them it holds exactly: no other equals what is
+    in a dtype that holds it."""
+    array = values if isinstance(values, np.ndarray) else values.double().numpy()
+    exact = np.ones(array.shape, bool)
+    with np.errstate(invalid="ignore"):
+        wide = np.asarray(array).astype(common)
+        if array.dtype.kind == "u" and common.kind == "i":
+            exact = array <= np.uint64(np.iinfo(np.int64).max)
+        elif array.dtype.kind in "iu" and common.kind in "fc":
+            bits = np.iinfo(array.dtype).bits - (array.dtype.kind == "i")
+            exact = (wide.real < 2.0**bits) & (wide.real.astype(array.dtype) == array)
+    if common.kind in "fc":
+        wide = wide + common.type(0)  # 0 for -0
+        wide[np.isnan(wide)] = np.nan
+    return wide, exact
 
 
 def _raw(values: Any) -> npt.NDArray[Any]:

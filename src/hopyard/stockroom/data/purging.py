@@ -9,27 +9,33 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.ragged import offsets_of
+from hopyard.errors import CorruptError
+from hopyard.objects.digests import digest
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
 from hopyard.stockroom.data.rows import Batch, Rows, find, keys_of
-from hopyard.stockroom.maps import Key, encode
-from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.maps import encode
+from hopyard.stockroom.packs.tombstones import Purged, Tombstone, key_of
 from hopyard.stockroom.records import ColumnRecord
 
 
 def redact(data: npt.NDArray[np.uint8], purged: Iterable[Purged]) -> tuple[bytes, int, int]:
-    """The bytes of a fragment without the values of these samples; those that it does not have are passed over.
+    """The bytes of a fragment without the values of these samples.
 
-    Which of them were gone before does not matter: whatever the order, the bytes are the same at the end.
+    If some of them were gone before, that does not matter: the bytes are those that the whole fragment gives.
 
     Returns:
         the bytes; and for ``PackWriter.add`` its width and where its values begin.
+
+    Raises:
+        CorruptError: it is no fragment, or has no sample under one of the keys.
     """
     fragment = Fragment(data)
     gone: dict[int, Any] = dict(fragment.purged)
     for one in purged:
         (at,) = find(fragment.keys, keys_of([encode(key_of(one.key))]))
-        if at >= 0:
-            gone.setdefault(int(at), [one.time, one.by, one.why])
+        if at < 0:
+            raise CorruptError(f"it has no sample {one.key!r}")
+        gone[int(at)] = [one.time, one.by, one.why]
     header = fragment.described
     record = ColumnRecord(
         header["kind"], header["dtype"], tuple(header["shape"] or ()), nested=False, bits=0, pages=None, count=0,
@@ -40,10 +46,20 @@ def redact(data: npt.NDArray[np.uint8], purged: Iterable[Purged]) -> tuple[bytes
     return content, row_width(record) or 0, body
 
 
-def key_of(value: Any) -> Key:
-    """A key as JSON has it, where a pair is a list."""
-    key: Key = tuple(value) if isinstance(value, list) else value
-    return key
+def is_stand_in(data: npt.NDArray[np.uint8], tombstone: Tombstone) -> bool:
+    """Whether the tombstone's stand-in is these bytes without the samples that it names.
+
+    That is the proof for who has the fragment, or an earlier stand-in. Of the stand-in itself it says that the named
+    samples are gone, and the same record is in it.
+    """
+    try:
+        content, _, _ = redact(data, tombstone.purged)
+    except CorruptError:
+        return False
+    made = Fragment(np.frombuffer(content, np.uint8))
+    return digest(content, "hopyard.fragment") == tombstone.instead and len(made.purged) == len(
+        tombstone.purged
+    )
 
 
 def _without(rows: Rows, gone: npt.NDArray[np.int64]) -> Rows:

@@ -97,20 +97,88 @@ def as_stored(value: Any) -> Stored | Weak:
             return as_stored(array.item())
         return Tensor(dtype, array.shape, _bytes(array, dtype).reshape(-1))
     if isinstance(value, bool | int | float | complex | list | tuple):
-        try:
-            array = np.asarray(value)
-        except (ValueError, OverflowError):
-            raise DataError(
-                "is a list whose parts differ in length. Give one array each, in a nested column or as strings"
-            ) from None
-        raw_array(array)
-        if array.dtype.kind in "UST":
-            raise DataError("is a list of text. A sample is one text: use a nested column, or json.dumps")
-        return Weak(array)
+        return Weak(numbers(value))
     raise DataError(
         f"is of type {type(value).__module__}.{type(value).__qualname__}. Samples are arrays, numbers, strings "
         "or bytes: convert it"
     )
+
+
+def numbers(value: Any) -> npt.NDArray[Any]:
+    """A Python number, or a list of numbers, as an array of a dtype that holds all of them exactly.
+
+    Ints are int64, or uint64 if one needs that; together with floats float64.
+
+    Raises:
+        DataError: as ``as_stored``; no dtype holds all of them.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        raise DataError(
+            "is a list whose parts differ in length. Give one array each, in a nested column or as strings"
+        ) from None
+    if array.dtype.kind in "UST":
+        raise DataError("is a list of text. A sample is one text: use a nested column, or json.dumps")
+    if array.shape or array.dtype.kind == "O":
+        array = _exact(value, array)
+    raw_array(array)
+    return array
+
+
+def _exact(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``array``, if it holds the numbers that ``value`` is made of; NumPy rounds ints to have them with floats."""
+    if array.ndim == 1:
+        kinds = set(map(type, value))
+        if kinds == {_ALONE.get(array.dtype.kind)}:
+            return array
+        if kinds == {int, float} and array.dtype.kind == "f" and not (np.abs(array) >= 1 << 53).any():
+            return array
+    elif array.ndim and {getattr(each, "dtype", None) for each in value} == {array.dtype}:
+        return array  # of arrays, none of which was cast
+    own = np.asarray(value, object).ravel().tolist()
+    own = [each.item() if isinstance(each, np.generic) else each for each in own]
+    kinds = set(map(type, own))
+    if not kinds <= {bool, int, float, complex}:
+        return array
+    if kinds == {int}:
+        if array.dtype.kind in "iu":
+            return array
+        low, high = min(own), max(own)
+        if low >= 0 and high < 1 << 64:
+            return np.asarray(value, np.uint64)
+        if high >= 1 << 64 or low < -(1 << 63):
+            wrong = high if high >= 1 << 64 else low
+            raise DataError(f"holds {_shown(wrong)}, which is no int of 64 bits. {_INSTEAD}")
+        raise DataError(
+            f"holds {low} and {high}: int64 cannot hold the one, and uint64 not the other. {_INSTEAD}"
+        )
+    if bool in kinds and len(kinds) > 1:
+        raise DataError("holds bools and numbers. Give bools alone, or int(...) of them")
+    if int in kinds:
+        wrong = next((each for each in own if type(each) is int and not _is_float(each)), None)
+        if wrong is not None:
+            raise DataError(
+                f"holds {_shown(wrong)} together with floats, and float64 cannot hold it exactly. Give ints alone, "
+                "or float(...) of it, if it may be rounded"
+            )
+    return array
+
+
+_ALONE = {"b": bool, "i": int, "f": float, "c": complex}
+_INSTEAD = "Give it as text, str(...), or as bytes"
+
+
+def _is_float(number: int) -> bool:
+    """Whether a float64 is exactly this int."""
+    try:
+        return float(number) == number
+    except OverflowError:
+        return False
+
+
+def _shown(number: int) -> str:
+    return str(number) if abs(number) < 1 << 128 else f"an int of {number.bit_length()} bits"
 
 
 def _checked_text(text: str) -> str:
@@ -160,8 +228,8 @@ def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
         )
     if kind == "O":
         raise DataError(
-            "is of dtype object. Columns store numbers, text and bytes: convert it with .astype(...), or give a list: "
-            ".tolist() of text, or arrays if their shapes differ"
+            "is of dtype object. Columns store numbers, text and bytes: give a list, .tolist() of numbers, which are "
+            "kept exactly, or of text, or arrays if their shapes differ; or convert it with .astype(...)"
         )
     name = ML_DTYPES.get(array.dtype.name) or _COMMON.get(array.dtype.name)
     if name is None:
@@ -177,6 +245,11 @@ def _of_torch(value: Any) -> tuple[str, npt.NDArray[Any]]:
     if is_dense(value) and value.dtype not in NAMES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in NAMES)
         raise DataError(f"is of dtype {value.dtype}. Convert it with .to(...) to one of {known}")
+    if value.is_nested:
+        raise DataError(
+            "is a nested tensor, which is several tensors. Give them as samples: list(tensor.unbind()); as one sample "
+            "fill them up: torch.nested.to_padded_tensor(tensor, 0)"
+        )
     if not is_dense(value):
         raise DataError(
             f"is a tensor of layout {value.layout}, dtype {value.dtype}, on {value.device}. Make it dense, with "
@@ -204,11 +277,17 @@ def settle(
     else:
         strong = next((value.dtype for value in values if isinstance(value, Tensor)), None)
         weak = [value.array.dtype for value in values if isinstance(value, Weak)]
-        dtype = strong or (_COMMON[np.result_type(*weak).name] if weak else "U8")
+        dtype = strong or _common_dtype(weak)
     return [
         _cast(value.array, dtype, partial(say, at)) if isinstance(value, Weak) else value
         for at, value in enumerate(values)
     ]
+
+
+def _common_dtype(weak: Sequence[np.dtype[Any]]) -> str:
+    if {dtype.name for dtype in weak} == {"int64", "uint64"}:
+        return "U64"  # NumPy has float64, which rounds them
+    return _COMMON[np.result_type(*weak).name] if weak else "U8"
 
 
 def _cast(array: npt.NDArray[Any], dtype: str, say: Callable[[str], DataError]) -> Tensor:
@@ -232,9 +311,10 @@ def _cast_exactly(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[
         return None
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
+        back = cast.real if dtype.kind == "c" and array.dtype.kind != "c" else cast
         has_nan = array.dtype.kind in "fc"
         exact = np.array_equal(cast, array, equal_nan=has_nan)
-        exact = exact and np.array_equal(cast.astype(array.dtype), array, equal_nan=has_nan)
+        exact = exact and np.array_equal(back.astype(array.dtype), array, equal_nan=has_nan)
     return cast if exact else None
 
 

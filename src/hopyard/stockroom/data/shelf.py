@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from hopyard.data import Dataset, Prepared
-from hopyard.errors import UsageError
+from hopyard.errors import MissingKeyError, UsageError
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -14,7 +14,7 @@ from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.joining import Missing
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Objects, PackWriter
-from hopyard.stockroom.records import ColumnRecord, DatasetRecord
+from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Record
 from hopyard.stockroom.shelf import NamedThings
 from hopyard.stockroom.view import Writable, writable
 
@@ -67,6 +67,22 @@ class DataShelf(NamedThings):
         assert isinstance(objects, Objects | PackWriter)
         return open_stored(objects, record, f"dataset {checked!r} of {self._view.revision}")
 
+    def record(self, name: str) -> Record:
+        """What the view says of a column or dataset.
+
+        Raises:
+            MissingKeyError: there is none of this name; says how one is made, where this can be written to.
+        """
+        try:
+            return super().record(name)
+        except MissingKeyError as error:
+            if not isinstance(self._view, Draft):
+                raise
+            raise MissingKeyError(
+                f"{error} To make it, give it its first samples (stock.data[{name!r}] = {{key: sample}}, or an array), "
+                f"or say what it will hold: stock.data.create({name!r}, dtype='float32', shape=(3,))."
+            ) from None
+
     def samples(
         self, names: Sequence[str], keys: Iterable[Key] | None = None, missing: Missing = "error"
     ) -> Samples:
@@ -104,7 +120,8 @@ class DataShelf(NamedThings):
                 f"stock.data['train'] = prepared.train; stock.data['val'] = prepared.val."
             )
         if isinstance(value, Dataset):
-            draft.set("data", name, store_dataset(draft.writer, value))
+            with draft.guard.write(f"a write to data/{name}"):
+                draft.set("data", name, store_dataset(draft.writer, value))
             return
         if isinstance(value, ColumnDraft):
             value = value.snapshot()  # it may be the one that is replaced
@@ -112,7 +129,7 @@ class DataShelf(NamedThings):
         if isinstance(value, Column) and value.objects is here:
             draft.set("data", name, value.record)
         elif isinstance(self._view.record("data", name), DatasetRecord):
-            column = ColumnDraft(draft.writer, draft.writer, name)
+            column = ColumnDraft(draft.writer, draft.writer, name, guard=draft.guard)
             column.replace(value)
             draft.set("data", name, column.flush())
         else:
@@ -134,15 +151,17 @@ class DataShelf(NamedThings):
         """
         self._checked(name)
         draft = self._draft()
-        record = self._view.record("data", name)
-        if record is not None:
-            what = "dataset" if isinstance(record, DatasetRecord) else "column"
-            raise UsageError(
-                f"there is a {what} {name!r} already. Delete it first (del stock.data[{name!r}]), or use another name."
-            )
-        column = draft.column(name)
-        column.create(dtype=dtype, shape=shape, kind=kind, nested=nested)
-        return column
+        with draft.guard.write(f"a write to data/{name}"):
+            record = self._view.record("data", name)
+            if record is not None:
+                what = "dataset" if isinstance(record, DatasetRecord) else "column"
+                raise UsageError(
+                    f"there is a {what} {name!r} already. Delete it first (del stock.data[{name!r}]), or use another "
+                    "name."
+                )
+            column = draft.column(name)
+            column.create(dtype=dtype, shape=shape, kind=kind, nested=nested)
+            return column
 
     # How
 

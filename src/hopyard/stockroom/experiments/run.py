@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from hopyard.errors import DataError, NotFoundError, StorageError, UsageError, nearest
 from hopyard.stockroom.experiments.series import Growing
 from hopyard.stockroom.experiments.values import encode, plain
@@ -106,10 +108,11 @@ class Run:
 
         Args:
             step: None: one more than the last; the first is 0.
-            metrics: numbers; NaN and infinities are kept.
+            metrics: numbers, which are kept as float64; NaN and infinities too.
 
         Raises:
-            DataError: a value is no number, or the step is no int. Nothing was logged.
+            DataError: a value is no number, or an int that float64 would round, or the step is no int. Nothing was
+                logged.
             UsageError: the run is not under way.
         """
         with self._lock:
@@ -121,6 +124,9 @@ class Run:
                 (step,) = array("q", (step,))
             except (TypeError, OverflowError, ValueError, RuntimeError):
                 raise _not_numbers(step, metrics) from None
+            for value, kept in zip(metrics.values(), values, strict=True):
+                if isinstance(value, int | np.integer) and int(value) != kept:
+                    raise _rounded(metrics, values)
             if not metrics.keys() <= self._series.keys():
                 names = [check_name(name, "A run's metric") for name in metrics]
                 self._series |= {name: Growing() for name in names if name not in self._series}
@@ -151,6 +157,7 @@ class Run:
             )
         with self._lock:
             self._check_running()
+            # Not under the guard: the file is stored at once, and belongs to the run when the run is stored.
             # Not linked, which makes a file read only: it may be written to again.
             digest = self._view.writer.add_file(file, link=False)
             self._artifacts[name] = digest, file.stat().st_size
@@ -211,6 +218,10 @@ class Run:
             raise UsageError(f"The run {self.id} has ended, so nothing can be added to it. Begin a new one.")
 
     def _store_in_passing(self, now: float) -> None:
+        if (
+            self._view.guard.is_others
+        ):  # a thread of a block's owner logs: the owner stores it with its next point
+            return
         self._next = now + INTERVAL
         try:
             self._store()
@@ -222,6 +233,10 @@ class Run:
             )
 
     def _store(self) -> None:
+        with self._view.guard.write(f"storing the run {self.id}"):
+            self._store_alone()
+
+    def _store_alone(self) -> None:
         writer = self._view.writer
         started = self._started.isoformat(timespec="microseconds")
         is_over = self._status != "running"
@@ -254,6 +269,18 @@ def _named(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         check_name(name, f"A run's {kind}"): plain(value, f"The {kind} {name!r}")
         for name, value in values.items()
     }
+
+
+def _rounded(metrics: Mapping[str, Any], values: Sequence[float]) -> DataError:
+    name, value = next(
+        (name, value)
+        for (name, value), kept in zip(metrics.items(), values, strict=True)
+        if isinstance(value, int | np.integer) and int(value) != kept
+    )
+    return DataError(
+        f"The metric {name!r} was logged as {value}, but metrics are float64, which would round it. Log float(...) of "
+        "it if it may be rounded; ids go into set()."
+    )
 
 
 def _not_numbers(step: Any, metrics: Mapping[str, Any]) -> DataError:

@@ -42,8 +42,10 @@ class ExperimentShelf(NamedThings):
                 for writing. The shelf is as it was.
         """
         self._checked(name)
+        checked = plain(value, f"The value {name!r}")
         draft = writable(self._view)
-        draft.set("experiment", name, write(draft.writer, plain(value, f"The value {name!r}")))
+        with draft.guard.write(f"a write to experiment/{name}"):
+            draft.set("experiment", name, write(draft.writer, checked))
 
     # Runs
 
@@ -84,8 +86,9 @@ class ExperimentShelf(NamedThings):
             MissingKeyError: there is none of this id.
         """
         draft = writable(self._view)
-        self.run(id)
-        draft.set("run", id, None)
+        with draft.guard.write(f"a write to run/{id}"):
+            self.run(id)
+            draft.set("run", id, None)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each run, the newest first: ``id``, ``status``, ``started``, ``seconds``, then ``param.<name>``,

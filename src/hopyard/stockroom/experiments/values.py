@@ -41,7 +41,7 @@ def _plain(value: Any, what: str, place: str) -> Any:
         return kind(_plain(item, what, f"{place}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Mapping):
         return {_key(key): _plain(item, what, f"{place}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":  # times, whose item may be an int
         item = value.item()
         if type(item) in (bool, int, float, str):
             return item
@@ -49,7 +49,8 @@ def _plain(value: Any, what: str, place: str) -> Any:
 
 
 def _key(key: Any) -> Any:
-    return key.item() if isinstance(key, np.integer | np.str_) else key
+    is_plain = isinstance(key, np.integer | np.str_) and not isinstance(key, np.timedelta64)
+    return key.item() if is_plain else key
 
 
 def _advice(value: Any) -> str:

@@ -15,8 +15,8 @@ Any number of threads and processes may call anything here at once; of two that 
 wins. Digests are strings here: this room knows nothing of packs, maps or commits.
 """
 
-from hopyard.stockroom.git.facts import GitFacts, author, current_branch, facts
-from hopyard.stockroom.git.head import HEAD_NAME, Head, id_of, read, write
+from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts
+from hopyard.stockroom.git.head import HEAD_NAME, Head, id_of, parse, read, write
 from hopyard.stockroom.git.history import commits_in_history, has_had
 from hopyard.stockroom.git.place import Place, at, find, folders, prepare, settle
 
@@ -27,6 +27,7 @@ __all__ = [
     "Place",
     "at",
     "author",
+    "branch_like",
     "commits_in_history",
     "current_branch",
     "facts",
@@ -34,6 +35,7 @@ __all__ = [
     "folders",
     "has_had",
     "id_of",
+    "parse",
     "prepare",
     "read",
     "settle",

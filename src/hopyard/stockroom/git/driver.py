@@ -20,6 +20,7 @@ from hopyard.stockroom.git.command import ask, demand, installed
 from hopyard.stockroom.git.head import HEAD_NAME, Head, read, read_bases, write
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import write_errors
+from hopyard.wording import visible
 
 ARGUMENTS = ("stock", "merge-driver", "%O", "%A", "%B", "%P")
 """What git is to run after ``hopyard``: base, ours, theirs, and which ``head.stock`` it is."""
@@ -85,7 +86,7 @@ def run(
         write(ours, merged)
     except HopyardError as error:
         print(
-            f"{HEAD_NAME} was not merged: {error}\n"
+            f"{HEAD_NAME} was not merged: {visible(str(error))}\n"
             f"It still names your side. Merge the data, then tell git, in {root}:\n"
             f"    hopyard stock merge {_commit_of(theirs)}{_since(base)}\n    git add {HEAD_NAME}",
             file=sys.stderr,

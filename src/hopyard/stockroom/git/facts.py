@@ -77,6 +77,11 @@ def current_branch(place: Place) -> str | None:
     return _line(place, "symbolic-ref", "--quiet", "--short", "HEAD") if name == ".invalid" else name
 
 
+def branch_like(git: str | None) -> str:
+    """The branch here that belongs to a branch of git: that of the same name; to ``master``, and to none, ``main``."""
+    return "main" if git in (None, "master") else str(git)
+
+
 def _line(place: Place, *arguments: str) -> str | None:
     answer = ask(place.root, *arguments, seconds=_SECONDS)
     return answer.stdout.decode(errors="replace").strip() or None if answer else None

@@ -9,9 +9,9 @@
     commit 3f0c...
 
 ``stockroom`` is made once, and stays when folders are renamed, copied or cloned; ``git`` is the branch of git at which
-the file was written. A missing ``branch`` means detached, a missing ``git`` that git was at no branch, or not there, a
-missing ``commit`` that there is none yet. Lines that begin with ``#`` are
-comments, and the user's own are kept. People edit this file and git merges it, so it is read tolerantly (byte order
+the file was written, and missing where git was at none, or not there. A missing ``branch`` means detached,
+``commit none`` that there is none yet; a file without a ``commit`` was emptied or cut off. Lines that begin with ``#``
+are comments, and the user's own are kept. People edit this file and git merges it, so it is read tolerantly (byte order
 mark, CRLF, blank lines, spaces at the ends), but never guessed at.
 """
 
@@ -38,6 +38,7 @@ _TITLE = (
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STOCKROOM = re.compile(r"^stockroom +([0-9A-Fa-f]{16})$", re.MULTILINE)
+_NONE = "none"
 _MARKER = re.compile(r"^(?:<{7}|>{7}|\|{7})(?: |$)|^={7}$", re.MULTILINE)
 _IN_CONFLICT = re.compile(r"^commit +([0-9A-Fa-f]{64})$", re.MULTILINE)
 # git merges several common versions into one that has conflicts, whose markers are longer, and may show their own base.
@@ -80,7 +81,7 @@ def read(file: Path) -> Head:
 
     Raises:
         UsageError: it holds a conflict of git; says how to merge.
-        CorruptError: lines that mean nothing here; StorageError: it cannot be read.
+        CorruptError: lines that mean nothing here, or no ``commit``; StorageError: it cannot be read.
     """
     return _parse(_text(file), file)[0]
 
@@ -97,6 +98,11 @@ def read_bases(file: Path) -> list[str]:
         return sorted({commit.lower() for commit in _IN_CONFLICT.findall(_SHOWN_BASE.sub("", text))})
     commit = read(file).commit if text.strip() else None
     return [] if commit is None else [commit]
+
+
+def parse(data: bytes, file: Path) -> Head:
+    """The same as `read` of bytes; ``file`` is for messages."""
+    return _parse(_decoded(data, file), file)[0]
 
 
 def write(file: Path, head: Head, room_id: str | None = None) -> None:
@@ -117,17 +123,26 @@ def write(file: Path, head: Head, room_id: str | None = None) -> None:
     lines = (_parse(_text(file), file)[1] if file.exists() else []) or [_TITLE]
     if room_id is not None and not any(_STOCKROOM.fullmatch(line) for line in lines):
         lines.append(f"stockroom {room_id}")
-    for word, name in (("branch", head.branch), ("git", head.git)):
-        if name is not None:
-            lines.append(f"{word} {_checked_branch(name)}")
-    if head.commit is not None:
-        if not _DIGEST.fullmatch(head.commit):
-            raise UsageError(f"{head.commit!r} is not a commit: give all its 64 lower-case hex digits.")
-        lines.append(f"commit {head.commit}")
-    data = "".join(line + "\n" for line in lines).encode()
+    data = "".join(line + "\n" for line in [*lines, *lines_of(head)]).encode()
     with write_errors(file):
         if not file.exists() or file.read_bytes() != data:
             _replace(file, data)
+
+
+def lines_of(head: Head) -> list[str]:
+    """The lines that say where a working tree is.
+
+    Raises:
+        UsageError: ``head`` cannot be written as lines.
+    """
+    if head.commit is not None and not _DIGEST.fullmatch(head.commit):
+        raise UsageError(f"{head.commit!r} is not a commit: give all its 64 lower-case hex digits.")
+    named = [
+        f"{word} {_checked_branch(name)}"
+        for word, name in (("branch", head.branch), ("git", head.git))
+        if name is not None
+    ]
+    return [*named, f"commit {head.commit or _NONE}"]
 
 
 def _text(file: Path) -> str:
@@ -135,6 +150,10 @@ def _text(file: Path) -> str:
         data = file.read_bytes()
     except OSError as error:
         raise read_error(str(file), error) from error
+    return _decoded(data, file)
+
+
+def _decoded(data: bytes, file: Path) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -171,13 +190,20 @@ def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
             )
         if word == "commit":
             value = value.lower()
-            if not _DIGEST.fullmatch(value):
+            if value != _NONE and not _DIGEST.fullmatch(value):
                 raise CorruptError(
                     f"line {number} of {file} names the commit {value[:80]!r} ({len(value)} characters), but a commit "
                     f"has 64 hex digits. {_restore(file)}"
                 )
         found[word] = value
-    return Head(found.get("branch"), found.get("commit"), found.get("git")), comments
+    if "commit" not in found:
+        # Never taken for "nothing is committed yet": an emptied file would look like a new stockroom.
+        raise CorruptError(
+            f"{file} {'is empty' if not text.strip() else 'has no line that begins with commit'}, so it does not say "
+            f"where this working tree is. {_restore(file)}"
+        )
+    commit = None if found["commit"] == _NONE else found["commit"]
+    return Head(found.get("branch"), commit, found.get("git")), comments
 
 
 def _checked_branch(name: str) -> str:
@@ -193,8 +219,8 @@ def _checked_branch(name: str) -> str:
 
 def _restore(file: Path) -> str:
     return (
-        f"Take an older version of it (git checkout HEAD -- {file.name}), or remove that line; if another program "
-        "wrote the file, move it away and run: hopyard stock init"
+        f"Take an older version of it (git checkout HEAD -- {file.name}), or let this write what it most likely said: "
+        "hopyard stock verify --repair"
     )
 
 

@@ -93,12 +93,14 @@ def locked(store: Store, name: str, how: int) -> Iterator[None]:
     with write_errors(path):
         files.make_directory(str(path.parent))
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    process = os.getpid()
     try:
         _flock(fd, how)
         yield
     finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)  # closing would leave it to the copies of forked children
+        if os.getpid() == process:  # a forked child would unlock what its parent holds
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)  # closing would leave it to the copies of forked children
         os.close(fd)
 
 

@@ -102,7 +102,7 @@ def merge_since(
     """
     check_resolve(resolve)
     roots = [None if each is None else read_commit(writer, each).root for each in (base, ours, theirs)]
-    result = merge_roots(writer, *roots, resolve)
+    result = merge_roots(writer, roots[0], roots[1], roots[2], resolve)
     parents = [] if ours is None else [ours]
     if theirs is None:
         is_whole = is_old = False
@@ -241,7 +241,8 @@ class _Merge:
         draft = ColumnDraft(self._writer, self._writer, name, merged)
         sides = [Column(self._writer, name, record) for record in records[1:]]
         for key in keys:
-            stored = [side.stored(encode(key)) for side in sides]
+            code = encode(key)
+            stored = [None if side.was_purged(code) else side.stored(code) for side in sides]
             if stored[0] == stored[1]:
                 continue
             found[key] = None

@@ -49,6 +49,8 @@ def commit_draft(
         root = draft.write()
         author, git = asked.result()
     if root == draft.base and len(parents) < 2:
+        # What was saved as it is there already, but is damaged there, waits to be stored again.
+        draft.publish()
         return None
     text = message if isinstance(message, str) else message()
     detached = not reference.startswith("heads/")

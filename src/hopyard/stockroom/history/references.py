@@ -1,30 +1,40 @@
 """References: what branches, tags and the like name, each as a log of numbered entries.
 
 ``refs/<kind>/<name>/<number>`` is ``{"by", "check", "commit", "time"}``, where ``commit`` null deletes, and ``check``
-is the digest of the rest (entries of versions before 0.2 have none). Whoever moves a
-reference takes the number after the last one it has seen, by ``put_new``: if another was faster, it is told so. Numbers
-have no gaps and are never used again, so the last one is found by asking for few of them, not by listing.
+is the digest of the rest. Whoever moves a reference takes the number after the last one it has seen, by ``put_new``:
+if another was faster, it is told so. Numbers have no gaps and are never used again, so the last one is found by asking
+for few of them, not by listing.
+
+An entry that is deleted by accident would let its reference go back without a word. So where the store has files, each
+entry is also appended to ``copies/<kind>/<name>``, one line each, not synced: a log that is shorter than its copies
+is damaged, and is repaired from them. Nothing is ever taken for true because a copy says so, and copies may be
+missing: whoever is killed, or writes to a bucket, leaves none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from hopyard.errors import CorruptError, UsageError
+from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.quoting import quoted, unquoted
 from hopyard.storage import Store
 from hopyard.storage.names import MAX_SEGMENT
+from hopyard.storage.temporary import temporary_name
 
 KINDS = {"heads": 1, "tags": 1, "remotes": 2, "worktrees": 1}
 """What references there are, and how many segments their names have."""
 
+_MOST = 1 << 20  # bytes of an entry
 _NUMBER = re.compile(r"[0-9]{12}")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
+_END = 4096  # bytes of copies in which the last one is looked for
 # As git-check-ref-format(1), so that each branch here can be one of git, too. None of these can begin a suffix of a
 # revision either.
 _REFUSED = re.compile(
@@ -79,7 +89,10 @@ class References:
     def tip(self, name: str) -> Tip:
         """The last entry, at some moment of this call."""
         prefix = _prefix(name)
+        least = _last_copied(self._store, prefix)  # asked first: an entry is there before its copy
         number = self._last(prefix)
+        if least > number:
+            raise _cut(self._store, prefix, number, least)
         return Tip(number, self._read(prefix, number).commit if number else None)
 
     def move(self, name: str, tip: Tip, commit: str | None, by: str) -> Tip | None:
@@ -94,9 +107,10 @@ class References:
         """
         prefix = _prefix(name)
         number = tip.number + 1
-        entry = Move(number, commit, by, datetime.now(UTC).isoformat(timespec="microseconds"))
-        if not self._store.put_new(_object(prefix, number), _encode(entry, check=_check(entry))):
+        data = entry_of(commit, by)
+        if not self._store.put_new(_object(prefix, number), data):
             return None
+        _copy(self._store, prefix, number, data)
         self._seen[prefix] = number
         return Tip(number, commit)
 
@@ -110,15 +124,21 @@ class References:
     def names(self, kind: str) -> dict[str, str]:
         """All references of a kind that there are, by name without the kind, in order, and their commits."""
         last: dict[str, int] = {}
+        copied = {prefix: _last_copied(self._store, prefix) for prefix in _copied(self._store, kind)}
         for entry in self._store.list(f"refs/{kind}"):
             prefix, _, text = entry.name.rpartition("/")
-            if not _NUMBER.fullmatch(text) or prefix.count("/") != 1 + KINDS[kind]:
+            if not _is_entry(entry.name):
+                raise _foreign(self._store, entry.name)
+            if entry.size > _MOST:
                 raise CorruptError(
-                    f"{self._store.url} holds {entry.name!r}, but only entries of references belong below refs/. "
-                    "Move that file elsewhere."
+                    f"{self._store.url}/{entry.name} has {entry.size} bytes, and entries of references have at most "
+                    f"{_MOST}. {_REPAIR}"
                 )
             last[prefix] = max(int(text), last.get(prefix, 0))
         found = {}
+        for prefix, least in copied.items():
+            if least > last.get(prefix, 0):
+                raise _cut(self._store, prefix, last.get(prefix, 0), least)
         for prefix, seen in last.items():
             # What was listed last was the last one at some moment of the listing.
             self._seen[prefix] = number = max(seen, self._seen.get(prefix, 0))
@@ -157,6 +177,12 @@ class References:
         return known
 
 
+def entry_of(commit: str | None, by: str) -> bytes:
+    """A new entry of any reference."""
+    move = Move(0, commit, by, datetime.now(UTC).isoformat(timespec="microseconds"))
+    return _encode(move, check=_check(move))
+
+
 def read_entry(store: Store, name: str) -> Move:
     """One entry, by the name of the store's object.
 
@@ -164,18 +190,23 @@ def read_entry(store: Store, name: str) -> Move:
         CorruptError: it is none, or not what was written.
     """
     try:
-        value = json.loads(store.get(name))
-        move = Move(int(name.rpartition("/")[2]), value["commit"], value["by"], value["time"])
-        if move.commit is not None and not _COMMIT.fullmatch(move.commit):
-            raise ValueError(f"its commit is {move.commit!r}")
-        if value.get("check", _check(move)) != _check(move):
-            raise ValueError("it is not what was written")
-        return move
+        return _decode(int(name.rpartition("/")[2]), store.get(name))
+    except NotFoundError:
+        raise CorruptError(f"{store.url}/{name} was there, and is not any more. {_REPAIR}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptError(
-            f"{store.url}/{name} is no entry of a reference ({type(error).__name__}: {error}). Restore it "
-            "from a copy of the repository; `hopyard stock verify` lists all that is damaged."
+            f"{store.url}/{name} is no entry of a reference ({type(error).__name__}: {error}). {_REPAIR}"
         ) from error
+
+
+def _decode(number: int, data: bytes) -> Move:
+    value = json.loads(data)
+    move = Move(number, value["commit"], value["by"], value["time"])
+    if move.commit is not None and not _COMMIT.fullmatch(move.commit):
+        raise ValueError(f"its commit is {move.commit!r}")
+    if value["check"] != _check(move):
+        raise ValueError("it is not what was written")
+    return move
 
 
 def _check(move: Move) -> str:
@@ -186,6 +217,177 @@ def _check(move: Move) -> str:
 def _encode(move: Move, **check: str) -> bytes:
     value = {"by": move.by, "commit": move.commit, "time": move.time, **check}
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+# All logs at once, whatever is wrong with them
+
+
+@dataclass
+class Log:
+    """One reference's log, as verify sees it.
+
+    Attributes:
+        name: as ``heads/main``.
+        entries: by number, those that can be read, here or by their copies.
+        failures: by the store's name, why an entry cannot be read here. copies: of these the bytes that were written,
+            as far as they are known.
+    """
+
+    name: str
+    entries: dict[int, Move] = field(default_factory=dict)
+    failures: dict[str, StorageError] = field(default_factory=dict)
+    copies: dict[str, bytes] = field(default_factory=dict)
+
+
+def logs(store: Store) -> tuple[list[Log], dict[str, StorageError]]:
+    """All logs, also those of deleted references; and by the store's name what is foreign among them.
+
+    Copies that lack what can be read here, or are damaged, are written anew.
+    """
+    numbers: dict[str, set[int]] = {prefix: set() for kind in KINDS for prefix in _copied(store, kind)}
+    copies = {prefix: _copies(store, prefix) for prefix in numbers}  # before the entries, which come first
+    foreign: dict[str, StorageError] = {}
+    for entry in store.list("refs"):
+        if _is_entry(entry.name):
+            prefix, _, number = entry.name.rpartition("/")
+            numbers.setdefault(prefix, set()).add(int(number))
+        else:
+            foreign[entry.name] = _foreign(store, entry.name)
+    return [_log(store, prefix, found, copies.get(prefix, {})) for prefix, found in numbers.items()], foreign
+
+
+def _log(store: Store, prefix: str, numbers: set[int], copies: Mapping[int, bytes]) -> Log:
+    kind, *parts = prefix.split("/")[1:]
+    log = Log("/".join([kind, *map(_codes(kind)[1], parts)]))
+    read: dict[int, bytes] = {}
+    for number in range(1, 1 + max([*numbers, *copies])):
+        name = _object(prefix, number)
+        try:
+            log.entries[number] = read_entry(store, name)
+            read[number] = _encode(log.entries[number], check=_check(log.entries[number]))
+        except StorageError as error:
+            log.failures[name] = (
+                error if number in numbers else CorruptError(f"this entry of {log.name} is missing")
+            )
+            if number in copies:
+                log.copies[name] = copies[number]
+                log.entries[number] = _decode(number, copies[number])
+    if not log.failures and copies != read:
+        _copy_anew(store, prefix, read)
+    return log
+
+
+def _is_entry(name: str) -> bool:
+    prefix, _, number = name.rpartition("/")
+    _, _, kind = prefix.partition("/")
+    kind = kind.partition("/")[0]
+    return bool(_NUMBER.fullmatch(number)) and kind in KINDS and prefix.count("/") == 1 + KINDS[kind]
+
+
+def _foreign(store: Store, name: str) -> CorruptError:
+    return CorruptError(
+        f"{store.url} holds {name!r}, but only entries of references belong below refs/. Move that file elsewhere."
+    )
+
+
+_REPAIR = (
+    "This puts back what can be put back: hopyard stock verify --repair (at a remote: with --remote NAME), or from a "
+    "remote or another clone: hopyard stock verify --repair-from URL_OR_FOLDER"
+)
+
+
+def _cut(store: Store, prefix: str, number: int, least: int) -> CorruptError:
+    return CorruptError(
+        f"{store.url}/{prefix} ends with entry {number}, but has had {least}: who goes on from there would lose where "
+        f"the reference was. {_REPAIR}"
+    )
+
+
+# Copies
+
+
+def _copy_of(prefix: str) -> str:
+    return "copies" + prefix.removeprefix("refs")
+
+
+def _copied(store: Store, kind: str) -> list[str]:
+    """The prefixes of all logs that have copies."""
+    if store.path("copies") is None:
+        return []
+    names = sorted(store.names(f"copies/{kind}"))
+    return ["refs" + name.removeprefix("copies") for name in names if name.count("/") == 1 + KINDS[kind]]
+
+
+def _line(number: int, data: bytes) -> bytes:
+    text = b"%d %s" % (number, data)
+    return b"%s %s\n" % (digest(text, "hopyard.reference")[:16].encode(), text)
+
+
+def _copy(store: Store, prefix: str, number: int, data: bytes) -> None:
+    """Append an entry to its log's copies. What goes wrong only leaves less to be repaired from."""
+    path = store.path(_copy_of(prefix))
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(fd, b"\n" + _line(number, data))  # a line of its own, also behind one that was cut off
+        finally:
+            os.close(fd)
+
+
+def _copy_anew(store: Store, prefix: str, entries: Mapping[int, bytes]) -> None:
+    path = store.path(_copy_of(prefix))
+    if path is None:
+        return
+    temporary = path.with_name(temporary_name())
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(b"\n".join(_line(number, data) for number, data in entries.items()))
+        temporary.replace(path)
+
+
+def _copies(store: Store, prefix: str) -> dict[int, bytes]:
+    """The entries that are copied, by number."""
+    return dict(sorted(filter(None, map(_of_line, _end_of_copies(store, prefix, None)))))
+
+
+def _last_copied(store: Store, prefix: str) -> int:
+    """The number of the last entry that was copied; 0: none is known."""
+    found = filter(None, map(_of_line, reversed(_end_of_copies(store, prefix, _END))))
+    return next(found, (0, b""))[0]
+
+
+def _end_of_copies(store: Store, prefix: str, most: int | None) -> list[bytes]:
+    """The lines in so many bytes at the end of the file; None: all."""
+    path = store.path(_copy_of(prefix))
+    if path is None:
+        return []
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        size = os.fstat(fd).st_size
+        start = 0 if most is None else max(0, size - most)
+        return os.pread(fd, size - start, start).split(b"\n")
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
+
+
+def _of_line(line: bytes) -> tuple[int, bytes] | None:
+    """Number and bytes of an entry; None: the line is empty, or was cut off or damaged."""
+    _, _, text = line.partition(b" ")
+    number, _, entry = text.partition(b" ")
+    if not number.isdigit() or line + b"\n" != _line(int(number), entry):
+        return None
+    return int(number), entry
 
 
 def check_name(name: str) -> str:

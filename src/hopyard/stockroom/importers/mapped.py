@@ -15,6 +15,7 @@ from hopyard.data.ragged import Ragged
 from hopyard.data.sources.columns import ColumnData
 from hopyard.errors import DataError
 from hopyard.stockroom.importers.base import ColumnSource, Samples
+from hopyard.wording import counted
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,6 @@ def refuse_nulls(data: ColumnData, first: int = 0) -> None:
     if data.missing is not None:
         rows = np.flatnonzero(data.missing)
         raise DataError(
-            f"Column {data.name!r} has {len(rows)} nulls, the first in row {first + int(rows[0])}; samples cannot be "
-            "null. Fill them, or drop those rows or the column."
+            f"Column {data.name!r} has {counted(len(rows), 'null')}, the first in row {first + int(rows[0])}; samples "
+            "cannot be null. Fill them, or drop those rows or the column."
         )

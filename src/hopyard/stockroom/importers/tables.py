@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.opening.files import CSV, find_files, is_any
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.sources.files import from_paths
-from hopyard.errors import DataError
+from hopyard.errors import DataError, NullsError, UsageError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Samples
 from hopyard.stockroom.importers.mapped import samples_of, save_column
 from hopyard.stockroom.importers.parts import describe_files, listed
@@ -28,7 +29,10 @@ class _DatasetColumn:
 
     def __call__(self, start: int, stop: int) -> Samples:
         kind = self.dataset.schema[self.name].kind
-        rows = self.dataset.take(np.arange(start, stop), {self.name: self.name})[self.name]
+        try:
+            rows = self.dataset.take(np.arange(start, stop), {self.name: self.name})[self.name]
+        except NullsError as error:
+            raise _without_policy(error) from error
         return samples_of("tensor" if kind == "ragged" else kind, rows)
 
 
@@ -47,7 +51,10 @@ class Parquet(Importer):
     @functools.cached_property
     def _dataset(self) -> Dataset:
         assert self.source is not None
-        return open_dataset(self.source, nulls=self.settings["nulls"], cache=False)
+        try:
+            return open_dataset(self.source, nulls=self.settings["nulls"], cache=False)
+        except NullsError as error:
+            raise _without_policy(error) from error
 
     def columns(self) -> list[ColumnSource]:
         columns = []
@@ -69,11 +76,26 @@ class Parquet(Importer):
         }
 
 
+def _without_policy(error: NullsError) -> DataError:
+    """The same with the next step of an import."""
+    return DataError(
+        f"{error.found}; samples cannot be null. Import with the option nulls=fill (0, False or an empty text "
+        "instead) or nulls=mask (filled, and a column <name>_mask that is True there): --option nulls=fill on the "
+        "command line, options={'nulls': 'fill'} in Python; or drop those rows or the column."
+    )
+
+
 class Csv(Importer):
     """CSV or TSV, also .gz: a file, or a folder of files with the same columns. The first line names the columns.
 
-    Numbers are int64 or float64, true and false bool, times int64 nanoseconds, all else texts. It is read as a whole.
+    Numbers are int64 or float64, true and false bool, times int64 nanoseconds, all else texts. Columns of whole numbers
+    some of which have leading zeros (007), or more digits than int64 holds, stay texts. It is read as a whole.
     """
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        text = "of columns, as id=text,n=float32; others are found out. Types: text, bool, and NumPy's of numbers"
+        return (Option("types", "", text),)
 
     def columns(self) -> list[ColumnSource]:
         assert self.source is not None
@@ -83,9 +105,40 @@ class Csv(Importer):
                 f"{listed([str(path) for path in other])} is no {' or '.join(CSV)} file. Use another importer "
                 "(parquet), or rename the file."
             )
-        found = from_paths([self.source]).known_columns() or {}
+        found = from_paths([self.source], _types(self.settings["types"])).known_columns() or {}
         return [save_column(data, self.scratch, number) for number, data in enumerate(found.values())]
 
     def identity(self) -> Mapping[str, Any]:
         assert self.source is not None
-        return {"files": describe_files(find_files(self.source))}
+        return {"files": describe_files(find_files(self.source)), **self.settings}
+
+
+def _types(given: str) -> dict[str, pa.DataType]:
+    """Arrow's types of columns from the option."""
+    types = {}
+    for each in filter(None, given.split(",")):
+        name, sign, kind = each.rpartition("=")
+        if not sign or kind.strip() not in _TYPES:
+            raise UsageError(
+                f"types={given!r} has the part {each!r}, but each is COLUMN=TYPE with one of the types "
+                f"{', '.join(_TYPES)}: types=id=text,weight=float32"
+            )
+        types[name.strip()] = _TYPES[kind.strip()]
+    return types
+
+
+_TYPES = {"text": pa.string(), "bool": pa.bool_()} | {
+    name: pa.type_for_alias(name)
+    for name in (
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float32",
+        "float64",
+    )
+}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hopyard.stockroom.git import Place, current_branch
+from hopyard.stockroom.git import Place, branch_like, current_branch
 from hopyard.stockroom.git.driver import offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.remotes import Repository
-from hopyard.stockroom.working import Standing, branch_like, short
+from hopyard.stockroom.working import Standing, short
 from hopyard.wording import are, counted
 
 

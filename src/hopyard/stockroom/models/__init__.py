@@ -8,7 +8,7 @@ Rules:
 * **Tied tensors** (the same elements of the same memory) are one when they come back. Other views of one memory
   become tensors of their own, and so do equal tensors.
 * **Reading is lazy**: tensors are mapped copy-on-write, so they may be trained on, and change nothing that is stored.
-  Their bytes are not hashed on the way; ``hopyard stock verify`` does that.
+* **What is handed out is what was saved**: tensors are compared with their digests when a process first reads them.
 * **A write is all or nothing**: what cannot be stored is found before anything is.
 """
 

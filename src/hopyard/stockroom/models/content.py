@@ -8,6 +8,7 @@ libraries are not among it: equal models have equal digests, whoever saves them.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,40 +91,47 @@ class Content:
         unflatten(wanted, self.skeleton)
         self.entries = [entry for entry in self.entries if entry.path in wanted]
 
-    def tree(self) -> Tree:
-        """The tree without any library: its leaves are read-only tensors whose digest is known, not checked."""
-        return self._put_together(self.tensors())
+    def tree(self, verify: bool = True) -> Tree:
+        """The tree without any library: its leaves are read-only tensors that know their digests."""
+        return self._put_together(self.tensors(verify))
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, verify: bool = True) -> dict[str, Tensor]:
         """Path to tensor."""
-        data = self._objects.read_many(dict.fromkeys(entry.digest for entry in self.entries))
+        found = self._read(verify, private=False)
         tensors: dict[int, Tensor] = {}
         for entry in self.entries:
-            if entry.tie not in tensors:
-                tensors[entry.tie] = self._tensor(entry, data[entry.digest])
-                tensors[entry.tie].know(entry.digest)
+            # Tied ones are one; equal ones are not.
+            tensors.setdefault(entry.tie, dataclasses.replace(found[entry.digest])).know(entry.digest)
         return {entry.path: tensors[entry.tie] for entry in self.entries}
 
-    def values(self) -> Tree:
+    def values(self, verify: bool = True) -> Tree:
         """The tree as it was saved. Its memory is the caller's own, mapped copy-on-write where the store has files."""
-        data = self._objects.read_private(dict.fromkeys(entry.digest for entry in self.entries))
+        found = self._read(verify, private=True)
         leaves: dict[int, Any] = {}
         given: set[str] = set()
         for entry in self.entries:
             if entry.tie not in leaves:
+                tensor = found[entry.digest]
                 # Tensors that are equal but not one must not become one when they are written to.
-                content = data[entry.digest].copy() if entry.digest in given else data[entry.digest]
+                data = tensor.data.copy() if entry.digest in given else tensor.data
                 given.add(entry.digest)
-                leaves[entry.tie] = give_back(self._tensor(entry, content), entry.kind, entry.path)
+                leaves[entry.tie] = give_back(dataclasses.replace(tensor, data=data), entry.kind, entry.path)
         tree = self._put_together({entry.path: leaves[entry.tie] for entry in self.entries})
         ordered = {keys: metadata and unflatten({}, metadata) for keys, metadata in self.ordered.items()}
         return in_order(tree, ordered) if ordered else tree
 
-    def _tensor(self, entry: Entry, data: Bytes) -> Tensor:
-        try:
-            return Tensor(entry.dtype, entry.shape, data)
-        except UsageError as error:
-            raise self._corrupt(error) from error
+    def _read(self, verify: bool, private: bool) -> dict[str, Tensor]:
+        """The tensors by digest, of the dtypes and shapes that the model says."""
+        found = self._objects.tensors(dict.fromkeys(entry.digest for entry in self.entries), verify, private)
+        for entry in self.entries:
+            tensor = found[entry.digest]
+            if (tensor.dtype, tensor.shape) != (entry.dtype, entry.shape):
+                raise self._corrupt(
+                    ValueError(
+                        f"{entry.path!r} is said to be {entry.dtype} of shape {entry.shape}, but is {tensor}"
+                    )
+                )
+        return found
 
     def _put_together(self, leaves: dict[str, Any]) -> Tree:
         try:

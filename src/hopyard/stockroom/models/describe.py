@@ -1,15 +1,20 @@
-"""What the tensors of a stored model are like, and how far they moved since another version."""
+"""What the tensors of a stored model and the samples of a column are like, and how far tensors moved."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.errors import UsageError
 from hopyard.objects import Tensor
+from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.drafts import ColumnDraft
+from hopyard.stockroom.data.samples import raw_dtype
 from hopyard.stockroom.models.content import read
 from hopyard.stockroom.models.decode import chunks, is_complex, parts
 from hopyard.stockroom.models.shelf import ModelShelf
@@ -27,7 +32,8 @@ class Spread:
     Attributes:
         mean, std, norm, min, max: of the finite elements, NaN if there are none; ``std`` divides by their number,
             ``norm`` is the Euclidean one.
-        zeros, nonfinite: shares of all elements, 0 to 1.
+        zeros: share of all elements, 0 to 1.
+        nan, infinite: numbers of elements that are NaN (complex ones: in either part), or infinite.
         histogram: numbers of finite elements in ``BINS`` equal intervals from ``min`` to ``max``.
     """
 
@@ -37,7 +43,8 @@ class Spread:
     min: float
     max: float
     zeros: float
-    nonfinite: float
+    nan: int
+    infinite: int
     histogram: tuple[int, ...]
 
 
@@ -112,16 +119,53 @@ def distance(a: Tensor, b: Tensor) -> tuple[float, float]:
     return moved, moved / size if size else (math.inf if moved else 0.0)
 
 
+def describe_column(column: Column | ColumnDraft, most: int | None = None) -> tuple[int, Spread]:
+    """How the elements of a column of tensors lie, of all its samples or of the first: as many as ``most`` bytes hold,
+    to whole fragments, which lie together on disk (about half a megabyte each).
+
+    Returns:
+        how many samples were looked at, and their spread.
+
+    Raises:
+        UsageError: the column holds no tensors.
+    """
+    seen = column.snapshot() if isinstance(column, ColumnDraft) else column
+    if seen.kind != "tensor":
+        raise UsageError(
+            f"column {seen.name!r} holds {seen.kind}, which has no numbers to describe. Describe a column of tensors."
+        )
+    fragments = seen.fragments()
+    batches, nbytes = [], 0
+    while (most is None or nbytes < most) and (fragment := next(fragments, None)) is not None:
+        batches.append(fragment.batch.rows)
+        nbytes += batches[-1].nbytes
+    dtype = seen.record.dtype
+    width = raw_dtype(dtype).itemsize
+
+    def elements() -> Iterator[Tensor]:
+        for rows in batches:
+            yield Tensor(dtype, (rows.data.size // width,), rows.data.reshape(-1))
+
+    return sum(map(len, batches)), _spread(elements)
+
+
 def spread_of(tensor: Tensor) -> Spread:
     """How the elements lie. Reads the tensor twice, in pieces."""
-    count = total = zeros = 0
+    return _spread(lambda: [tensor])
+
+
+def _spread(read: Callable[[], Iterable[Tensor]]) -> Spread:
+    count = total = zeros = nan = 0
     mean = second = squares = 0.0
     low, high = math.inf, -math.inf
     with np.errstate(all="ignore"):
-        for values in chunks(tensor):
+        for values in (each for tensor in read() for each in chunks(tensor)):
             total += values.size
             zeros += values.size - int(np.count_nonzero(values))
-            values = _finite(values)
+            finite = _finite(values)
+            if finite.size < values.size:
+                nan += int(np.count_nonzero(np.isnan(values)))
+            values = finite
             if not values.size:
                 continue
             own = float(values.mean())
@@ -132,12 +176,13 @@ def spread_of(tensor: Tensor) -> Spread:
             second += float(away @ away) + step * step * values.size * (count - values.size) / count
             squares += float(values @ values)
             low, high = min(low, float(values.min())), max(high, float(values.max()))
-        histogram = _histogram(tensor, low, high) if count else (0,) * BINS
+        histogram = _histogram(read, low, high) if count else (0,) * BINS
+    infinite = total - count - nan
     if not count:
         none = math.nan
-        return Spread(none, none, none, none, none, 0.0, 1.0 if total else 0.0, histogram)
+        return Spread(none, none, none, none, none, 0.0, nan, infinite, histogram)
     std, norm = math.sqrt(second / count), math.sqrt(squares)
-    return Spread(mean, std, norm, low, high, zeros / total, 1 - count / total, histogram)
+    return Spread(mean, std, norm, low, high, zeros / total, nan, infinite, histogram)
 
 
 def _finite(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -145,10 +190,10 @@ def _finite(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return values if finite.all() else values[finite]
 
 
-def _histogram(tensor: Tensor, low: float, high: float) -> tuple[int, ...]:
+def _histogram(read: Callable[[], Iterable[Tensor]], low: float, high: float) -> tuple[int, ...]:
     width = high / 2 - low / 2  # halves, since the difference of two large floats may be infinite
     counts = np.zeros(BINS, np.int64)
-    for values in chunks(tensor):
+    for values in (each for tensor in read() for each in chunks(tensor)):
         values = _finite(values)
         shares = (values / 2 - low / 2) / width if width else np.full(values.size, 0.5)
         counts += np.bincount(np.minimum((shares * BINS).astype(np.int64), BINS - 1), minlength=BINS)

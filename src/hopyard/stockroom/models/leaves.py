@@ -28,6 +28,8 @@ from hopyard.objects.tensors import ML_DTYPES
 
 Keys = tuple[int | str, ...]
 
+_FRAMES = ("pandas", "polars", "pyarrow", "xarray")
+
 
 @dataclass
 class Taken:
@@ -111,6 +113,12 @@ def _leaf(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
         )
     if isinstance(value, np.ndarray):
         return _array(value, keys, taken, name, "numpy")
+    library = type(value).__module__.partition(".")[0]
+    if library in _FRAMES:
+        raise DataError(
+            f"{_where(keys)} of the model {name!r} is a {type(value).__name__} of {library}, of "
+            "whose labels nothing would come back. Store its values: .to_numpy(), and its labels beside them."
+        )
     if hasattr(value, "__array__"):  # JAX, TensorFlow, Keras
         return _array(np.asarray(value), keys, taken, name, "numpy")
     raise DataError(f"{_where(keys)} of the model {name!r} {_advice(value)}")

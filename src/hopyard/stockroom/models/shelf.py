@@ -25,11 +25,13 @@ class ModelShelf(NamedThings):
         """The model as it was saved, in memory of its own. See :meth:`read`."""
         return self.read(name)
 
-    def read(self, name: str, prefix: str | None = None) -> Any:
+    def read(self, name: str, prefix: str | None = None, verify: bool = True) -> Any:
         """The model as it was saved, or a part of it.
 
         Args:
             prefix: read only what lies under the keys at the top that begin with it: ``"layer1."``.
+            verify: compare its tensors with their digests, on all cores, when this process first reads them. False:
+                hand them out as they lie there, which only maps them.
 
         Returns:
             The same containers and kinds of leaves; tensors are on the CPU and may be written to, which changes
@@ -37,16 +39,17 @@ class ModelShelf(NamedThings):
 
         Raises:
             MissingKeyError: there is no such model, or key; UsageError: ``prefix`` for what is not a dict.
+            CorruptError: some of it is not what was saved.
             MissingExtraError: the library that a tensor came from is not installed; use :meth:`tree`.
         """
-        return self._content(name, prefix).values()
+        return self._content(name, prefix).values(verify)
 
-    def tree(self, name: str, prefix: str | None = None) -> Tree:
+    def tree(self, name: str, prefix: str | None = None, verify: bool = True) -> Tree:
         """The same without any library: leaves are read-only ``hopyard.objects.Tensor``.
 
         They know their digest: storing them again, in whatever tree, hashes and writes nothing.
         """
-        return self._content(name, prefix).tree()
+        return self._content(name, prefix).tree(verify)
 
     def record(self, name: str) -> ModelRecord:
         """What the revision says of the model.
@@ -73,7 +76,8 @@ class ModelShelf(NamedThings):
         """The same for a model that was taken in before."""
         self._checked(name)
         draft = writable(self._view)
-        draft.set("model", name, write(draft.writer, taken))
+        with draft.guard.write(f"a write to model/{name}"):
+            draft.set("model", name, write(draft.writer, taken))
 
     def content(self, name: str) -> Content:
         """The structure of a stored model: its skeleton, its tensors' dtypes, shapes and digests."""

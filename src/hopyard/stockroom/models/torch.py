@@ -35,8 +35,13 @@ def take(tensor: torch.Tensor, where: str) -> Tensor:
             f"{where} is a quantized tensor of {tensor.dtype}. Store tensor.int_repr(), its scale and its zero point, "
             "or tensor.dequantize()."
         )
+    if tensor.is_nested:
+        raise DataError(
+            f"{where} is a nested tensor. Store the tensors that it holds: list(tensor.unbind()); "
+            "torch.nested.nested_tensor makes it anew from them."
+        )
     if not is_dense(tensor):
-        layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        layout = str(tensor.layout).removeprefix("torch.")
         raise DataError(
             f"{where} is a tensor of layout {layout}. Store tensor.to_dense(), or its indices and values as tensors of "
             "their own."

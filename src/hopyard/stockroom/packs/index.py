@@ -20,15 +20,15 @@ from hopyard.stockroom.packs.layout import Location, Pack
 
 _Result = TypeVar("_Result")
 
-_FORMAT = 2
+_FORMAT = 3
 _SCHEMA = (
-    "CREATE TABLE packs (number INTEGER PRIMARY KEY, name TEXT UNIQUE, size INTEGER, whole INTEGER)",
+    "CREATE TABLE packs (number INTEGER PRIMARY KEY, name TEXT UNIQUE, size INTEGER, whole INTEGER, sum INTEGER)",
     """CREATE TABLE objects (digest BLOB, pack INTEGER, start INTEGER, stop INTEGER, kind TEXT, dtype TEXT, shape TEXT,
        sum INTEGER, PRIMARY KEY (digest, pack)) WITHOUT ROWID""",
 )
-_PACKS = "SELECT name, size, whole FROM packs"
+_PACKS = "SELECT name, size, whole, sum FROM packs"
 _FIND = (
-    "SELECT digest, name, start, stop, kind, dtype, shape, sum "
+    "SELECT digest, name, start, stop, kind, dtype, shape, objects.sum "
     "FROM objects JOIN packs ON number = pack WHERE digest IN "
 )
 _BEGINNING = "SELECT DISTINCT digest FROM objects WHERE digest BETWEEN ? AND ? AND kind = ? ORDER BY digest"
@@ -67,6 +67,10 @@ class Index:
         keys = sorted(bytes.fromhex(digest) for digest in digests)  # each page of the file is read once
         return self._run(lambda db: _find(db, keys))
 
+    def places(self, digest: str) -> list[Location]:
+        """Everywhere where an object is."""
+        return self._run(lambda db: [place for _, place in _rows_of(db, [bytes.fromhex(digest)])])
+
     def beginning(self, prefix: str, kind: str) -> list[str]:
         """The known objects of a kind whose digests begin with these hex digits, in order."""
         ends = [bytes.fromhex(prefix.ljust(_DIGITS, digit)) for digit in "0f"]
@@ -80,7 +84,12 @@ class Index:
         # The version changes when another connection changes the file.
         (version,) = db.execute("PRAGMA data_version").fetchone()
         if self._packs is None or self._packs[0] != version:
-            self._packs = version, {name: (size, whole) for name, size, whole in db.execute(_PACKS)}
+            packs = {}
+            for name, size, whole, check in db.execute(_PACKS):
+                if check != _sum((name, size, whole)):
+                    raise ValueError(f"the row of {name!r} is not what was written")
+                packs[name] = size, whole
+            self._packs = version, packs
         return self._packs[1]
 
     def add(self, packs: Sequence[Pack]) -> None:
@@ -185,7 +194,10 @@ def _make(db: sqlite3.Connection) -> None:
 
 
 def _find(db: sqlite3.Connection, keys: list[bytes]) -> dict[str, Location]:
-    found = {}
+    return {key.hex(): place for key, place in _rows_of(db, keys)}
+
+
+def _rows_of(db: sqlite3.Connection, keys: list[bytes]) -> Iterator[tuple[bytes, Location]]:
     shapes: dict[str, tuple[int, ...]] = {}  # a model has many tensors of few shapes
     for first in range(0, len(keys), _AT_ONCE):
         some = keys[first : first + _AT_ONCE]
@@ -199,8 +211,7 @@ def _find(db: sqlite3.Connection, keys: list[bytes]) -> dict[str, Location]:
                 lengths = shapes[shape]
             else:
                 lengths = shapes[shape] = tuple(map(int, shape.split()))
-            found[key.hex()] = Location(pack, start, stop, kind, dtype or "U8", lengths)
-    return found
+            yield key, Location(pack, start, stop, kind, dtype or "U8", lengths)
 
 
 def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> list[Pack]:
@@ -213,7 +224,8 @@ def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str
             db.execute("DELETE FROM objects WHERE pack NOT IN (SELECT number FROM packs)")
         for pack in added:
             row = db.execute(
-                "INSERT OR IGNORE INTO packs (name, size, whole) VALUES (?, ?, ?) RETURNING number", pack[:3]
+                "INSERT OR IGNORE INTO packs (name, size, whole, sum) VALUES (?, ?, ?, ?) RETURNING number",
+                (*pack[:3], _sum(pack[:3])),
             ).fetchone()
             if row is not None:
                 db.executemany(

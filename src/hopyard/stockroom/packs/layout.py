@@ -15,8 +15,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from hopyard.errors import CorruptError
-from hopyard.objects.digests import digest
+from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensorfile import put_pieces, wire
 from hopyard.objects.tensors import ITEM_SIZES
 from hopyard.storage import Store
@@ -207,9 +210,19 @@ def _location(name: str, entry: dict[str, Any], base: int, kind: str, is_complex
     return Location(name, base + start, base + stop, kind, dtype, tuple(shape))
 
 
+def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int = 1) -> str:
+    """The digest of an object's bytes, of the kind, dtype and shape that its place says."""
+    hasher = Hasher(f"hopyard.{place.kind}", threads)
+    if place.kind == "tensor":
+        hasher.update(f"{place.dtype}{[*place.shape]}\n".encode())
+    hasher.update(data)
+    return hasher.hexdigest()
+
+
 def damaged(store: Store, name: str, reason: str) -> CorruptError:
     """The error for a pack, or an object in it, that is not what was written."""
     return CorruptError(
         f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify`, which lists all that is "
-        "damaged; then fetch it from a remote that has it, or restore the file from a copy."
+        "damaged; this brings it back from a remote or another clone: hopyard stock verify --repair-from "
+        "URL_OR_FOLDER. Or save again what was stored there."
     )

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hopyard.errors import (
     CorruptError,
-    DataError,
     FormatError,
     NotFoundError,
     StorageError,
     UsageError,
 )
-from hopyard.objects.digests import digest as digest_of
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom.packs.forking import LOCK
 from hopyard.stockroom.packs.index import Index
-from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
-from hopyard.stockroom.packs.mapped import Bytes, Mapped
+from hopyard.stockroom.packs.layout import Location, Pack, damaged, digest_at, is_pack, read_pack
+from hopyard.stockroom.packs.mapped import Bytes, Checked, Identity, Mapped, identity_at
 from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PackWriter
-from hopyard.storage import Store
+from hopyard.storage import MemoryStore, Store
 
 Absent = Callable[[Sequence[str]], None]
+_Find = Callable[[Sequence[str]], Mapping[str, Location]]
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _ROUNDS = 10  # of looking up objects whose pack was gone when it was read
@@ -39,7 +40,29 @@ _REQUESTS = 16  # headers that are read at once where files cannot be mapped
 _PACKS_AT_ONCE = 64  # whose objects are added to the index together
 _GAP = 1 << 17  # bytes between ranges of a remote pack that cost less than another request
 _FEW = 1 << 20  # bytes of one pack that are copied rather than held mapped, which takes a file descriptor
+_INLINE = 1 << 20  # bytes that are hashed sooner than handed to threads
+_LARGE = 16 << 20  # bytes of an object that is hashed by several threads
+_CORES = os.cpu_count() or 1
 _RANGE = 16 << 20  # bytes that one request brings at most, unless one object is larger
+
+
+class _Loaded(NamedTuple):
+    """The bytes of an object, not checked.
+
+    Attributes:
+        identity: of the file that they are mapped from, if they are.
+        known: where the objects in it begin that were checked.
+    """
+
+    name: str
+    place: Location
+    data: Bytes
+    identity: Identity | None
+    known: set[int]
+
+    @property
+    def is_checked(self) -> bool:
+        return self.data.size > 0 and self.place.start in self.known
 
 
 class Objects:
@@ -49,19 +72,25 @@ class Objects:
         store: the repository's root.
         index: a SQLite file on this machine, made if it is missing; None: the index is in memory.
         absent: called with digests of objects that are not here. It brings them, or raises.
+        is_own: whether the tombstones there are believed, so that what stands in for purged objects is read instead of
+            them. A remote's are not: each object is what its digest says, or is not there.
     """
 
-    def __init__(self, store: Store, index: Path | None = None, absent: Absent | None = None) -> None:
+    def __init__(
+        self, store: Store, index: Path | None = None, absent: Absent | None = None, is_own: bool = True
+    ) -> None:
         self._store, self._absent = store, absent
         self._index = Index(index)
         self._mapped = Mapped(store)
-        self._tombstones = Tombstones(store)
-        self._checked: dict[str, set[int]] = {}  # by pack, where the objects begin that were checked
+        self._is_own = is_own
+        self._tombstones = Tombstones(store if is_own else MemoryStore())
+        self._checked = Checked()
+        self._bad: dict[str, tuple[Identity, set[str]]] = {}  # by pack the objects in it that are damaged
         self._unreadable: dict[str, StorageError] = {}
         self._rebuilt = self._has_listed = False
 
-    def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None]]:
-        return Objects, (self._store, self._index.path, self._absent)
+    def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None, bool]]:
+        return Objects, (self._store, self._index.path, self._absent, self._is_own)
 
     @property
     def store(self) -> Store:
@@ -78,7 +107,8 @@ class Objects:
     def read(self, digest: str, verify: bool = True) -> Bytes:
         """(n,) uint8, read only: the object's bytes, mapped where the store has files.
 
-        They are checked when this process first reads them, unless ``verify`` is False.
+        They are compared with the digest when this process first reads them, unless ``verify`` is False. Where several
+        packs hold the object, one that is damaged in some is read from another.
 
         Raises:
             NotFoundError: it is not here; CorruptError: it, or the pack it should be in, is damaged.
@@ -89,39 +119,77 @@ class Objects:
         """The same for many; where files cannot be mapped, what lies close together comes with one request."""
         return {name: data for name, (_, data) in self._read(digests, verify).items()}
 
-    def read_private(self, digests: Iterable[str], verify: bool = False) -> dict[str, Bytes]:
-        """The same, as arrays of the caller's own: they may be written to, which changes nothing but them.
-
-        Where the store has files they are mapped copy-on-write: what is not touched is not read.
-        """
+    def _read_private(self, digests: Iterable[str], verify: bool) -> dict[str, tuple[Location, Bytes]]:
         found = self._read(digests, verify, Mapped(self._store, mmap.ACCESS_COPY))
         wanted: dict[str, int] = {}
         for place, data in found.values():
             wanted[place.pack] = wanted.get(place.pack, 0) + data.size
         return {
-            name: data if data.flags.writeable and wanted[place.pack] >= _FEW else data.copy()
+            name: (place, data if data.flags.writeable and wanted[place.pack] >= _FEW else data.copy())
             for name, (place, data) in found.items()
         }
+
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]:
+        """Tensors that know their digests, sharing memory with what is mapped.
+
+        Args:
+            private: their memory is the caller's own: it may be written to, which changes nothing but it. Where the
+                store has files they are mapped copy-on-write: what was checked, and is not touched, is not read.
+
+        Raises:
+            CorruptError: one is damaged, or is no tensor.
+        """
+        found = self._read_private(digests, verify) if private else self._read(digests, verify)
+        tensors = {}
+        for name, (place, data) in found.items():
+            if place.kind != "tensor":
+                raise CorruptError(
+                    f"the object {name} is a {place.kind}, but something names it as a tensor. Run `hopyard stock "
+                    "verify`, which says what needs it; then bring that from a remote."
+                )
+            tensors[name] = Tensor(place.dtype, place.shape, data)
+            tensors[name].know(name)
+        return tensors
+
+    def damaged(self, digests: Iterable[str]) -> set[str]:
+        """Which of these objects, that are here, are not what was written in any pack that holds them."""
+        return set(self._gather(list(dict.fromkeys(digests)), True, self._mapped, self._local)[1])
+
+    def whole(self, places: Mapping[str, Location]) -> dict[str, Location]:
+        """Where objects, which packs hold at these places, are what was written: there, if they are, else in another
+        pack. Without those that are damaged in all. Each place is looked at once in this process."""
+        names = list(places)
+        found, _ = self._gather(names, True, self._mapped, lambda left: {name: places[name] for name in left})
+        return {name: one.place for name, one in found.items()}
+
+    def are_whole(self, places: Mapping[str, Location], identities: Mapping[str, Identity | None]) -> bool:
+        """Whether these objects are what was written, at these places, in packs that are still the same files."""
+        for pack in {place.pack for place in places.values()}:
+            view = self._mapped.get(pack)
+            if view is None or view.identity != identities[pack]:
+                self._mapped.forget(pack)
+                return False
+        return self.whole(places) == places
 
     def json(self, digest: str) -> Any:
         """The value of an object whose bytes are JSON."""
         return json.loads(self.read(digest).tobytes())
 
-    def tensor(self, digest: str) -> Tensor:
-        """A tensor, sharing memory with what is mapped."""
-        ((place, data),) = self._read((digest,), True).values()
-        if place.kind != "tensor":
-            raise UsageError(f"the object {digest} is a {place.kind}, not a tensor. Use read().")
-        tensor = Tensor(place.dtype, place.shape, data)
-        tensor.know(digest)
-        return tensor
-
-    def file(self, digest: str) -> Path | None:
+    def file(self, digest: str, verify: bool = True) -> Path | None:
         """Where an object of kind ``file`` is, not to be written to; None if the store has no files (use ``read``).
 
-        Its bytes are not checked: they may be many, and only some of them needed. ``read`` checks them.
+        Its bytes are compared with the digest once in this process, unless ``verify`` is False: they may be many, and
+        only some of them needed.
+
+        Raises:
+            CorruptError: the file has changed.
         """
-        return self._store.path(self._file(digest).pack)
+        path = self._store.path(self._file(digest).pack)
+        if verify and path is not None:
+            self.read(digest)
+        return path
 
     def _file(self, digest: str) -> Location:
         place = self.locate(digest)
@@ -174,10 +242,10 @@ class Objects:
         """Where these objects are now, of those that are in packs: one listing, and the headers of new packs."""
         names, losses = list(digests), self._index.losses
         self.refresh()
-        found = self._index.find(names)
+        found = self._indexed(names)
         if self._index.losses > losses:  # what was lost may have been looked up already
             self.refresh()
-            found = self._index.find(names)
+            found = self._indexed(names)
         return found
 
     def buried(self) -> Collection[str]:
@@ -247,6 +315,11 @@ class Objects:
         self._has_listed = True
         return set(sizes), sizes
 
+    @property
+    def unreadable(self) -> Mapping[str, StorageError]:
+        """Packs that could not be read when they were last looked at, and why."""
+        return self._unreadable
+
     def forget_cut(self, packs: Collection[str]) -> bool:
         """Forget those of these packs whose files are not as long as they were when they were looked at; whether there
         are any. The next :meth:`refresh` reads what they still hold."""
@@ -260,15 +333,18 @@ class Objects:
 
     # Writing
 
-    def writing(self, before: Callable[[], None] | None = None) -> PackWriter:
+    def writing(
+        self, before: Callable[[], None] | None = None, lock: AbstractContextManager[Any] | None = None
+    ) -> PackWriter:
         """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used.
 
         Args:
             before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh`, too.
+            lock: held while objects are added or published, where threads share the writer; reading needs none.
         """
         if before is None:
             self.refresh()
-        return PackWriter(self._store, self._index, self, before)
+        return PackWriter(self._store, self._index, self, before, lock)
 
     # How
 
@@ -304,14 +380,14 @@ class Objects:
                 raise UsageError(
                     f"{name!r} is not an object's digest, which has 64 hex digits. Use the digest that add() returned."
                 )
-        found = self._index.find(names)
+        found = self._indexed(names)
         if len(found) < len(names):
             found |= self._stand_ins([name for name in names if name not in found], again=False)
         if len(found) < len(names):
             found |= self._files([name for name in names if name not in found])
         if len(found) < len(names):
             self.refresh()
-            found |= self._index.find(name for name in names if name not in found)
+            found |= self._indexed([name for name in names if name not in found])
         if len(found) < len(names):
             found |= self._stand_ins([name for name in names if name not in found], again=True)
         return found
@@ -321,7 +397,11 @@ class Objects:
         options = self._tombstones.options(names, again)
         places = self._index.find({one for several in options.values() for one in several}) if options else {}
         here = {name: [one for one in several if one in places] for name, several in options.items()}
-        return {name: places[several[0]] for name, several in here.items() if several}
+        return {
+            name: places[several[0]]
+            for name, several in here.items()
+            if several and places[several[0]].kind == "fragment"
+        }
 
     def _files(self, names: Sequence[str]) -> dict[str, Location]:
         sizes: Mapping[str, int | None]
@@ -360,32 +440,92 @@ class Objects:
             "`hopyard stock fetch` if a remote has it."
         )
 
+    def _indexed(self, names: Sequence[str]) -> dict[str, Location]:
+        """Where these objects are, of those that are in packs: where they are not known to be damaged, if any such."""
+        found = self._index.find(names)
+        if not self._bad:
+            return found
+        for pack in [pack for pack, (identity, _) in self._bad.items() if not self._is_still(pack, identity)]:
+            self._mapped.forget(pack)
+            self._bad.pop(pack, None)
+        for name in [name for name, place in found.items() if self._is_bad(name, place)]:
+            others = [place for place in self._index.places(name) if not self._is_bad(name, place)]
+            found[name] = others[0] if others else found[name]
+        return found
+
+    def _is_still(self, pack: str, identity: Identity) -> bool:
+        return identity_at(self._store.path(pack)) == identity
+
+    def _is_bad(self, name: str, place: Location) -> bool:
+        return place.pack in self._bad and name in self._bad[place.pack][1]
+
     def _read(
         self, digests: Iterable[str], verify: bool, mapped: Mapped | None = None
     ) -> dict[str, tuple[Location, Bytes]]:
-        mapped = mapped or self._mapped
         wanted = list(dict.fromkeys(digests))
-        result: dict[str, tuple[Location, Bytes]] = {}
+        found, wrong = self._gather(wanted, verify, mapped or self._mapped, self._find)
+        for error in wrong.values():
+            raise error
+        return {name: (found[name].place, found[name].data) for name in wanted}
+
+    def _gather(
+        self, wanted: Sequence[str], verify: bool, mapped: Mapped, find: _Find
+    ) -> tuple[dict[str, _Loaded], dict[str, StorageError]]:
+        """These objects; and of the others why they cannot be had."""
+        result: dict[str, _Loaded] = {}
+        wrong: dict[str, StorageError] = {}
+        tried: dict[str, set[str]] = {}  # the packs in which an object is damaged
         for _ in range(_ROUNDS):
+            left = [name for name in wanted if name not in result and name not in wrong]
             packs: dict[str, dict[str, Location]] = {}
-            for name, place in self._find([name for name in wanted if name not in result]).items():
+            for name, place in (find(left) if left else {}).items():
+                if place.pack in tried.get(name, ()):
+                    place = next(one for one in self._index.places(name) if one.pack not in tried[name])
                 packs.setdefault(place.pack, {})[name] = place
+            loaded: list[_Loaded] = []
             for pack, places in packs.items():
                 try:
-                    for name, data in self._load(pack, places, mapped.get(pack)):
-                        if verify:
-                            self._check(name, places[name], data)
-                        result[name] = places[name], data
+                    loaded += self._load(pack, places, mapped)
                 except NotFoundError:  # gone since it was looked up
                     self._forget([pack])
-                except CorruptError:
-                    mapped.forget(pack)
-                    if self._is_indexed_rightly(pack, places):
-                        raise
+            bad: dict[str, list[_Loaded]] = {}
+            for one, is_right in zip(loaded, self._compare(loaded, verify), strict=True):
+                if is_right:
+                    result[one.name] = one
+                else:
+                    bad.setdefault(one.place.pack, []).append(one)
+            for pack, several in bad.items():
+                mapped.forget(pack)
+                self._mapped.forget(pack)
+                identity = several[0].identity
+                if identity is not None and not self._is_still(pack, identity):
+                    continue  # it was replaced meanwhile
+                if self._is_indexed_rightly(pack, {one.name: one.place for one in several}):
+                    wrong |= self._note_damage(pack, several, tried)
+                else:
                     self._forget([pack])
-            if len(result) == len(wanted):
-                return {name: result[name] for name in wanted}
-        raise self._not_found(next(name for name in wanted if name not in result))
+        return result, wrong | {
+            name: self._not_found(name) for name in wanted if name not in result and name not in wrong
+        }
+
+    def _note_damage(
+        self, pack: str, several: Sequence[_Loaded], tried: dict[str, set[str]]
+    ) -> dict[str, StorageError]:
+        """Let others read these objects elsewhere; the errors of those that no other pack holds."""
+        identity = several[0].identity
+        if identity is not None:
+            if pack not in self._bad or self._bad[pack][0] != identity:
+                self._bad[pack] = identity, set()
+            self._bad[pack][1].update(one.name for one in several)
+        errors: dict[str, StorageError] = {}
+        for name, place, data, *_ in several:
+            tried.setdefault(name, set()).add(pack)
+            if all(one.pack in tried[name] for one in self._index.places(name)):
+                reason = f"the {place.kind} {name} in it has changed"
+                if data.size != place.stop - place.start:
+                    reason = f"it ends within the {place.kind} {name}"
+                errors[name] = damaged(self._store, pack, reason)
+        return errors
 
     def _is_indexed_rightly(self, pack: str, places: dict[str, Location]) -> bool:
         """Whether the objects are where the pack's own header says; if not, it is the index that is damaged."""
@@ -401,18 +541,24 @@ class Objects:
             for name, place in places.items()
         )
 
-    def _load(
-        self, pack: str, places: dict[str, Location], mapped: Bytes | None
-    ) -> Iterator[tuple[str, Bytes]]:
-        size = self._store.size(pack) if mapped is None else mapped.size
-        for name, place in places.items():
-            if size is not None and not 0 <= place.start <= place.stop <= size:
-                where = f"bytes {place.start}..{place.stop}"
-                raise damaged(self._store, pack, f"it has {size} bytes, but the object {name} is {where}")
-        if mapped is None:
-            yield from self._load_ranges(pack, places)
-        else:
-            yield from ((name, mapped[place.start : place.stop]) for name, place in places.items())
+    def _load(self, pack: str, places: dict[str, Location], mapped: Mapped) -> Iterator[_Loaded]:
+        """The bytes of these objects; fewer where the pack has fewer.
+
+        Raises:
+            NotFoundError: the pack is gone.
+        """
+        view = mapped.get(pack)
+        if view is not None:
+            known = self._checked.of(pack, view.identity)
+            for name, place in places.items():
+                yield _Loaded(name, place, view.data[place.start : place.stop], view.identity, known)
+            return
+        size = self._store.size(pack)
+        inside = {name: place for name, place in places.items() if size is None or place.stop <= size}
+        for name, data in self._load_ranges(pack, inside):
+            yield _Loaded(name, places[name], data, None, set())
+        for name in places.keys() - inside.keys():
+            yield _Loaded(name, places[name], np.empty(0, np.uint8), None, set())
 
     def _load_ranges(self, pack: str, places: dict[str, Location]) -> Iterator[tuple[str, Bytes]]:
         ordered = sorted(places.items(), key=lambda item: item[1].start)
@@ -429,20 +575,20 @@ class Objects:
                 yield name, data[place.start - first : place.stop - first]
             del ordered[:count]
 
-    def _check(self, name: str, place: Location, data: Bytes) -> None:
-        checked = self._checked.setdefault(place.pack, set())
-        if place.start in checked:
-            return
-        try:
-            if place.kind == "tensor":
-                found = Tensor(place.dtype, place.shape, data).digest
-            else:
-                found = digest_of(data, f"hopyard.{place.kind}")
-        except DataError as error:
-            found = str(error)
-        if found != name and found not in self._tombstones.options([name]).get(name, ()):
-            raise damaged(self._store, place.pack, f"the {place.kind} {name} in it has changed")
-        checked.add(place.start)
+    def _compare(self, loaded: Sequence[_Loaded], verify: bool) -> Iterator[bool]:
+        """Of each whether it is what its digest says; without ``verify`` whether all its bytes are there."""
+        new = [one for one in loaded if verify and not one.is_checked]
+        digests = iter(_digests([(one.place, one.data) for one in new]))
+        for one in loaded:
+            is_right = one.data.size == one.place.stop - one.place.start
+            if verify and not one.is_checked:
+                found = next(digests)
+                is_right &= found == one.name or found in self._tombstones.options([one.name]).get(
+                    one.name, ()
+                )
+                if is_right and one.data.size:  # an empty one begins where the next does
+                    one.known.add(one.place.start)
+            yield is_right
 
     def _forget(self, packs: Iterable[str]) -> None:
         """Drop what is known of packs that are gone or were replaced."""
@@ -450,7 +596,8 @@ class Objects:
         self._index.remove(gone)
         for name in gone:
             self._mapped.forget(name)
-            self._checked.pop(name, None)
+            self._checked.forget(name)
+            self._bad.pop(name, None)
 
     def _rebuild(self) -> bool:
         """Make the index anew from the headers, once: whether that was done."""
@@ -460,3 +607,26 @@ class Objects:
             self._index.clear()
             self.refresh()
         return first
+
+
+def _digests(objects: Sequence[tuple[Location, Bytes]]) -> list[str]:
+    """Of the bytes of objects, on all cores: of large ones each, of small ones many on one."""
+    if sum(data.size for _, data in objects) < _INLINE:
+        return [digest_at(place, data) for place, data in objects]
+    found = [digest_at(place, data, _CORES) if data.size >= _LARGE else "" for place, data in objects]
+    parts: list[list[int]] = [[]]
+    size = 0
+    for number, (_, data) in enumerate(objects):
+        if data.size < _LARGE:
+            if size >= _INLINE:
+                parts.append([])
+                size = 0
+            parts[-1].append(number)
+            size += data.size
+    with ThreadPoolExecutor(_CORES) as pool:
+        for part, digests in zip(
+            parts, pool.map(lambda part: [digest_at(*objects[number]) for number in part], parts), strict=True
+        ):
+            for number, one in zip(part, digests, strict=True):
+                found[number] = one
+    return found

@@ -1,28 +1,34 @@
-"""Tombstones: what says of an object that its bytes were purged, and which object stands in for it.
+"""Tombstones: what says of a fragment that samples of it were purged, and which fragment stands in for it.
 
 ``tombstones/<digest>/<id>`` is canonical JSON: ``{"column", "format", "instead", "object", "purged"}``. ``object`` is
 the digest that history goes on to name, ``instead`` that of what is read in its place, ``purged`` a list of ``[key,
 time, by, why]``: the audit record, which stays. ``<id>`` is the digest of the JSON. So repositories exchange them by
-copying those that the other lacks, in whatever order, and nothing is ever replaced.
+copying, in whatever order, and nothing is ever replaced. The stand-in has the same record in its own header.
 
-Of several tombstones of one object the one with the most keys counts. What stands in may have been purged further:
-then its own tombstones are followed.
+Of several tombstones of one object the one with the most keys counts. A stand-in has no tombstone itself.
+
+A repository believes the tombstones that it holds. Those of a remote are claims, see ``remotes.purges``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from hopyard.errors import CorruptError
+from hopyard.errors import CorruptError, FormatError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
+from hopyard.stockroom.maps.keys import Key, check_key
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, object_header
 
 FOLDER = "tombstones"
 _KIND = "tombstone"
 _DOMAIN = "hopyard.tombstone"
+_MOST = 64 << 20  # bytes: the record of all samples of a fragment of many small ones
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Purged(NamedTuple):
@@ -35,7 +41,7 @@ class Purged(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """Says what stands in for an object."""
+    """Says what stands in for a fragment."""
 
     object: str
     instead: str
@@ -52,41 +58,57 @@ class Tombstone(NamedTuple):
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
     @property
+    def keys(self) -> set[Key]:
+        """Of the samples that are gone."""
+        return {key_of(one.key) for one in self.purged}
+
+    @property
     def name(self) -> str:
         """Of the store's object."""
         return f"{FOLDER}/{self.object}/{digest(self.encode(), _DOMAIN)}"
 
 
 class Tombstones:
-    """The tombstones of a repository, each read once. Threads may share it."""
+    """The tombstones that a store holds, each read once. Threads may share it.
+
+    Attributes:
+        refused: by name, why a file among them is none. It counts as if it were not there.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, Tombstone] = {}
         self._seen: dict[str, list[Tombstone]] = {}
+        self.refused: dict[str, str] = {}
 
     def __reduce__(self) -> tuple[type[Tombstones], tuple[Store]]:
         return Tombstones, (self._store,)
 
     def all(self) -> dict[str, list[Tombstone]]:
-        """By object, those that are there now; of each object the one that counts first.
-
-        Raises:
-            CorruptError: one cannot be read.
-        """
+        """By object, those that are there now; of each object the one that counts first."""
         found: dict[str, list[Tombstone]] = {}
-        for entry in self._store.list(FOLDER):
+        refused: dict[str, str] = {}
+        try:
+            entries = list(self._store.list(FOLDER))
+        except CorruptError as error:  # the folder is a link
+            entries = []
+            refused[FOLDER] = str(error)
+        for entry in entries:
             if entry.name not in self._known:
-                self._known[entry.name] = read(self._store, entry.name)
+                try:
+                    self._known[entry.name] = read(self._store, entry.name, entry.size)
+                except (CorruptError, FormatError, NotFoundError) as error:
+                    refused[entry.name] = str(error)
+                    continue
             tombstone = self._known[entry.name]
             found.setdefault(tombstone.object, []).append(tombstone)
         for several in found.values():
             several.sort(key=lambda one: (-len(one.purged), one.name))
-        self._seen = found
+        self._seen, self.refused = found, refused
         return found
 
     def instead(self, digests: Iterable[str], again: bool = True) -> dict[str, str]:
-        """What stands in for these objects in the end, for those that were purged.
+        """What stands in for these objects, for those that were purged.
 
         Args:
             again: look which tombstones there are now; False: as they were seen last.
@@ -97,29 +119,58 @@ class Tombstones:
         """The same with all that may stand in: the one that counts first, then those that lack fewer samples, which are
         read until it is here."""
         every = self.all() if again else self._seen
-
-        def ends(name: str) -> list[str]:
-            return [end for one in every[name] for end in ends(one.instead)] if name in every else [name]
-
-        return {name: ends(name) for name in digests if name in every}
+        return {name: [one.instead for one in every[name]] for name in digests if name in every}
 
 
-def read(store: Store, name: str) -> Tombstone:
-    """One tombstone.
+def read(store: Store, name: str, size: int) -> Tombstone:
+    """The tombstone that a store has under a name, of so many bytes.
 
     Raises:
         CorruptError: it is none, or not what was written; FormatError: a newer version of Hopyard wrote it.
     """
-    data = store.get(name)
     try:
+        if size > _MOST:
+            raise ValueError(f"it has {size} bytes, and the largest have {_MOST}")
+        data = store.get(name, 0, size)
         value = json.loads(data)
         check_format(value.pop("format"), _KIND, where=f"{store.url}/{name}")
         tombstone = Tombstone(**{**value, "purged": tuple(Purged(*one) for one in value["purged"])})
-        if name != f"{FOLDER}/{tombstone.object}/{digest(data, _DOMAIN)}":
+        _check(tombstone)
+        if tombstone.encode() != data:
+            raise ValueError("it is not written as tombstones are")
+        if name != tombstone.name:
             raise ValueError("it has another digest than its name says")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError) as error:
         raise CorruptError(
-            f"{store.url}/{name} is not a tombstone ({error}). Copy this file from a remote or another clone, which "
-            "has the same one."
+            f"{store.url}/{name} is not a tombstone ({error}). Nothing is read or deleted because of it. Copy this "
+            "file from a remote or another clone that has it, or delete it."
         ) from error
     return tombstone
+
+
+def key_of(value: Any) -> Key:
+    """A key as JSON has it, where a pair is a list.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return check_key(tuple(value) if isinstance(value, list) else value)
+
+
+def _check(tombstone: Tombstone) -> None:
+    """See that every field is what it must be, and that the record says of each sample who removed it, when and why."""
+    for digest_of in (tombstone.object, tombstone.instead):
+        if not _DIGEST.fullmatch(digest_of):
+            raise ValueError(f"{digest_of!r} is no digest")
+    if tombstone.object == tombstone.instead:
+        raise ValueError("it says that the object stands in for itself")
+    if not isinstance(tombstone.column, str) or not tombstone.column:
+        raise ValueError("it names no column")
+    keys = {key_of(one.key) for one in tombstone.purged}
+    if not keys or len(keys) < len(tombstone.purged):
+        raise ValueError("its record names no sample, or one twice")
+    for one in tombstone.purged:
+        if not (isinstance(one.by, str) and isinstance(one.why, str) and one.why.strip()):
+            raise ValueError(f"its record does not say who purged the sample {one.key!r}, and why")
+        if datetime.fromisoformat(one.time).tzinfo is None:
+            raise ValueError(f"its record has the time {one.time!r}, without a time zone")

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -37,27 +38,32 @@ class Stored(Protocol):
     """What a writer needs of the objects that it adds to."""
 
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
-    def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
-    def file(self, digest: str) -> Path | None: ...
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]: ...
+    def file(self, digest: str, verify: bool = True) -> Path | None: ...
+    def damaged(self, digests: Iterable[str]) -> set[str]: ...
     def forget_cut(self, packs: Collection[str]) -> bool: ...
 
 
 class PackWriter:
-    """What :meth:`Objects.writing` gives: a context manager, for one thread.
+    """What :meth:`Objects.writing` gives: a context manager, for one thread, or several if it was given a lock.
 
     On success everything is published at its end. After an exception nothing more is: packs that were full by then, and
     files, stay, and are found again if the same is written again.
     """
 
     def __init__(
-        self, store: Store, index: Index, stored: Stored, before: Callable[[], None] | None = None
-    ) -> None:
+        self, store: Store, index: Index, stored: Stored, before: Callable[[], None] | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._lock = nullcontext() if lock is None else lock
         self._store, self._index, self._stored, self._before = store, index, stored, before
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
         self._looked: set[str] = set()  # packs that were seen to be as the index says
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: list[tuple[list[Piece], Future[Pack]]] = []
+        self._under_way: list[tuple[dict[str, Piece], Future[Pack]]] = []
 
     @property
     def stored(self) -> Stored:
@@ -124,6 +130,10 @@ class PackWriter:
 
         What fills packs on the way is not copied, and a pack is stored while the next is filled.
         """
+        with self._lock:
+            return self._add_tensors(tensors)
+
+    def _add_tensors(self, tensors: Iterable[Tensor]) -> list[str]:
         names: list[str] = []
         seen: set[str] = set()
         try:
@@ -154,12 +164,16 @@ class PackWriter:
                 self._index.add([pack.result()])
             except Exception as error:
                 failed = error
-                self._pending["data"] |= {piece.digest: piece for piece in pieces}
-                self._bytes["data"] += sum(len(piece.data) for piece in pieces)
+                self._pending["data"] |= pieces
+                self._bytes["data"] += sum(len(piece.data) for piece in pieces.values())
         self._under_way.clear()
         return failed
 
     def _keep(self, piece: Piece) -> None:
+        with self._lock:
+            self._keep_locked(piece)
+
+    def _keep_locked(self, piece: Piece) -> None:
         if self._before is not None:
             self._before()
         group = _GROUPS[piece.kind]
@@ -178,11 +192,13 @@ class PackWriter:
             self._put(group, PACK_BYTES // 2, PACK_OBJECTS // 2)
 
     def _present(self, digests: Collection[str]) -> Collection[str]:
-        """Those that need not be stored. What lay in a pack that was cut off meanwhile is stored again."""
+        """Those that need not be stored. What is damaged, or lay in a pack that was cut off, is stored again."""
         found = self._index.find(digests)
         packs = {place.pack for place in found.values()} - self._looked
         self._looked |= packs
-        return self._index.find(digests) if packs and self._stored.forget_cut(packs) else found
+        if packs and self._stored.forget_cut(packs):
+            found = self._index.find(digests)
+        return found.keys() - self._stored.damaged(found) if found else ()
 
     # Publishing
 
@@ -192,8 +208,9 @@ class PackWriter:
         Raises:
             StorageFullError, NotWritableError, StorageError: as the store; what was stored until then stays.
         """
-        self._put("data")
-        self._put("meta")
+        with self._lock:
+            self._put("data")
+            self._put("meta")
 
     def _put(self, group: str, least_bytes: int = 0, least_objects: int = 0) -> None:
         """Store what is pending as one pack, unless what the repository lacks of it is less than asked for."""
@@ -201,11 +218,13 @@ class PackWriter:
         for known in self._present(pending):
             self._bytes[group] -= len(pending.pop(known).data)
         if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
+            # Reading needs no lock: at any time a piece is pending, under way, or in the index.
             pieces = list(pending.values())
             if self._pool is None:
                 self._index.add([put_pack(self._store, group, pieces)])
             else:
-                self._under_way.append((pieces, self._pool.submit(put_pack, self._store, group, pieces)))
+                future = self._pool.submit(put_pack, self._store, group, pieces)
+                self._under_way.append((dict(pending), future))
             pending.clear()
             self._bytes[group] = 0
 
@@ -216,8 +235,8 @@ class PackWriter:
 
         Where the store has files on the same file system it is linked, not copied, and made read only: writing to the
         linked file would change what is stored. (Whoever writes all the same, as root may, is found out when the
-        object is read and checked. Replacing or deleting the file changes nothing here.) A file that cannot be made
-        read only, since it is another user's, is copied.
+        object is read and checked, and what was changed is replaced when the same is added again. Replacing or deleting
+        the file changes nothing here.) A file that cannot be made read only, since it is another user's, is copied.
 
         Args:
             link: False to copy it in any case, and leave it as it is: it may be written to later.
@@ -228,9 +247,10 @@ class PackWriter:
         if not path.is_file():
             raise NotFoundError(f"there is no file {path} to be stored. Give the path of a file that exists.")
         if self._before is not None:
-            self._before()
+            with self._lock:
+                self._before()
         name = _digest_of_file(path)
-        if self._store.exists(f"files/{name}"):
+        if self._store.exists(f"files/{name}") and not self._stored.damaged((name,)):
             return name
         staging = self._store.staging()
         if staging is not None:
@@ -267,19 +287,25 @@ class PackWriter:
         found, rest = self._split(digests)
         return found | self._stored.read_many(rest) if rest else found
 
-    def read_private(self, digests: Iterable[str]) -> dict[str, Bytes]:
-        """The same as arrays of the caller's own, which may be written to."""
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]:
+        """Tensors, as :meth:`Objects.tensors`."""
         found, rest = self._split(digests)
-        private = {name: data.copy() for name, data in found.items()}
-        return private | self._stored.read_private(rest) if rest else private
+        tensors = self._stored.tensors(rest, verify, private) if rest else {}
+        for name, data in found.items():
+            piece = self._pending["data"][name]
+            tensors[name] = Tensor(piece.dtype, piece.shape, data.copy() if private else data)
+            tensors[name].know(name)
+        return tensors
 
     def json(self, digest: str) -> Any:
         """The JSON value that is pending or stored."""
         return json.loads(self.read(digest).tobytes())
 
-    def file(self, digest: str) -> Path | None:
+    def file(self, digest: str, verify: bool = True) -> Path | None:
         """Where a file is, as :meth:`Objects.file`."""
-        return self._stored.file(digest)
+        return self._stored.file(digest, verify)
 
     def _split(self, digests: Iterable[str]) -> tuple[dict[str, Bytes], list[str]]:
         """What is pending, read only, and the digests of what is not."""
@@ -287,6 +313,8 @@ class PackWriter:
         rest = []
         for name in digests:
             piece = self._pending["meta"].get(name) or self._pending["data"].get(name)
+            if piece is None and self._under_way:
+                piece = next((pieces[name] for pieces, _ in self._under_way if name in pieces), None)
             if piece is None:
                 rest.append(name)
             else:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError
+from hopyard.objects import Tensor
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
-from hopyard.stockroom.remotes.repository import Repository
+from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.storage import MemoryStore, Store
 
 _SMALL = 4 << 20  # bytes of a pack that is copied whole, whatever is wanted of it
@@ -60,14 +61,16 @@ class Arriving:
         self._ensure(wanted)
         return self._writer.read_many(wanted)
 
-    def read_private(self, digests: Iterable[str]) -> dict[str, _Bytes]:
-        return {name: data.copy() for name, data in self.read_many(digests).items()}
-
     def json(self, digest: str) -> Any:
         return json.loads(self.read(digest).tobytes())
 
-    def file(self, digest: str) -> Path | None:
-        return self._local.objects.file(digest)
+    def tensors(
+        self, digests: Iterable[str], verify: bool = True, private: bool = False
+    ) -> dict[str, Tensor]:
+        return self._local.objects.tensors(digests, verify, private)
+
+    def file(self, digest: str, verify: bool = True) -> Path | None:
+        return self._local.objects.file(digest, verify)
 
     def require(self, digests: Iterable[str]) -> None:
         """Bring what is not here, many at a time; for what is needed without being looked at."""
@@ -89,7 +92,7 @@ class Arriving:
                 raise NotFoundError(
                     f"{self._remote.store.url} lacks the object {digest}, which a commit that it shows needs. Run "
                     "`hopyard stock verify` there; then push that commit again from where it is. Nothing changed "
-                    "here."
+                    f"here.{unreadable([self._remote])}"
                 )
             packs.setdefault(places[digest].pack, {})[digest] = places[digest]
         whole = [name for name in packs if self._listed().get(name, _SMALL + 1) <= _SMALL]
@@ -119,10 +122,11 @@ class Arriving:
         size = self._listed()[name]
         if size > _SMALL:
             try:
-                held = read_pack(self._remote.store, name, size).objects
+                pack = read_pack(self._remote.store, name, size)
             except (CorruptError, NotFoundError):  # whoever needs something of it is told
                 return None
-            if 2 * len(self._local.objects.missing(held)) < len(held):
+            held = pack.objects
+            if pack.whole != size or 2 * len(self._local.objects.missing(held)) < len(held):
                 return None
         return self._copy(name)
 

@@ -13,7 +13,8 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.packs.layout import Location, read_pack
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.stockroom.remotes.closure import needs as needs_of
-from hopyard.stockroom.remotes.repository import Repository, as_purged, carry_tombstones
+from hopyard.stockroom.remotes.purges import as_purged, unaccepted
+from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.storage.format import FORMAT_NAME
@@ -63,9 +64,7 @@ def bring(
     if max_bytes is not None and max_bytes < 0:
         raise UsageError(f"max_bytes is {max_bytes}, but must be at least 0. Leave it out to bring all.")
     with writing(local.store):
-        for remote in remotes:
-            carry_tombstones(remote, local)
-        wanted = as_purged(local, needs)
+        wanted = as_purged(local, local, needs)
         present = local.find(wanted)
         rest = [need for need in wanted if need.digest not in present]
         found = _located(remotes, rest, local)
@@ -99,6 +98,7 @@ def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository
             f"{counted(len(rest), 'object')} of {things} {are(len(rest))} neither in {local.store.url} nor at {asked}. "
             "Nothing was fetched. "
             "Fetch from a remote that has them: stock.fetch(remote='NAME', ...); or push them from where they are."
+            f"{unaccepted(remotes, {need.digest for need in rest})}{unreadable(remotes)}"
         )
     return found
 
@@ -135,9 +135,6 @@ class OnDemand:
         with self._lock, writing(self._local.store):
             rest = sorted(self._local.objects.missing(digests))
             for remote in self._remotes:
-                if instead := remote.objects.instead(rest):
-                    carry_tombstones(remote, self._local)  # so that it is known here what is read instead
-                    rest = sorted({instead.get(digest, digest) for digest in rest})
                 missing = remote.objects.missing(rest)  # asks the remote only for what it did not have before
                 found = {digest: remote.objects.locate(digest) for digest in rest if digest not in missing}
                 rest = sorted(missing)
@@ -150,6 +147,11 @@ class OnDemand:
                         raise
             if rest:
                 self._check_there()
+                if why := unaccepted(self._remotes, rest) + unreadable(self._remotes):
+                    raise NotFoundError(
+                        f"{counted(len(rest), 'object')} that {are(len(rest))} read {are(len(rest))} "
+                        f"neither in {self._local.store.url} nor at a remote.{why}"
+                    )
 
     def _check_there(self) -> None:
         for remote in self._remotes:

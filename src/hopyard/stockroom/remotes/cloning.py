@@ -18,14 +18,16 @@ from hopyard.storage.oserrors import write_errors
 MAIN = "main"
 
 
-def clone(store: Store, path: Path, name: str = "origin", by: str = "") -> tuple[Place, Fetched]:
+def clone(
+    store: Store, path: Path, name: str = "origin", by: str = "", accept_purges: bool = False
+) -> tuple[Place, Fetched]:
     """Make a repository whose ``head.stock`` is in the folder ``path``, with all that ``store`` has but data.
 
     An interrupted clone is continued by calling it again. Where a clone of git's history brought a ``head.stock``,
     that stays, and its branch is made.
 
     Args:
-        name: of the remote, from then on.
+        name: of the remote, from then on. accept_purges: as ``fetch``.
 
     Returns:
         Where the repository is, and what came.
@@ -45,7 +47,7 @@ def clone(store: Store, path: Path, name: str = "origin", by: str = "") -> tuple
     remember(local.store, Known(name, store.url))
     claim_format(local.store, KIND)
     remote = open_remote(local.store, Known(name, store.url), store)
-    fetched = fetch(local, remote, by=by)
+    fetched = fetch(local, remote, by=by, accept_purges=accept_purges)
     default = _default(fetched)
     remember(local.store, Known(name, store.url, default.branch))
     head = read(place.head) if place.head.exists() else default

@@ -9,8 +9,8 @@ from hopyard.errors import NotFoundError, nearest
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
-from hopyard.stockroom.remotes.repository import Repository, carry_tombstones, check_format
-from hopyard.stockroom.repacking import bury
+from hopyard.stockroom.remotes.purges import Purges, examine
+from hopyard.stockroom.remotes.repository import Repository, check_format
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Fetched:
         differing: tags that are at another commit here, with the remote's. They stay as they are here.
         gone: branches that were known here, and that the remote has no more.
         nbytes: of metadata that came.
+        purges: what the remote says was purged.
     """
 
     heads: dict[str, str] = field(default_factory=dict)
@@ -32,6 +33,7 @@ class Fetched:
     differing: dict[str, str] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     nbytes: int = 0
+    purges: Purges = field(default_factory=Purges)
 
 
 def fetch(
@@ -40,6 +42,7 @@ def fetch(
     branches: Iterable[str] | None = None,
     prune: bool = False,
     by: str = "",
+    accept_purges: bool = False,
 ) -> Fetched:
     """Bring branches (None: all, and all tags) with their history and metadata, then say so in
     ``refs/remotes/<name>/``.
@@ -48,6 +51,7 @@ def fetch(
 
     Args:
         prune: forget here what the remote has no more.
+        accept_purges: purge here what the remote says was purged, where that can be so.
 
     Raises:
         NotFoundError: there is no stockroom, or no such branch; or the remote lacks something.
@@ -68,17 +72,17 @@ def fetch(
     differing = {name: commit for name, commit in tags.items() if own.get(name, commit) != commit}
     moved = {name: (known.get(name), commit) for name, commit in heads.items() if known.get(name) != commit}
     with writing(local.store):
-        if carry_tombstones(remote, local):
-            bury(local.objects)
         commits = {commit for _, commit in moved.values()} | set(new_tags.values())
         nbytes = bring_metadata(local, remote, commits, is_all=branches is None)
+        shown = commits | set(heads.values()) | _whole_here(local)
+        purges = examine(local, remote, shown, accept_purges)
         for name, (_, commit) in moved.items():
             local.references.set(f"remotes/{remote.name}/{name}", commit, by)
         for name, commit in new_tags.items():
             local.references.move(f"tags/{name}", local.references.tip(f"tags/{name}"), commit, by)
         for name in gone if prune else ():
             local.references.set(f"remotes/{remote.name}/{name}", None, by)
-    return Fetched(heads, moved, new_tags, differing, gone, nbytes)
+    return Fetched(heads, moved, new_tags, differing, gone, nbytes, purges)
 
 
 def fetch_commit(local: Repository, remote: Repository, commit: str) -> bool:
@@ -90,8 +94,6 @@ def fetch_commit(local: Repository, remote: Repository, commit: str) -> bool:
     if remote.objects.missing([commit]):
         return False
     with writing(local.store):
-        if carry_tombstones(remote, local):
-            bury(local.objects)
         bring_metadata(local, remote, {commit}, is_all=False)
     return True
 
@@ -102,11 +104,7 @@ def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_
     Args:
         is_all: they are all that the remote has, so that its packs are wanted whole.
     """
-    # What references here name is whole here; other commits may have come with half of what they need.
-    here = {
-        commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
-    }
-    here -= local.objects.missing(here)  # packs were lost
+    here = _whole_here(local)
     if commits <= here:
         return 0
     with local.objects.writing() as writer:
@@ -115,6 +113,14 @@ def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_
             arriving.copy_new_packs()
         arriving.require(need.digest for need in needs(arriving, commits, here) if need.is_metadata)
     return arriving.nbytes
+
+
+def _whole_here(local: Repository) -> set[str]:
+    """What references here name is whole here; other commits may have come with half of what they need."""
+    here = {
+        commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
+    }
+    return here - local.objects.missing(here)  # packs were lost
 
 
 def _of_remote(local: Repository, remote: str) -> dict[str, str]:

@@ -42,6 +42,7 @@ def pull(
     theirs: str | None = None,
     resolve: Resolve = None,
     fetched_all: Callable[[], None] = lambda: None,
+    accept_purges: bool = False,
 ) -> Pulled:
     """Fetch, and let ``branch`` follow the remote's branch. If another writer moves it meanwhile, that is merged too.
 
@@ -50,12 +51,12 @@ def pull(
         author: of the merge, and who moves the branch, for the log.
         theirs: the remote's branch, if it has another name.
         resolve: who decides conflicts, as ``merge_roots`` takes it.
-        fetched_all: is called before the branch moves.
+        fetched_all: is called before the branch moves. accept_purges: as ``fetch``.
 
     Raises:
         NotFoundError: the remote has no such branch. And as ``fetch``; the branch is as it was.
     """
-    fetched = fetch(local, remote, by=author)
+    fetched = fetch(local, remote, by=author, accept_purges=accept_purges)
     name = theirs or branch
     if name not in fetched.heads:
         raise NotFoundError(

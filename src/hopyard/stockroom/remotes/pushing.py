@@ -12,16 +12,10 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.packs.tombstones import FOLDER
 from hopyard.stockroom.remotes.closure import Need, needs
-from hopyard.stockroom.remotes.repository import (
-    Repository,
-    as_purged,
-    carry_tombstones,
-    check_format,
-    claim,
-)
+from hopyard.stockroom.remotes.purges import as_purged, carry
+from hopyard.stockroom.remotes.repository import Repository, check_format, claim
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
-from hopyard.stockroom.repacking import bury
 from hopyard.wording import are, counted
 
 _ROUNDS = 3  # of sending what the remote lost while it was sent
@@ -88,8 +82,7 @@ def push(
     if not moves and next(local.store.list(FOLDER), None) is None:
         return Pushed()
     with writing(remote.store):
-        if carry_tombstones(local, remote):
-            bury(remote.objects)
+        carry(local, remote)
         if not moves:
             return Pushed()
         sent = _send(local, remote, moves, others, report)
@@ -186,7 +179,7 @@ def _send(
 ) -> dict[str, int]:
     """Send what the remote lacks; sizes of what was sent by digest. At the end it has all."""
     commits = {move.commit for move in moves}
-    wanted = as_purged(remote, needs(local.objects, commits, _whole_there(local, remote, moves)))
+    wanted = as_purged(local, remote, needs(local.objects, commits, _whole_there(local, remote, moves)))
     sent: dict[str, int] = {}
     for _ in range(_ROUNDS):
         # Asked again after the last has arrived: what was there at first may have been deleted meanwhile.

@@ -10,7 +10,6 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.objects import Absent
-from hopyard.stockroom.packs.tombstones import FOLDER, Tombstones
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
@@ -39,8 +38,10 @@ class Repository:
     def at(
         cls, store: Store, index: Path | None = None, absent: Absent | None = None, name: str = ""
     ) -> Repository:
-        """The repository in a store. ``index`` and ``absent`` are as ``Objects`` takes them."""
-        return cls(store, Objects(store, index, absent), References(store), name)
+        """The repository in a store. ``index`` and ``absent`` are as ``Objects`` takes them. Of one with a name, a
+        remote, no tombstone is believed. In a folder links are not followed."""
+        store = store.without_links()
+        return cls(store, Objects(store, index, absent, is_own=not name), References(store), name)
 
     def find(self, needs: Iterable[Need]) -> dict[str, Location]:
         """Where the needed objects are now, of those that are here: a few requests, however many they are."""
@@ -56,6 +57,13 @@ class Repository:
             size = sizes[digest]
             found[digest] = Location(f"files/{digest}", 0, size, "file", "U8", (size,))
         return found
+
+
+def unreadable(remotes: Iterable[Repository]) -> str:
+    """For errors: which packs of these cannot be read, in which something may be that is missing."""
+    reasons = [str(error) for remote in remotes for error in remote.objects.unreadable.values()]
+    more = f" And {len(reasons) - 1} others." if len(reasons) > 1 else ""
+    return f" It may be in a pack that cannot be read: {reasons[0]}{more}" if reasons else ""
 
 
 def check_format(store: Store) -> None:
@@ -89,20 +97,3 @@ def claim(store: Store) -> None:
                 "for instance a new folder in it."
             ) from None
         claim_format(store, KIND)
-
-
-def carry_tombstones(source: Repository, target: Repository) -> bool:
-    """Copy the tombstones that ``target`` lacks: before anything else, so that nothing that was purged comes back.
-    Returns whether ``source`` has any."""
-    wanted = {entry.name for entry in source.store.list(FOLDER)}
-    present = {entry.name for entry in target.store.list(FOLDER)} if wanted else set()
-    for name in sorted(wanted - present):
-        target.store.put_new(name, source.store.get(name))
-    return bool(wanted)
-
-
-def as_purged(repository: Repository, needs: Iterable[Need]) -> list[Need]:
-    """The needs, with what stands in for objects that were purged, as the repository's tombstones say."""
-    wanted = list(needs)
-    instead = Tombstones(repository.store).instead(need.digest for need in wanted)
-    return [need._replace(digest=instead.get(need.digest, need.digest)) for need in wanted]

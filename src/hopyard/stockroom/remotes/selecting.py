@@ -38,9 +38,20 @@ class Wanted:
     history: bool = False
 
     def __post_init__(self) -> None:
-        for given in (self.data, self.models, self.runs):
+        for argument, given in (("data", self.data), ("models", self.models), ("runs", self.runs)):
+            if given == "*" or (not isinstance(given, bool) and list(given) == ["*"]):
+                raise UsageError(
+                    f"{argument}={given!r} was given, but all that there are is {argument}=True."
+                )
             if isinstance(given, str):
-                raise UsageError(f"names are a list: give [{given!r}], or True for all that there are.")
+                raise UsageError(
+                    f"{argument}={given!r} was given, but names are a list: {argument}=[{given!r}]; all that there are "
+                    f"is {argument}=True."
+                )
+        if self.keys is not None and (isinstance(self.keys, str) or not isinstance(self.keys, Iterable)):
+            raise UsageError(
+                f"keys={self.keys!r} was given, but keys are a list or a range: keys=[{self.keys!r}]."
+            )
         if self.keys is not None and not self.data:
             raise UsageError(
                 "keys= was given without data=. Name the columns: data=['image'], keys=range(100)."

@@ -1,0 +1,217 @@
+"""Purges that somebody else made: what a remote says was purged is a claim, which is taken only on the owner's word.
+
+A claim is a tombstone at the remote of a fragment that history here names. Who can write there can write any, so:
+
+* Nothing here changes because of a claim. It is told, and whoever owns this repository accepts it, or does not.
+* What is here as history names it, or was purged here before, is the proof: what stands in for it is made from it, and
+  a claim that says something else is refused. No byte of the remote's is taken.
+* Only where the fragment is nowhere any more is the remote's stand-in taken, on the owner's word, if it is such as the
+  claim and history say: the same keys and kind of samples, the same record in it, the named samples empty.
+* What was accepted is pinned by its digests: later claims can only name further samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hopyard.errors import CorruptError, FormatError, NotFoundError
+from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.fragments import Fragment
+from hopyard.stockroom.data.purging import is_stand_in, redact
+from hopyard.stockroom.data.rows import encoded
+from hopyard.stockroom.history.commits import ancestors, read_commit
+from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones
+from hopyard.stockroom.records import ColumnRecord, parse
+from hopyard.stockroom.remotes.closure import Need, changed_pages
+from hopyard.stockroom.remotes.repository import Repository
+from hopyard.stockroom.repacking import bury, bury_samples
+from hopyard.stockroom.view import place_of
+from hopyard.wording import counted
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Purges:
+    """What a remote says was purged, and is not here.
+
+    Attributes:
+        claimed: what was not accepted, and is as it was. accepted: now.
+        refused: by the name of a tombstone there, why it is not believed, whoever asks for it.
+    """
+
+    claimed: list[Tombstone] = field(default_factory=list)
+    accepted: list[Tombstone] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """What is to be said of it."""
+        told = [f"the remote says that {line}" for line in _described(self.claimed)]
+        if told:
+            told.append("nothing was purged here; to do that: hopyard stock fetch --accept-purges")
+        told += [f"purged here too: {line}" for line in _described(self.accepted)]
+        return told + [f"not believed: {reason}" for reason in self.refused.values()]
+
+
+def examine(local: Repository, remote: Repository, commits: Iterable[str], accept: bool) -> Purges:
+    """Look at the claims of a remote; if they are to be accepted, those that can be are done here. For who holds
+    ``writing`` of the repository here.
+
+    Args:
+        commits: of which all metadata is here; they say which fragments there are.
+    """
+    there, own = Tombstones(remote.store), Tombstones(local.store).all()
+    gone = {name: set().union(*(one.keys for one in several)) for name, several in own.items()}
+    claims = [one for several in there.all().values() for one in several]
+    claims = [one for one in claims if not one.keys <= gone.get(one.object, set())]
+    found = Purges(refused=dict(there.refused))
+    if not claims:
+        return found
+    named = _named(local.objects, commits, claims)
+    here = local.objects.packed({one.object for one in claims})
+    for claim in claims:
+        # The claim with the most samples of a fragment comes first, and then there is nothing new in the others.
+        if claim.keys <= gone.get(claim.object, set()):
+            continue
+        try:
+            places = named.get((claim.column, claim.object))
+            if places is None:
+                raise CorruptError(f"no commit that is here has this fragment in the column {claim.column!r}")
+            if claim.object in here and not is_stand_in(local.objects.read(claim.object), claim):
+                raise CorruptError("what stands in is not the fragment without the samples that it names")
+            if accept:
+                _accept(local, remote, claim, places, own.get(claim.object, []))
+                gone[claim.object] = gone.get(claim.object, set()) | claim.keys
+        except (CorruptError, FormatError, NotFoundError) as error:
+            found.refused[claim.name] = (
+                f"{remote.store.url}/{claim.name} says that {_described([claim])[0]}; but {error}. Nothing changed "
+                "here because of it. Ask who can write there, and delete that file."
+            )
+        else:
+            (found.accepted if accept else found.claimed).append(claim)
+    if found.accepted:
+        bury(local.objects)
+    return found
+
+
+class _Named(NamedTuple):
+    """What history says of a fragment."""
+
+    record: ColumnRecord
+    entry: Entry
+
+
+def _accept(
+    local: Repository, remote: Repository, claim: Tombstone, named: _Named, own: list[Tombstone]
+) -> None:
+    objects = local.objects.alone()
+    if not objects.missing([claim.object]):  # or what stands in for it here
+        known = tuple(one for each in own for one in each.purged)
+        bury_samples(objects, claim.object, claim.column, known, claim.purged)
+        return
+    name = claim.object if not remote.objects.missing([claim.object]) else claim.instead
+    data = remote.objects.read(name)
+    if not is_stand_in(data, claim):
+        raise CorruptError("what stands in is not the fragment without the samples that it names")
+    content, width, body = redact(data, claim.purged)
+    _check_fits(Fragment(np.frombuffer(content, np.uint8)), named)
+    with objects.writing() as writer:
+        writer.add("fragment", content, width, body)
+    local.store.put_new(claim.name, claim.encode())
+
+
+def _check_fits(fragment: Fragment, named: _Named) -> None:
+    record, entry = named
+    header, keys = fragment.described, encoded(fragment.keys)
+    shape = list(record.shape) if record.kind == "tensor" else None
+    if [header["kind"], header["dtype"], header["shape"]] != [record.kind, record.dtype, shape]:
+        raise CorruptError("what stands in has samples of another kind, dtype or shape than the column")
+    if [len(keys), keys[0], keys[-1]] != [entry.count, entry.first, entry.last] or keys != sorted(set(keys)):
+        raise CorruptError("what stands in has other keys than the column")
+
+
+def _named(
+    objects: Objects, commits: Iterable[str], claims: Collection[Tombstone]
+) -> dict[tuple[str, str], _Named]:
+    """By column and digest, what history says of the fragments that claims are about."""
+    wanted, columns = {one.object for one in claims}, {one.column for one in claims}
+    found: dict[tuple[str, str], _Named] = {}
+    for digest in ancestors(objects, commits):
+        commit = read_commit(objects, digest)
+        before = read_commit(objects, commit.parents[0]).root if commit.parents else None
+        for _, entries in changed_pages(objects, commit.root, before):
+            for key, value, old in entries:
+                shelf, name = place_of(key)[0], "/".join(place_of(key)[1:])
+                record = parse(value, name) if shelf == "data" and name in columns else None
+                if isinstance(record, ColumnRecord):
+                    last = None if old is None else parse(old, name)
+                    pages = last.pages if isinstance(last, ColumnRecord) else None
+                    for _, rows in changed_pages(objects, record.pages, pages):
+                        for first, row, _ in rows:
+                            if row[0] in wanted:
+                                found[name, row[0]] = _Named(record, Entry.of(first, row))
+    return found
+
+
+def _described(claims: Collection[Tombstone]) -> list[str]:
+    """Who purged what, when and why, a line for each purge."""
+    purges: dict[tuple[str, str, str, str], list[str]] = {}
+    for claim in claims:
+        for one in claim.purged:
+            keys = purges.setdefault((claim.column, one.by, one.time, one.why), [])
+            if repr(one.key) not in keys:
+                keys.append(repr(one.key))
+    return [
+        f"{counted(len(keys), 'sample')} of {column!r} {'was' if len(keys) == 1 else 'were'} purged by "
+        f"{by or 'somebody'} on {time} ({why}): {', '.join(keys[:_SHOWN])}{' and others' if len(keys) > _SHOWN else ''}"
+        for (column, by, time, why), keys in purges.items()
+    ]
+
+
+def carry(local: Repository, remote: Repository) -> None:
+    """Bring the tombstones here to a remote, and delete there what they say was purged. For who pushes."""
+    own = {one.name: one for several in Tombstones(local.store).all().values() for one in several}
+    if not own:
+        return
+    present = {entry.name for entry in remote.store.list(FOLDER)}
+    for name in sorted(own.keys() - present):
+        remote.store.put_new(name, own[name].encode())
+    bury(remote.objects)
+
+
+def as_purged(local: Repository, there: Repository, needs: Iterable[Need]) -> list[Need]:
+    """The needs of commits, with what stands in for fragments that were purged, as the tombstones of ``there`` say,
+    unless what is here says that they lie."""
+    every = Tombstones(there.store).all()
+    wanted = list(needs)
+    if not every:
+        return wanted
+    here = local.objects.packed(need.digest for need in wanted if need.digest in every)
+
+    def instead(need: Need) -> str:
+        for one in every.get(need.digest, ()) if need.kind == "fragment" else ():
+            if need.digest not in here or is_stand_in(local.objects.read(need.digest), one):
+                return one.instead
+        return need.digest
+
+    return [need._replace(digest=instead(need)) for need in wanted]
+
+
+def unaccepted(remotes: Iterable[Repository], digests: Collection[str]) -> str:
+    """What remotes say of objects that none of them has: that they were purged, or nothing."""
+    for remote in remotes:
+        every = Tombstones(remote.store).all()
+        claims = [every[digest][0] for digest in digests if digest in every]
+        if claims:
+            named = remote.name or remote.store.url
+            return (
+                f" {remote.store.url} says that {'; '.join(_described(claims)[:3])}. That was not accepted here. If it "
+                f"is so, accept it, and what is left is read: stock.fetch({named!r}, accept_purges=True), or hopyard "
+                f"stock fetch {named} --accept-purges."
+            )
+    return ""

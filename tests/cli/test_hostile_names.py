@@ -1,0 +1,206 @@
+"""Every command over what others have named and written: it is shown as text, and steers no terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+
+from hopyard import StockRoom
+from hopyard.backend import InlineBackend
+from hopyard.cli import app, main
+from hopyard.storage import LocalStore
+from hopyard.tune import GridSearch, hp_choice
+
+EVIL = "\x1b]0;owned\x07\x1b[31m\u202e\u200b"
+SHOWN = r"\x1b]0;owned\x07\x1b[31m\u202e\u200b"
+STEERING = set("\x1b\x07\u202e\u200b")
+NAME = "a[/b] x[mean] :smile:"
+KEY = f"{NAME}{EVIL}"
+FILE = f"bold[b]{EVIL}.parquet"
+
+Typed = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a stockroom, a store with a run, files and a searcher, whose names nobody would wish for."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("GIT_AUTHOR_NAME", f"Eve[/b]{EVIL}")
+        patch.setenv("HOPYARD_CACHE", str(folder / "cache"))
+        _make_room()
+        _make_run()
+        pd.DataFrame({KEY: np.arange(64.0), "label": np.arange(64) % 2}).to_parquet(FILE)
+        Path("searcher.json").write_text(
+            json.dumps({"name": "random", "max_trials": 2, "max_length": {"epochs": 1}})
+        )
+        np.save("new.npy", np.arange(3))
+        yield folder
+
+
+def _make_room() -> None:
+    stock = StockRoom.init(".")
+    with stock.enable_write(f"first[/b]{EVIL} message\n\nbody{EVIL}"):
+        stock.data[NAME] = {KEY: EVIL, "k": f"text[/b]{EVIL}"}
+        stock.data["other"] = {"j": f"text[/b]{EVIL}"}
+        stock.data["numbers"] = {KEY: np.arange(3)}
+        stock.model[NAME] = {f"[/b]{EVIL}": np.arange(3.0), "w": np.ones(2)}
+        stock.experiment[NAME] = f"[/b]{EVIL}"
+        with stock.run(params={NAME: f"[/b]{EVIL}"}, tags={NAME: f"[/b]{EVIL}"}) as run:
+            run.log(**{NAME: 1.0})
+    stock.branch("dev")
+    stock.tag("v1")
+    stock.push("./remote[b]")
+    stock.close()
+
+
+def _make_run() -> None:
+    import torch
+
+    from hopyard.torch import TorchEstimator
+
+    def estimator(params: dict[str, Any]) -> Any:
+        if params[KEY] == "fails":
+            raise ValueError(f"no[/b]{EVIL}")
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        return TorchEstimator(model, torch.optim.SGD, torch.nn.CrossEntropyLoss(), metrics=["accuracy"],
+                              optimizer_params={"lr": 0.1})  # fmt: skip
+
+    features = np.random.default_rng(0).standard_normal((48, 2)).astype("float32")
+    GridSearch(
+        InlineBackend(), LocalStore("store[x]"), estimator, {KEY: hp_choice([f"[/b]{EVIL}", "fails"])},
+        num_epochs=1, evaluation_metric="accuracy", run_id="run", progress=False,
+    ).fit({"features": features, "label": (features.sum(axis=1) > 0).astype("int64")})  # fmt: skip
+
+
+@pytest.fixture
+def typed(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> Typed:
+    """The command as the console script runs it: what it printed, on both streams."""
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("GIT_AUTHOR_NAME", f"Eve[/b]{EVIL}")
+    monkeypatch.setenv("HOPYARD_CACHE", str(place / "cache"))
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["hopyard", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        printed = capsys.readouterr()
+        return printed.out + printed.err
+
+    return run
+
+
+WALK: dict[str, list[list[str]]] = {
+    "version": [[]],
+    "plan": [["--searcher", "searcher.json"], ["--searcher", KEY]],
+    "run list": [["store[x]"], [KEY]],
+    "run describe": [["store[x]", "run"], ["store[x]", KEY]],
+    "run compare": [["store[x]", "run"]],
+    "run export": [["store[x]", "run", f"{FILE}.csv"], ["store[x]", "run", f"{FILE}.odd"]],
+    "run watch": [["store[x]", "run"], ["store[x]", KEY]],
+    "run pause": [["store[x]", "run"]],
+    "run resume": [["store[x]", "run"]],
+    "run stop": [["store[x]", "run"]],
+    "run extend": [["store[x]", "run", "--num-models", "1"], ["store[x]", KEY, "--num-models", "1"]],
+    "data inspect": [[FILE], [KEY]],
+    "data prepare": [[FILE, f"prepared{EVIL}"], [KEY, "prepared"]],
+    "data convert-petastorm": [[KEY, "prepared"]],
+    "data throughput": [[FILE, "--epochs", "1"], [FILE, "--columns", KEY + "x"]],
+    "data report": [[FILE, "-o", f"{FILE}.html"]],
+    "data cache list": [[], ["--path", KEY]],
+    "data cache clear": [["--path", KEY]],
+    "stock init": [[], [f"room{EVIL}"]],
+    "stock status": [[]],
+    "stock log": [[], ["--graph", "--all"], [KEY]],
+    "stock diff": [[], ["HEAD", KEY]],
+    "stock import": [[], [KEY], ["parquet", "--from", FILE], ["numpy", "--from", KEY], ["numpy", "-o", KEY]],
+    "stock commit": [["-m", f"second[/b]{EVIL}"]],
+    "stock export": [
+        [f"experiment/{NAME}", f"{FILE}.json"],
+        [f"data/{KEY}", "x"],
+        [f"data/{NAME}", f"{FILE}.npy"],
+    ],
+    "stock list": [[], ["data"], [KEY]],
+    "stock inspect": [
+        [f"data/{NAME}"],
+        ["data/numbers"],
+        [f"model/{NAME}"],
+        [f"experiment/{NAME}"],
+        [KEY],
+        ["run/RUN"],
+    ],
+    "stock leaks": [[NAME, "other"], [KEY, "other"]],
+    "stock branch": [[], [KEY], ["new"], ["-d", KEY]],
+    "stock tag": [[], [KEY], ["new"]],
+    "stock switch": [[KEY], ["dev"], ["main"]],
+    "stock merge": [["dev"], [KEY]],
+    "stock revert": [[KEY]],
+    "stock reset": [[], [KEY]],
+    "stock remote list": [[]],
+    "stock remote forget": [[KEY]],
+    "stock clone": [["remote[b]", f"copy{EVIL}"], [KEY, "copy2"]],
+    "stock push": [[], ["--branch", KEY], [f"{KEY}/x"]],
+    "stock pull": [[], [KEY]],
+    "stock fetch": [["--data", NAME], ["--data", KEY], []],
+    "stock verify": [[], ["--repair-from", KEY]],
+    "stock gc": [["--dry-run"], ["--remote", KEY]],
+    "stock reproduce": [[], [KEY]],
+    "stock purge": [[NAME, "--key", KEY, "--why", KEY, "--yes"], [KEY, "--key", "1", "--why", "x", "--yes"]],
+}
+NOT_WALKED = {
+    "demo": "its names are its own, and it trains for half a minute",
+    "stock merge-driver": "git calls it, and its texts are tested in tests/stockroom/git",
+}
+
+
+def _commands(of: Any, path: str = "") -> Iterator[str]:
+    if not hasattr(of, "commands"):
+        yield path
+        return
+    for name, each in of.commands.items():
+        yield from _commands(each, f"{path} {name}".strip())
+
+
+def test_every_command_is_walked() -> None:
+    assert set(_commands(typer.main.get_command(app))) == set(WALK) | set(NOT_WALKED)
+
+
+@pytest.mark.parametrize("command", WALK)
+def test_a_command_shows_what_others_wrote_as_text(command: str, typed: Typed, place: Path) -> None:
+    run = StockRoom(place).experiment.runs()[0].id
+    for arguments in WALK[command]:
+        shown = typed(*command.split(), *(each.replace("RUN", run) for each in arguments))
+        assert not set(shown) & STEERING, shown
+        assert "Traceback" not in shown or command == "run describe"
+
+
+def test_names_are_shown_whole(typed: Typed, place: Path) -> None:
+    log = typed("stock", "log", "--all")
+    assert f"Eve[/b]{SHOWN}" in log
+    assert f"first[/b]{SHOWN} message" in log
+    assert f"data/{NAME}" in typed("stock", "list")
+    assert f"[~1b]{SHOWN}" in typed("stock", "inspect", f"model/{NAME}")
+    assert f"{NAME}{SHOWN}" in typed("data", "inspect", FILE)
+    assert r"no[/b]\x1b]0;owned\x07" in typed("run", "describe", "store[x]", "run")
+    assert f"{NAME}{SHOWN}=[/b]{SHOWN}" in typed("run", "describe", "store[x]", "run").replace("\n", "")
+    assert SHOWN in typed("stock", "list", "--at", KEY)
+
+
+def test_what_was_typed_wrongly_is_shown_as_text(typed: Typed) -> None:
+    for arguments in (["stock", "status", KEY], ["stock", f"--no{EVIL}"], [KEY], ["stock", "log", "-n", KEY]):
+        assert not set(typed(*arguments)) & STEERING
