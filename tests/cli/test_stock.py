@@ -246,3 +246,28 @@ def test_leaks_among_several_splits_end_with_status_1(typed: Stock) -> None:
     ]
     with pytest.raises(HopyardError, match="leaks was given train, but compares at least two"):
         typed("leaks", "train")
+
+
+def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
+    def offered(*words: str) -> list[str]:
+        given = {
+            "_STOCK_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(("stock", *words)),
+            "COMP_CWORD": str(len(words)),
+        }
+        done = CliRunner().invoke(stock.app, prog_name="stock", env=given)
+        return done.output.split()
+
+    assert offered("switch", "m") == []
+    typed("init")
+    with StockRoom().enable_write() as room:
+        room.data["image"] = np.zeros((3, 2))
+        room.data["label"] = np.arange(3)
+        room.model["net"] = {"w": np.ones(2)}
+    typed("branch", "dev")
+    typed("tag", "v1")
+    assert offered("switch", "") == ["dev", "main", "v1"]
+    assert offered("merge", "d") == ["dev"]
+    assert offered("inspect", "") == ["data/image", "data/label", "model/net"]
+    assert offered("export", "data/l") == ["data/label"]
+    assert offered("leaks", "image", "") == ["image", "label"]

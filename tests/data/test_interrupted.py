@@ -1,5 +1,6 @@
 """Preparation that is killed, or finds the store full, is done again as if nothing had been."""
 
+import pickle
 import signal
 import subprocess
 import sys
@@ -117,19 +118,21 @@ def test_a_disk_that_is_full_while_rows_are_spooled_is_said(store, monkeypatch):
     assert not list(store.list())
 
 
-def test_a_changed_file_is_written_again_once_it_is_deleted_as_the_error_says(store, data):
+def test_a_damaged_file_is_written_again_as_the_error_says(store, data):
     prepared = prepare(data(), store)
     entry = prepared.train.manifest.files[0]
     file = prepared.train.store.path(entry.name)
     whole = file.read_bytes()
     file.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
-    with pytest.raises(CorruptError, match="delete it and prepare the data again"):
-        prepare(data(), store).train.verify()
-    file.unlink()
+    with pytest.raises(
+        CorruptError, match="Prepare the same data with the same arguments again, which writes a"
+    ):
+        pickle.loads(pickle.dumps(prepared.train)).verify()
     again = prepare(data(), store)
     assert not again.reused
     again.train.verify()
     assert file.read_bytes() == whole
+    assert prepare(data(), store).reused
 
 
 def test_a_lost_file_is_replaced_by_one_of_other_bytes(store, monkeypatch, data):

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.data.manifest import MANIFEST_DOMAIN
 from hopyard.data.order import permutation
 from hopyard.data.preparing.prepare import peek, prepare
 from hopyard.data.preparing.write import group_size
 from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.sources import as_source
 from hopyard.errors import FormatError, SettingsError
+from hopyard.objects.digests import digest_json
 from hopyard.storage import LocalStore, MemoryStore
 
 
@@ -189,6 +191,8 @@ def test_a_manifest_of_a_newer_format_is_refused(store, data):
     name = f"train_data/{fingerprint}/manifest.json"
     fields = json.loads(store.get(name))
     fields["format"].update(version=99, hopyard="9.9.9")
+    del fields["digest"]
+    fields["digest"] = digest_json(fields, MANIFEST_DOMAIN)
     store.put(name, json.dumps(fields).encode())
     with pytest.raises(FormatError, match=r"pip install 'hopyard>=9.9.9'"):
         prepare(data(), store)

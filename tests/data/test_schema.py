@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.data.manifest import ColumnStatistics, FileEntry, Manifest
+from hopyard.data.manifest import MANIFEST_DOMAIN, ColumnStatistics, FileEntry, Manifest
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.errors import ColumnError, CorruptError, FormatError
+from hopyard.objects.digests import digest_json
 
 SCHEMA = Schema(
     [Column("image", "tensor", "uint8", (28, 28)), Column("label", "tensor", "int64"), Column("text", "string"),
@@ -21,7 +22,7 @@ MANIFEST = Manifest(
     "train",
     "ab" * 32,
     SCHEMA,
-    (FileEntry("a.parquet", 100, "aa", (10, 10, 3)), FileEntry("b.parquet", 50, "bb", (10,))),
+    (FileEntry("a.parquet", 100, "aa", "0a", (10, 10, 3)), FileEntry("b.parquet", 50, "bb", "0b", (10,))),
     {"label": ColumnStatistics(0, 9, 4.5, 2.9, distinct=(0, 1, 9)), "text": ColumnStatistics(missing=2)},
     {"seed": 3, "validation": 0.25},
     "2026-01-01T00:00:00+00:00",
@@ -78,6 +79,8 @@ def test_a_damaged_manifest_is_named(damage):
 def test_a_manifest_with_an_unknown_feature_is_refused():
     fields = json.loads(MANIFEST.to_bytes())
     fields["format"]["flags"] = ["encrypted"]
+    del fields["digest"]
+    fields["digest"] = digest_json(fields, MANIFEST_DOMAIN)
     with pytest.raises(FormatError, match="uses 'encrypted'"):
         Manifest.from_bytes(json.dumps(fields).encode())
 

@@ -404,7 +404,7 @@ def test_what_is_written_is_the_same_to_the_last_byte(sample: Path, tmp_path: Pa
     sample_stockroom.make(tmp_path, sample_stockroom.dataset_of(sample))
     assert reader.Repository(tmp_path / "objects").references("heads") == {
         "dev": "355e2849b0bd0c4e1a492c82202a66b0f579354b026c4937056ad0fd0f5a9841",
-        "main": "8f667f8547e1b528d8ad595b65a5e9337ae7312baa0d85691ce18c8bfac3f6a9",
+        "main": "69b3518ca17d11ac6b3b9a07922a0dc57126b7520cb633f0c4dc7c8b6f2d46b5",
     }
 
 

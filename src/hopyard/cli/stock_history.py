@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from hopyard.cli.completing import complete_revision
 from hopyard.cli.terminal import say
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.working import short
 
 Delete = Annotated[bool, typer.Option("--delete", "-d", help="Delete it.")]
-Revision = Annotated[str, typer.Argument(help="A branch, tag, commit, REMOTE/BRANCH, or HEAD~2.")]
+Revision = Annotated[
+    str,
+    typer.Argument(help="A branch, tag, commit, REMOTE/BRANCH, or HEAD~2.", autocompletion=complete_revision),
+]
 
 
 class Side(StrEnum):
@@ -70,7 +74,9 @@ def tag(
 
 
 def switch(
-    name: Annotated[str, typer.Argument(help="A branch; or a tag or commit.")],
+    name: Annotated[
+        str, typer.Argument(help="A branch; or a tag or commit.", autocompletion=complete_revision)
+    ],
     create: Annotated[bool, typer.Option("--create", "-c", help="Make the branch first.")] = False,
 ) -> None:
     """Go to a branch, tag or commit. No data moves."""

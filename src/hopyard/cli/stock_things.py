@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hopyard.cli.completing import complete_column, complete_thing
 from hopyard.cli.terminal import console, say
 from hopyard.data.progress import RowProgress
 from hopyard.errors import NotFoundError, UsageError, nearest
@@ -29,7 +30,12 @@ _MOST = 20
 _LOOKED_AT = 256 << 20  # bytes of a column that statistics are of, unless all are asked for
 _BARS = " ▁▂▃▄▅▆▇█"
 
-ThingPath = Annotated[str, typer.Argument(help="SHELF/NAME: data/image, model/resnet, experiment/lr.")]
+ThingPath = Annotated[
+    str,
+    typer.Argument(
+        help="SHELF/NAME: data/image, model/resnet, experiment/lr.", autocompletion=complete_thing
+    ),
+]
 At = Annotated[str | None, typer.Option("--at", help="A revision; none: what is here, with what is staged.")]
 
 
@@ -234,7 +240,10 @@ def _show_run(run: Any) -> None:
 def leaks(
     names: Annotated[
         list[str],
-        typer.Argument(help="Columns or datasets, at least two, such as train val test: each with each."),
+        typer.Argument(
+            help="Columns or datasets, at least two, such as train val test: each with each.",
+            autocompletion=complete_column,
+        ),
     ],
     columns: Annotated[
         str | None, typer.Option(help="Of datasets: compare these, with commas between.")

@@ -17,13 +17,12 @@ from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.data.order import Reach, Rows, Window, epoch_windows
 from hopyard.data.preparing.parquet import FILE_DOMAIN
 from hopyard.data.reading.mapped import first_rows_of
-from hopyard.data.reading.reader import Bitmap, Reader, count_selected
-from hopyard.data.reading.stored import StoredFile
+from hopyard.data.reading.reader import Bitmap, Reader, count_selected, open_entry
 from hopyard.data.reading.stream import WindowStream
 from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Schema
-from hopyard.errors import CorruptError, UsageError
+from hopyard.errors import UsageError
 from hopyard.objects.digests import Hasher, digest_json
 from hopyard.storage.base import Store
 
@@ -239,26 +238,29 @@ class Dataset(Partitioned):
         )
 
     def verify(self) -> None:
-        """Read every byte of the files and compare with the digests in the manifest.
+        """Read every byte of the files and compare with what was written; see :func:`hopyard.data.verify`.
 
         Raises:
             CorruptError: a file is not what was written; names it.
         """
         self.reader()
-        for entry in self.manifest.files:
-            file = StoredFile.open(self.store, entry.name)
-            if self.prepared and _digest_of(file) != entry.digest:
-                raise CorruptError(
-                    f"{file.name} is not what was written: its digest differs from the manifest's. Restore it, "
-                    "or delete it and prepare the data again."
-                )
+        for entry in self.manifest.files if self.prepared else ():
+            check_bytes(self.store, entry)
 
 
-def _digest_of(file: StoredFile) -> str:
-    hasher = Hasher(FILE_DOMAIN)
+def check_bytes(store: Store | None, entry: FileEntry) -> None:
+    """Read every byte of a file that ``prepare`` wrote, whatever was found before.
+
+    Raises:
+        CorruptError: it is not what was written; names file, row group and column if they can be told.
+        NotFoundError: it is not there.
+    """
+    file = open_entry(store, entry)
+    hasher = Hasher(FILE_DOMAIN, threads=None)
     for start in range(0, file.size, _VERIFIED_AT_ONCE):
         hasher.update(file.read(start, min(_VERIFIED_AT_ONCE, file.size - start)))
-    return hasher.hexdigest()
+    if hasher.hexdigest() != entry.digest:
+        raise file.found_damaged()
 
 
 def deal(group_rows: Sequence[int], p: int) -> list[list[int]]:

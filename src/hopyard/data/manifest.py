@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from hopyard.data.schema import Schema
 from hopyard.errors import CorruptError
+from hopyard.objects.digests import digest_json
 from hopyard.storage.format import check_format, format_header
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_KIND = "dataset"
 FORMAT_VERSION = 1
+MANIFEST_DOMAIN = "hopyard.manifest"
 SPARSE_FLAG = "sparse"
 
 
@@ -33,12 +35,14 @@ class FileEntry:
         name: of the object, relative to the manifest's prefix.
         size: bytes.
         digest: BLAKE3 of the file's bytes.
+        seal: of the checksums that the file carries; see ``reading/checks.py``. Empty: it carries none.
         group_rows: rows of each of its row groups.
     """
 
     name: str
     size: int
     digest: str
+    seal: str
     group_rows: tuple[int, ...]
 
     @property
@@ -124,8 +128,8 @@ class Manifest:
             first += len(entry.group_rows)
         raise IndexError(f"row group {group} of {first}")
 
-    def to_bytes(self) -> bytes:
-        fields = {
+    def to_json(self) -> dict[str, Any]:
+        return {
             "format": format_header(FORMAT_KIND, FORMAT_VERSION, self._flags),
             "split": self.split,
             "fingerprint": self.fingerprint,
@@ -136,7 +140,11 @@ class Manifest:
             "statistics": {name: asdict(values) for name, values in self.statistics.items()},
             "settings": dict(self.settings),
         }
-        return json.dumps(fields, indent=1, allow_nan=False).encode()
+
+    def to_bytes(self) -> bytes:
+        """The manifest as JSON, with a digest of everything else in it."""
+        fields = json.loads(json.dumps(self.to_json(), allow_nan=False))
+        return json.dumps({**fields, "digest": digest_json(fields, MANIFEST_DOMAIN)}, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = MANIFEST_NAME) -> Manifest:
@@ -148,21 +156,36 @@ class Manifest:
         """
         try:
             fields = json.loads(data)
-            check_format(fields["format"], FORMAT_KIND, FORMAT_VERSION, (SPARSE_FLAG,), where)
-            return cls._from_json(fields)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(
-                f"{where} is not a dataset's manifest ({error!r}). Delete it and prepare the data again."
-            ) from error
+            if fields.pop("digest") != digest_json(fields, MANIFEST_DOMAIN):
+                raise ValueError("its digest is not that of its content")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise _damaged(where, error) from error
+        return cls.from_json(fields, where)
 
     @classmethod
-    def _from_json(cls, fields: dict[str, Any]) -> Manifest:
+    def from_json(cls, fields: Mapping[str, Any], where: str) -> Manifest:
+        """The inverse of ``to_json``; ``where`` names the manifest in errors.
+
+        Raises:
+            CorruptError: these are no fields of a manifest.
+            FormatError: written by a newer version of Hopyard.
+        """
+        try:
+            check_format(fields["format"], FORMAT_KIND, FORMAT_VERSION, (SPARSE_FLAG,), where)
+            return cls._from_json(fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(where, error) from error
+
+    @classmethod
+    def _from_json(cls, fields: Mapping[str, Any]) -> Manifest:
         manifest = cls(
             split=fields["split"],
             fingerprint=fields["fingerprint"],
             schema=Schema.from_json(fields["schema"]),
             files=tuple(
-                FileEntry(entry["name"], entry["size"], entry["digest"], tuple(entry["group_rows"]))
+                FileEntry(
+                    entry["name"], entry["size"], entry["digest"], entry["seal"], tuple(entry["group_rows"])
+                )
                 for entry in fields["files"]
             ),
             statistics={
@@ -174,3 +197,10 @@ class Manifest:
         if manifest.rows != fields["rows"]:
             raise ValueError(f"{fields['rows']} rows promised, {manifest.rows} listed")
         return manifest
+
+
+def _damaged(where: str, error: Exception) -> CorruptError:
+    return CorruptError(
+        f"{where} is not a dataset's manifest as it was written ({error!r}): it is damaged or was changed. "
+        "Prepare the same data with the same arguments again, which writes it anew, or restore it."
+    )

@@ -32,6 +32,11 @@ from hopyard.storage.names import validate_name, validate_prefix
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+REMEDY = (
+    "Prepare the same data with the same arguments again, which writes anew what is damaged, or restore it; "
+    "`hopyard data verify` looks at everything."
+)
+
 
 @dataclass(frozen=True, order=True)
 class Entry:
@@ -143,6 +148,11 @@ class Store(ABC):
     def shared(self) -> bool:
         """Whether other processes see the same objects (and a pickled copy works in them)."""
         return True
+
+    @property
+    def remedy(self) -> str:
+        """A sentence for errors: how an object of a dataset that is damaged here is brought back."""
+        return REMEDY
 
     # Where a search keeps what it makes. Stores that let users move one of these override it.
     @property

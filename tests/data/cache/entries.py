@@ -6,7 +6,7 @@ import sys
 
 from hopyard.data.cache import format as cache_format
 
-ROOM_OF_TRAILER = len(cache_format.pack(0, {}))
+ROOM_OF_TRAILER = cache_format._END.size + len(b"{}")
 
 
 def key(number):
@@ -24,8 +24,8 @@ def content_of(found):
 
 
 def names(cache):
-    """Of all files but the two that every cache has."""
-    return sorted({path.name for path in cache.path.iterdir()} - {"CACHEDIR.TAG", "usage"})
+    """Of all files but those that every cache may have."""
+    return sorted({path.name for path in cache.path.iterdir()} - {"CACHEDIR.TAG", "usage", "known"})
 
 
 def numbers(cache):

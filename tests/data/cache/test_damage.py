@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.data.cache import format as cache_format
+from hopyard.data.cache import node
 from hopyard.data.cache.durability import durability
 from hopyard.data.cache.node import NodeCache
 from hopyard.errors import NotWritableError, UsageError
@@ -21,8 +23,9 @@ from .entries import content_of, key, put, sized
         lambda data: data[: len(data) // 2],
         lambda data: data + b"x",
         lambda data: bytes(len(data)),
-        lambda data: data[:-60] + b"?" + data[-59:],
-        lambda data: data[:-1] + b"\x02",
+        lambda data: data[:-70] + b"?" + data[-69:],
+        lambda data: data[:-1] + b"\x03",
+        lambda data: data[:500] + b"d" + data[501:],
     ],
     ids=[
         "empty",
@@ -33,16 +36,58 @@ from .entries import content_of, key, put, sized
         "zeros",
         "description changed",
         "another version",
+        "content changed",
     ],
 )
 def test_a_damaged_entry_is_deleted_and_made_again(cache, damage):
     path = put(cache, 1, b"c" * 1000, {"some": "description of it"}).path
     durability.join()
     path.write_bytes(damage(path.read_bytes()))
-    assert cache.entries() == []
     assert cache.find(key(1)) is None
+    assert cache.entries() == []
     assert not path.exists()
     assert content_of(put(cache, 1, b"again")) == b"again"
+
+
+def test_a_flipped_bit_anywhere_in_an_entry_is_never_read(cache):
+    """Also where nobody looked at the entry since this process did."""
+    path = put(cache, 1, content := bytes(range(256)), {"some": "description of it"}).path
+    durability.join()
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        found = cache.find(key(1))
+        if found is None:
+            assert not path.exists()
+        else:
+            assert content_of(found) == content
+            assert found.description == {"some": "description of it"}
+    path.write_bytes(whole)
+    assert content_of(cache.find(key(1))) == content
+
+
+@pytest.mark.skipif(cache_format.boot_id() is None, reason="needs a system that tells its boot's id")
+def test_an_entry_is_looked_at_once_in_a_boot_and_again_if_somebody_wrote_to_it(cache, monkeypatch):
+    looked = []
+    real = cache_format._check
+    monkeypatch.setattr(cache_format, "_check", lambda *args: looked.append(args) or real(*args))
+    path = put(cache, 1, bytes(1000)).path
+    durability.join()
+    looked.clear()
+    monkeypatch.setattr(node, "_REFRESH", 0.0)
+    for _ in range(3):
+        assert cache.find(key(1))
+    assert not looked
+    with monkeypatch.context() as another_boot:
+        another_boot.setattr(cache_format, "boot_id", lambda: b"\x01" * 16)
+        for _ in range(3):
+            assert cache.find(key(1))
+    assert len(looked) == 1
+    path.touch()
+    assert cache.find(key(1))
+    assert len(looked) == 2
 
 
 FOREIGN = ["notes.txt", "x.flat", "A" * 64 + ".flat", key(1) + ".flat.bak", "deep/" + key(3) + ".flat"]

@@ -15,7 +15,15 @@ from tests.stockroom.scenarios.crashes import dying
 from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
-from hopyard.errors import CorruptError, FormatError, HopyardError, StorageError, StorageFullError
+from hopyard.errors import (
+    CorruptError,
+    FormatError,
+    HopyardError,
+    NotFoundError,
+    StorageError,
+    StorageFullError,
+    UsageError,
+)
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -40,6 +48,14 @@ def flip(path: Path) -> None:
 
 def truncate(path: Path) -> None:
     replace(path, path.read_bytes()[:-100])
+
+
+def flip_all(path: Path) -> None:
+    """A bit at each of some hundred places."""
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), max(1, len(data) // 100)):
+        data[at] ^= 4
+    replace(path, bytes(data))
 
 
 def clear_the_end(path: Path) -> None:
@@ -258,6 +274,146 @@ def test_a_broken_head_is_told_and_left_alone(stock: StockRoom, folder: Path, te
     with pytest.raises(CorruptError, match=r"head\.stock"):
         StockRoom(stock.place.root)
     assert stock.place.head.read_bytes() == text
+
+
+@pytest.mark.parametrize("harm", [flip_all, truncate, swap, Path.unlink])
+def test_there_is_a_way_back_from_a_damaged_commit_of_the_head(
+    stock: StockRoom, folder: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    for number in range(5):
+        with stock.enable_write():
+            stock.experiment["n"] = number
+    stock.close()
+    root, clone = stock.place.root, tmp_path / "clone"
+    shutil.copytree(root, clone)
+    with StockRoom(clone) as other:
+        before = {commit.digest: content(other.at(commit.digest)) for commit in other.log()}
+    for path in sorted(folder.glob("packs/meta-*")):
+        harm(path)
+    (folder / "index.sqlite").unlink()
+    for call in (StockRoom, lambda path: StockRoom(path).status(), lambda path: StockRoom(path).fetch(clone)):
+        with pytest.raises(
+            HopyardError, match=r"head\.stock is at the commit.*hopyard stock verify --repair-from"
+        ):
+            call(root)
+    report = StockRoom.verify_in(root)
+    assert not report.ok
+    assert any(problem.needed_by.endswith("to which heads/main leads") for problem in report.problems)
+    assert StockRoom.verify_in(root, repair_from=clone).ok
+    assert not StockRoom.verify_in(root).problems
+    with StockRoom(root) as again:
+        assert {commit.digest: content(again.at(commit.digest)) for commit in again.log()} == before
+
+
+def test_all_damage_at_once_is_said_at_once_and_repaired(
+    stock: StockRoom, folder: Path, tmp_path: Path
+) -> None:
+    stock.close()
+    clone = tmp_path / "clone"
+    shutil.copytree(stock.place.root, clone)
+    (folder / "FORMAT").write_bytes(b"")
+    stock.place.head.write_bytes(b" \n")
+    (folder / "refs/tags/v1/000000000001").unlink()
+    (folder / "refs/heads/main/000000000002").write_bytes(b"{}")
+    (folder / "stage").mkdir(exist_ok=True)
+    (folder / "stage/main.moving").write_bytes(b"?")
+    for path in folder.glob("packs/*"):
+        path.unlink()
+    with pytest.raises(CorruptError, match=r"FORMAT.*hopyard stock verify --repair"):
+        StockRoom(stock.place.root)
+    named = {problem.name for problem in StockRoom.verify_in(stock.place.root).problems}
+    assert {
+        "FORMAT", "head.stock", "refs/tags/v1/000000000001", "refs/heads/main/000000000002", "stage/main.moving",
+    } <= named  # fmt: skip
+    assert len(named) > 8
+    assert StockRoom.verify_in(stock.place.root, repair_from=clone).ok
+    read_all(stock.place.root)
+    with StockRoom(stock.place.root) as again, StockRoom(clone) as other:
+        assert again.head == other.head
+        assert again.tags() == other.tags()
+
+
+@pytest.mark.parametrize("text", [b"", b"\n \n", b"branch main\n", b"\x00\xff" * 9])
+def test_a_head_that_says_nothing_is_written_as_it_most_likely_was(
+    stock: StockRoom, folder: Path, text: bytes
+) -> None:
+    stock.branch("dev")
+    stock.switch("dev")
+    with stock.enable_write():
+        stock.experiment["on dev"] = 1
+    stock.close()
+    before = stock.place.head.read_bytes()
+    stock.place.head.write_bytes(text)
+    with pytest.raises(CorruptError, match="hopyard stock verify --repair"):
+        StockRoom(stock.place.root)
+    (problem,) = StockRoom.verify_in(stock.place.root).problems
+    assert problem.name == "head.stock"
+    assert f"Most likely it said 'branch dev' and 'commit {stock.head.commit}'" in problem.reason
+    assert StockRoom.verify_in(stock.place.root, repair=True).ok
+    assert stock.place.head.read_bytes() == before
+    assert (folder / "damaged/head.stock").read_bytes() == text
+
+
+def test_a_flipped_digit_of_the_head_is_known_from_the_references(stock: StockRoom, folder: Path) -> None:
+    stock.close()
+    before = stock.place.head.read_text()
+    commit = str(stock.head.commit)
+    stock.place.head.write_text(before.replace(commit, ("0" if commit[0] != "0" else "1") + commit[1:]))
+    with pytest.raises(NotFoundError, match="hopyard stock verify --repair"):
+        StockRoom(stock.place.root)
+    assert StockRoom.verify_in(stock.place.root, repair=True).ok
+    assert stock.place.head.read_text() == before
+
+
+def test_a_head_that_was_deleted_is_made_as_it_most_likely_was(stock: StockRoom, folder: Path) -> None:
+    stock.branch("dev")
+    stock.switch("dev")
+    with stock.enable_write():
+        stock.experiment["on dev"] = 1
+    stock.close()
+    stock.place.head.unlink()
+    with pytest.raises(NotFoundError, match="hopyard stock init"):
+        StockRoom(stock.place.root)
+    assert StockRoom.init(stock.place.root).head == stock.head
+
+
+def test_a_folder_in_place_of_the_head_is_to_be_moved_away(stock: StockRoom, folder: Path) -> None:
+    stock.close()
+    stock.place.head.unlink()
+    stock.place.head.mkdir()
+    with pytest.raises(NotFoundError, match="hopyard stock init"):
+        StockRoom(stock.place.root)
+    with pytest.raises(UsageError, match=r"is a folder.*Move the folder away"):
+        StockRoom.init(stock.place.root)
+    stock.place.head.rmdir()
+    assert StockRoom.init(stock.place.root).head == stock.head
+
+
+@pytest.mark.parametrize("what", ["head", "tag", "pending", "reader"])
+def test_garbage_is_not_collected_while_it_is_not_known_what_is_needed(
+    stock: StockRoom, folder: Path, what: str
+) -> None:
+    other = StockRoom(stock.place.root)
+    if what == "head":
+        stock.place.head.write_bytes(b"")
+    elif what == "tag":
+        (folder / "refs/tags/v1/000000000001").unlink()
+    elif what == "pending":
+        (folder / "stage").mkdir(exist_ok=True)
+        (folder / "stage/main.moving").write_bytes(b"{}")
+    else:
+        for path in (folder / "readers").iterdir():
+            path.write_bytes(b"")
+    with pytest.raises(CorruptError, match="nothing was deleted"):
+        stock.gc()
+    if what == "reader":
+        other.close()
+    else:
+        assert StockRoom.verify_in(stock.place.root, repair=True).ok
+    stock.close()
+    with StockRoom(stock.place.root) as again:
+        again.gc()
+    read_all(stock.place.root)
 
 
 def test_a_full_disk_at_any_write_leaves_all_as_it_was(

@@ -25,6 +25,7 @@ FLAT = ".flat"
 PART = ".part"
 TAG = "CACHEDIR.TAG"
 BOOK = "usage"
+KNOWN, KNOWN_OLD = "known", "known.old"
 
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory is a node cache of Hopyard: decoded data, which is made again where it is missing.
@@ -128,8 +129,10 @@ def _is_fresh(folder: str) -> bool:
 
 
 def _is_left(path: str) -> bool:
-    """Whether it is an entry of a cache, or the number of the bytes of all."""
+    """Whether it is an entry of a cache, the number of the bytes of all, or what is known of other files."""
     name = os.path.basename(path)  # noqa: PTH119
+    if name in (KNOWN, KNOWN_OLD):
+        return True
     if name != BOOK and not (name.endswith(FLAT) and is_key(name.removesuffix(FLAT))):
         return False
     try:

@@ -1,38 +1,49 @@
-"""How an entry of the node cache ends: a trailer by which a whole file is told from a part of one.
+"""How an entry of the node cache ends: a trailer by which a good file is told from a damaged one, or a part of one.
 
 ::
 
-    content | description (JSON) | content bytes, JSON bytes, CRC-32, boot, durable, magic
+    content | description (JSON) | content bytes, JSON bytes, xxh3-64 of both, boot, stamp, durable, magic
 
-The 48 bytes at the end are little-endian. An entry can be read as soon as it has its name, long before
-the disk has it. So it carries the id of the boot that it was written in, and one byte that is set after the
-content was synced: with the byte the entry is good for ever, without it until the machine stops.
+The 64 bytes at the end are little-endian. An entry can be read as soon as it has its name, long before the disk has
+it. Its bytes are compared with their checksum when it is first read after the machine started, and when somebody
+wrote to it since: ``boot`` is the id of the boot in which it was last found good (or made), ``stamp`` the file's
+modification time then, in nanoseconds, which every use of the entry moves together with it. ``durable`` is set after
+the content was synced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import mmap
 import os
 import struct
-import zlib
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAGIC = b"HOPFLAT\x01"  # the last byte is the version of the format
+from xxhash import xxh3_64
 
-_END = struct.Struct("<QII16sB7x8s")
-_DURABLE = -16  # where the byte is, from the end
+MAGIC = b"HOPFLAT\x02"  # the last byte is the version of the format
+
+_END = struct.Struct("<QIIQ16sqB7x8s")
+_MARK = struct.Struct("<16sq")  # boot and stamp
+_MARKED = 8 + 8 + _MARK.size  # where they are, from the end
+_DURABLE = -16
 _GUESS = 4096  # bytes read at first: most descriptions are shorter
 
 
 class Trailer(NamedTuple):
-    """Size of the content in bytes, its description, whether the disk has it, and when it was used (seconds)."""
+    """Size of the content in bytes, its description, whether the disk has it, when it was used (seconds), the checksum
+    of content and description, and whether they were found good in this boot and nobody wrote to the entry since."""
 
     size: int
     description: dict[str, Any]
     durable: bool
     used: float
+    check: int
+    marked: bool
 
 
 @functools.cache
@@ -44,29 +55,67 @@ def boot_id() -> bytes | None:
         return None
 
 
-def pack(size: int, description: dict[str, Any]) -> bytes:
-    """The trailer behind ``size`` bytes of content. Without a boot id it says that the disk has them."""
+def finish(fd: int, description: dict[str, Any]) -> int:
+    """Write the trailer behind the content of an open file; the bytes of the content.
+
+    Without a boot id the content is synced before, and the trailer says that the disk has it.
+    """
+    size = os.fstat(fd).st_size
     text = json.dumps(description, separators=(",", ":")).encode()
-    boot = boot_id()
-    return text + _END.pack(size, len(text), zlib.crc32(text), boot or bytes(16), boot is None, MAGIC)
+    end = _END.pack(size, len(text), 0, _check(fd, size, text), bytes(16), 0, boot_id() is None, MAGIC)
+    data, start = text + end, size
+    while data:
+        written = os.pwrite(fd, data, start)
+        data, start = data[written:], start + written
+    if boot_id() is None:
+        os.fsync(fd)
+    mark(fd)
+    return size
 
 
 def read(fd: int) -> Trailer | None:
-    """The trailer of an open file; None if the file is not a whole entry, or may have lost bytes with the power."""
+    """The trailer of an open file, whose content is not looked at; None if the file is not a whole entry."""
     status = os.fstat(fd)
     end = os.pread(fd, _GUESS, max(0, status.st_size - _GUESS))
     if len(end) < _END.size:
         return None
-    size, length, check, boot, durable, magic = _END.unpack_from(end, len(end) - _END.size)
+    size, length, _, check, boot, stamp, durable, magic = _END.unpack_from(end, len(end) - _END.size)
     if magic != MAGIC or size + length + _END.size != status.st_size:
-        return None
-    if not durable and boot != boot_id():
         return None
     begin = len(end) - _END.size - length
     text = end[begin : begin + length] if begin >= 0 else os.pread(fd, length, size)
-    if zlib.crc32(text) != check:
+    try:
+        description = _parse(text)
+    except ValueError:
         return None
-    return Trailer(size, _parse(text), bool(durable), status.st_mtime)
+    marked = boot == boot_id() and stamp == status.st_mtime_ns
+    return Trailer(size, description, bool(durable), status.st_mtime, check, marked)
+
+
+def is_good(fd: int, trailer: Trailer) -> bool:
+    """Whether content and description are what was written; if so, the entry is marked."""
+    length = os.fstat(fd).st_size - _END.size - trailer.size
+    if _check(fd, trailer.size, os.pread(fd, length, trailer.size)) != trailer.check:
+        return False
+    mark(fd)
+    return True
+
+
+def _check(fd: int, size: int, text: bytes) -> int:
+    hasher = xxh3_64()
+    if size:
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as content:
+            hasher.update(content)
+    hasher.update(text)
+    return int(hasher.intdigest())
+
+
+def mark(fd: int) -> None:
+    """Note that the entry is good and is used now, if this process may write to it."""
+    now = time.time_ns()
+    with contextlib.suppress(OSError):
+        os.pwrite(fd, _MARK.pack(boot_id() or bytes(16), now), os.fstat(fd).st_size - _MARKED)
+        os.utime(fd, ns=(now, now))
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,3 +133,5 @@ def make_durable(fd: int) -> None:
     os.fsync(fd)
     # What is synced first is on the disk before this byte can be. It counts as a use: the file's time is now.
     os.pwrite(fd, b"\x01", os.fstat(fd).st_size + _DURABLE)
+    if trailer.marked:
+        mark(fd)

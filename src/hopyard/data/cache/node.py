@@ -5,7 +5,8 @@ when it is whole; nothing changes or moves it afterwards, so it can be mapped. B
 not used for longest go, until it fits. Whoever has a deleted entry open or mapped keeps reading it.
 
 A kill at any moment leaves whole entries and unfinished files, which no lock protects any more and which the
-next eviction removes. A loss of power leaves entries that the disk has, and ones that find() tells from them.
+next eviction removes. Whatever a loss of power, a bad disk or another program leaves of an entry: find() compares it
+with its checksum, once since the machine started and once since somebody wrote to it, and gives no damaged one.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Found:
     path: Path
     size: int
     description: dict[str, Any]
+    inode: int
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,7 @@ class NodeCache:
     """Decoded data of this machine: immutable flat files under keys, bounded in bytes, least recently used goes first.
 
     Keys are hex digests of all that decides the content. Threads and processes may share a directory, each
-    through an object of its own or a copy; it should be on a local disk. Entries are only marked by a size
-    and a checksum of their description: content is not checked again when it is read.
+    through an object of its own or a copy; it should be on a local disk.
 
     Args:
         path: the directory; None: ``$HOPYARD_CACHE``, else ``$XDG_CACHE_HOME/hopyard/data``, else
@@ -102,26 +103,30 @@ class NodeCache:
         self._prepared = True
 
     def find(self, key: str) -> Found | None:
-        """The entry, which counts as used now; None if there is none, or none that can be trusted."""
+        """The entry, which counts as used now; None if there is none, or a damaged one, which goes."""
         file = self._file(key, FLAT)
-        try:
-            fd = os.open(file, _READ)
-        except OSError:
+        fd = _open(file)
+        if fd is None:
             return None
         try:
             trailer = cache_format.read(fd)
-            if trailer is None:
+            if trailer is None or not (trailer.marked or _is_good(fd, trailer)):
                 cache_files.remove(file, fd)
                 return None
-            if abs(time.time() - trailer.used) > _REFRESH:
-                _use(fd)
+            if trailer.marked and abs(time.time() - trailer.used) > _REFRESH:
+                cache_format.mark(fd)
+            inode = os.fstat(fd).st_ino
         except OSError:
             return None
         finally:
             os.close(fd)
         if not trailer.durable:
             durability.add(file)
-        return Found(Path(file), trailer.size, trailer.description)
+        return Found(Path(file), trailer.size, trailer.description, inode)
+
+    def holds(self, key: str) -> bool:
+        """Whether there is an entry, which may be damaged. That is no use of it."""
+        return os.path.exists(self._file(key, FLAT))  # noqa: PTH110
 
     def claim(self, key: str, *, wait: bool) -> Claim | None:
         """The exclusive right, among all threads and processes, to make the entry.
@@ -303,35 +308,45 @@ class Claim:
         """
         try:
             fd = self._file.fileno()
-            size = os.fstat(fd).st_size
-            trailer = cache_format.pack(size, description)
-            nbytes = size + len(trailer)
+            size = cache_format.finish(fd, description)
+            status = os.fstat(fd)
+            nbytes = status.st_size
             if nbytes > self._cache.limit:
                 reason = f"an entry of {nbytes} bytes is larger than the cache's limit of {self._cache.limit}"
                 raise OSError(errno.EFBIG, reason, self._part)
-            _write(fd, trailer, size)
-            if cache_format.boot_id() is None:
-                os.fsync(fd)
-            _use(fd)
             file = self._cache._keep(self.key, self._part, nbytes)
         except BaseException:
             self.close()
             raise
         cache_files.unlock(self._file)
         durability.add(file, new=True)
-        return Found(Path(file), size, description)
+        return Found(Path(file), size, description, status.st_ino)
 
 
-def _write(fd: int, data: bytes, start: int) -> None:
-    while data:
-        written = os.pwrite(fd, data, start)
-        data, start = data[written:], start + written
+_good: set[tuple[int, int, int]] = set()
+"""What this process found good of entries that it may not write to: device, inode, modification time."""
 
 
-def _use(fd: int) -> None:
-    with contextlib.suppress(PermissionError):  # another user's entry
-        now = time.time_ns()
-        os.utime(fd, ns=(now, now))
+def _is_good(fd: int, trailer: cache_format.Trailer) -> bool:
+    status = os.fstat(fd)
+    state = status.st_dev, status.st_ino, status.st_mtime_ns
+    if state in _good:
+        return True
+    good = cache_format.is_good(fd, trailer)
+    if good and os.fstat(fd).st_mtime_ns == status.st_mtime_ns:
+        _good.add(state)
+    return good
+
+
+def _open(file: str) -> int | None:
+    """An entry, for reading, and for noting that it is good if this process may."""
+    for access in (os.O_RDWR, os.O_RDONLY):
+        try:
+            return os.open(file, access | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                return None
+    return None
 
 
 def cache_directory(path: str | os.PathLike[str] | None = None) -> str:

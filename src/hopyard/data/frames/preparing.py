@@ -26,6 +26,7 @@ from hopyard.data.preparing.policies import Policies, plan_policies
 from hopyard.data.preparing.prepared import Prepared, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch
 from hopyard.data.preparing.statistics import Statistics
+from hopyard.data.preparing.unfinished import written_sizes
 from hopyard.data.preparing.write import Repeat
 from hopyard.data.schema import Column
 from hopyard.errors import DataError, UsageError
@@ -198,9 +199,7 @@ class FramePreparation:
             {**_arguments(self._request), "source": self._engine},
             datetime.now(UTC).isoformat(),
         )
-        wait_for_objects(
-            store, {entry.name: entry.size for entry in manifest.files}, f"Workers of {self._engine}"
-        )
+        wait_for_objects(store, written_sizes(store, manifest), f"Workers of {self._engine}")
         return Dataset(store, self._repeat(lambda: publish(store, manifest)))
 
     def _begin(self, phase: str, rows: int | None) -> Callable[[float], None]:

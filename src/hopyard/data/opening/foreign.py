@@ -15,7 +15,7 @@ from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.data.opening.hive import constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
 from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
-from hopyard.data.reading.reader import unpack
+from hopyard.data.reading.reader import open_entry, unpack
 from hopyard.data.reading.stored import StoredFile, of_each
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
@@ -109,7 +109,7 @@ def foreign_files(
 def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None = None) -> Files:
     """The files of a dataset whose recipe changes nothing, with only its rows and columns selected."""
     manifest, recipe = dataset.manifest, dataset.recipe
-    files = [StoredFile.open(dataset.store, entry.name) for entry in manifest.files]
+    files = [open_entry(dataset.store, entry) for entry in manifest.files]
     scan = Scan(files, skip)
     scan.skipped += dataset.skipped
     nothing = {
@@ -161,7 +161,7 @@ def _opened(
 def _entry(name: str, file: StoredFile) -> FileEntry:
     footer = file.footer
     rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    return FileEntry(name, file.size, file.footer_digest, rows)
+    return FileEntry(name, file.size, file.footer_digest, "", rows)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Writes Parquet files in the layout of ``layout.py``: flat arrays with one stride."""
+"""Writes Parquet files in the layout of ``layout.py``: flat arrays with one stride, and their checksums."""
 
 from __future__ import annotations
 
 import io
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from hopyard.data.manifest import FileEntry
 from hopyard.data.preparing.layout import Values, arrow_schema, arrow_table, writer_options
 from hopyard.data.preparing.placement import Placement
+from hopyard.data.reading.checks import table_of
 from hopyard.data.schema import Schema
 from hopyard.objects.digests import Hasher
 
@@ -51,11 +53,17 @@ class FileWriter:
         self._group_rows.append(table.num_rows)
 
     def close(self) -> FileEntry:
-        """Finish the file. The entry names it by its content."""
+        """Finish the file: its checksums, then its footer. The entry names it by its content."""
+        self._sink.hold()
         self._writer.close()
+        footer = self._sink.release()
+        with self._sink.content() as content:
+            table, seal = table_of(pq.read_metadata(pa.BufferReader(footer)), content, footer)
+        self._sink.write(table)
+        self._sink.write(footer)
         self._sink.close()
         digest = self._sink.hasher.hexdigest()
-        return FileEntry(f"{digest}.parquet", self._sink.tell(), digest, tuple(self._group_rows))
+        return FileEntry(f"{digest}.parquet", self._sink.tell(), digest, seal, tuple(self._group_rows))
 
     def __enter__(self) -> Self:
         return self
@@ -71,12 +79,29 @@ class _HashingFile(io.RawIOBase):
     """A file being written whose bytes are digested on the way."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("w+b", buffering=0)
         self._position = 0
+        self._held: bytearray | None = None
         self.hasher = Hasher(FILE_DOMAIN)
+
+    def hold(self) -> None:
+        """From here on, keep what is written in memory."""
+        self._held = bytearray()
+
+    def release(self) -> bytes:
+        """What was kept; from here on, write to the file again."""
+        held, self._held = bytes(self._held or b""), None
+        return held
+
+    def content(self) -> memoryview:
+        """All bytes of the file so far."""
+        return memoryview(mmap.mmap(self._file.fileno(), self._position, access=mmap.ACCESS_READ))
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
+        if self._held is not None:
+            self._held += view
+            return len(view)
         self.hasher.update(view)
         while len(view):
             written = self._file.write(view)
@@ -85,7 +110,7 @@ class _HashingFile(io.RawIOBase):
         return memoryview(data).nbytes
 
     def tell(self) -> int:
-        return self._position
+        return self._position + len(self._held or b"")
 
     def writable(self) -> bool:
         return True

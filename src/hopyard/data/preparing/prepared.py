@@ -9,7 +9,10 @@ from typing import Any
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.errors import NotFoundError, SettingsError
+from hopyard.data.preparing.unfinished import finish_names
+from hopyard.data.reading.reader import is_whole
+from hopyard.data.reading.stored import of_each
+from hopyard.errors import CorruptError, NotFoundError, SettingsError
 from hopyard.storage.base import Store
 
 _log = logging.getLogger("hopyard")
@@ -57,14 +60,14 @@ def find_prepared(store: Store, fingerprint: str, settings: Mapping[str, Any]) -
         SettingsError: an explicit train_path or val_path holds another dataset.
     """
     places = split_stores(store, fingerprint)[: 1 if settings["validation"] is None else 2]
-    manifests = [read_manifest(place) for place in places]
+    manifests = [_readable_manifest(place, fingerprint) for place in places]
     for manifest, place in zip(manifests, places, strict=True):
         if manifest is not None and manifest.fingerprint != fingerprint:
             raise _other_dataset(manifest, place, settings)
     splits = [
         Dataset(place, manifest)
         for manifest, place in zip(manifests, places, strict=True)
-        if manifest is not None and _has_files(place, manifest)
+        if manifest is not None and _is_whole(place, manifest)
     ]
     if len(splits) < len(places):
         return None
@@ -72,10 +75,38 @@ def find_prepared(store: Store, fingerprint: str, settings: Mapping[str, Any]) -
     return Prepared(splits[0], splits[1] if len(splits) > 1 else None, fingerprint, True)
 
 
-def _has_files(store: Store, manifest: Manifest) -> bool:
-    """Whether no file was lost since; one that was is written again by ``prepare``."""
-    sizes = {entry.name: entry.size for entry in store.list()}
-    return all(sizes.get(entry.name) == entry.size for entry in manifest.files)
+def _readable_manifest(store: Store, fingerprint: str) -> Manifest | None:
+    """The manifest at the root of ``store``; None if there is none, or a damaged one of that dataset.
+
+    Raises:
+        CorruptError: it is damaged, and may be that of another dataset.
+    """
+    try:
+        return read_manifest(store)
+    except CorruptError as error:
+        if fingerprint.encode() not in store.get(MANIFEST_NAME) and not store.url.endswith(fingerprint):
+            raise CorruptError(
+                f"{error} It seems to be of another dataset than the one that is to be prepared here: prepare that, "
+                "give another path, or delete it."
+            ) from error
+        _log.warning("%s The dataset is written again.", error)
+        return None
+
+
+def _is_whole(store: Store, manifest: Manifest) -> bool:
+    """Whether no file was lost or damaged since; one that was is written again by ``prepare``."""
+    if store.path(MANIFEST_NAME) is None:
+        sizes = {entry.name: entry.size for entry in store.list()}
+        if any(sizes.get(entry.name) != entry.size for entry in manifest.files):
+            return False
+    names = [entry.name for entry in manifest.files]
+    for name, whole in zip(
+        names, of_each(store, names, manifest.files, lambda entry: is_whole(store, entry)), strict=True
+    ):
+        if not whole:
+            _log.warning("%s/%s is missing or damaged; the dataset is written again.", store.url, name)
+            return False
+    return True
 
 
 def _other_dataset(manifest: Manifest, place: Store, settings: Mapping[str, Any]) -> SettingsError:
@@ -92,19 +123,20 @@ def _other_dataset(manifest: Manifest, place: Store, settings: Mapping[str, Any]
 
 
 def publish(store: Store, manifest: Manifest) -> Manifest:
-    """Write the manifest at the root of ``store``; the one that is there if another process was first
-    (and nothing is missing of what it lists).
+    """Give the files their names, and write the manifest at the root of ``store``; the one that is there if another
+    process was first (and nothing is missing of what it lists).
 
     Raises:
         SettingsError: that process wrote another dataset.
     """
+    finish_names(store, manifest)
     if store.put_new(MANIFEST_NAME, manifest.to_bytes()):
         return manifest
-    there = read_manifest(store)
-    assert there is not None
-    if there.fingerprint != manifest.fingerprint:
+    there = _readable_manifest(store, manifest.fingerprint)
+    if there is not None and there.fingerprint != manifest.fingerprint:
         raise _other_dataset(there, store, manifest.settings)
-    if not _has_files(store, there):  # some were lost, and another version of Arrow had written other bytes
+    # It is damaged; or files were lost, and another version of Arrow had written other bytes.
+    if there is None or not _is_whole(store, there):
         store.put(MANIFEST_NAME, manifest.to_bytes())
         return manifest
     return there

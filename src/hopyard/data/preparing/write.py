@@ -25,7 +25,9 @@ from hopyard.data.preparing.layout import Values
 from hopyard.data.preparing.parquet import FileWriter
 from hopyard.data.preparing.policies import Policies
 from hopyard.data.preparing.statistics import Statistics
+from hopyard.data.preparing.unfinished import unfinished_name
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.reader import is_whole
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, gather
 from hopyard.errors import StorageFullError
@@ -135,8 +137,9 @@ class SplitWriter:
             path = directory / f"{groups.start}.parquet"
             try:
                 entry = self._stage(groups, path, statistics)
-                if self._store.size(entry.name) != entry.size:
-                    self._store.put_file(entry.name, path)
+                name = unfinished_name(self._store, entry.name)
+                if not any(is_whole(self._store, replace(entry, name=there)) for there in (entry.name, name)):
+                    self._store.put_file(name, path)
                 return entry
             finally:
                 path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from hopyard.data.cache.node import Claim, Found, NodeCache
 from hopyard.data.order import WINDOW_BYTES
 from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
 from hopyard.data.reading.pieces import Group, one_ahead, pieces_of
-from hopyard.data.reading.stored import StoredFile
+from hopyard.data.reading.stored import StoredFile, on_all_cores
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column, Schema
@@ -121,11 +121,14 @@ class Decoder:
         missing = self._missing.get(packs)
         if missing is not None and self._find(packs, missing) is None:
             return None
+        filled = [group for group, each in enumerate(self._groups) if each.rows]
+        if self._cache is not None:
+            absent = next((g for g in filled if not self._cache.holds(self._key(packs, g))), None)
+            if absent is not None:  # what is there is looked at when it is needed
+                self._missing[packs] = absent
+                return None
         flats: list[Flat] = []
-        for group, each in enumerate(self._groups):
-            if not each.rows:
-                continue
-            flat = self._find(packs, group)
+        for group, flat in zip(filled, on_all_cores(lambda g: self._find(packs, g), filled), strict=True):
             if flat is None:
                 self._missing[packs] = group
                 return None
@@ -153,7 +156,7 @@ class Decoder:
                 assert cache is not None
                 size = self._size(packs, number)
                 total += size
-                present += size if self._find(packs, number) is not None else 0
+                present += size if cache.holds(self._key(packs, number)) else 0
                 if not cache.admits(total, present):
                     break
                 kept[number] = group.rows > 0
@@ -175,7 +178,7 @@ class Decoder:
             self._keys[packs] = [
                 digest_json(
                     [
-                        list(each.file.identity),
+                        None if each.sealed else list(each.file.identity),
                         each.content,
                         each.within,
                         each.selection,
@@ -198,7 +201,9 @@ class Decoder:
     def _from_cache(
         self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None
     ) -> dict[int, Flat]:
-        flats = {group: flat for group in groups if (flat := self._find(packs, group)) is not None}
+        # Where entries are compared with their checksums, several are at once.
+        there = on_all_cores(lambda group: self._find(packs, group), groups) if groups else []
+        flats = {group: flat for group, flat in zip(groups, there, strict=True) if flat is not None}
         missing = [group for group in groups if group not in flats]
         cache = self._cache
         if not missing or cache is None:
@@ -359,7 +364,8 @@ def _check(stopped: threading.Event | None) -> None:
 
 def _flat_of(found: Found, group: int) -> Flat:
     blocks = tuple(Block.from_json(fields) for fields in found.description["blocks"])
-    file = StoredFile(str(found.path), found.size, ("flat", found.path.name, found.size), found.path)
+    identity = "flat", found.path.name, found.size, found.inode
+    file = StoredFile(str(found.path), found.size, identity, found.path)
     return Flat(file, blocks, (group,), True)
 
 

@@ -28,6 +28,7 @@ class Group:
         within: its number in the file.
         rows: how many of its rows belong to the dataset.
         content: digest of the file's content, or of its footer; tells files apart whose identities are equal.
+        sealed: the first: whatever else the file is called, its rows are these.
         selected: (all rows,) of the row group, which belong to it; None: all.
         selection: digest of them.
     """
@@ -37,6 +38,7 @@ class Group:
     within: int
     rows: int
     content: str
+    sealed: bool = False
     selected: Callable[[], pa.Array] | None = None
     selection: str = ""
 
@@ -51,6 +53,7 @@ def pieces_of(group: Group, recipe: Recipe, names: Sequence[str], at_once: int) 
         CorruptError: the row group cannot be decoded, or its file changed; names file, row group and column.
         DataError: its rows are not what the schema says.
     """
+    group.file.check_columns(group.within, recipe.needs(names))
     selected = None if group.selected is None else group.selected()
     left = []
     for name in names:
@@ -99,7 +102,9 @@ def _by_arrow(
     where = f"{file.name}, row group {group.within}"
     start = first = 0
     try:
-        batches = file.parquet(group.within).iter_batches(at_once, [group.within], needed, use_threads=False)
+        batches = file.parquet(group.within, needed).iter_batches(
+            at_once, [group.within], needed, use_threads=False
+        )
         while (batch := next(batches, None)) is not None:
             table = pa.Table.from_batches([batch])
             if selected is not None:

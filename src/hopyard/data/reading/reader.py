@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data.cache.node import NodeCache
-from hopyard.data.manifest import Manifest
+from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.data.order import Rows
 from hopyard.data.preparing.layout import stored_dtype
 from hopyard.data.reading.buffers import Buffers
@@ -108,12 +108,7 @@ class Reader:
 
     def _open(self, store: Store | None, number: int, prepared: bool) -> StoredFile:
         entry = self.manifest.files[number]
-        file = StoredFile.open(store, entry.name)
-        if file.size != entry.size:
-            raise CorruptError(
-                f"{file.name} has {file.size} bytes, but had {entry.size} when the dataset was made: it was "
-                "truncated or changed. Restore it, or prepare the data again."
-            )
+        file = open_entry(store, entry)
         footer = file.footer
         if not prepared and file.path is not None and file.footer_digest != entry.digest:
             raise CorruptError(
@@ -134,6 +129,7 @@ class Reader:
         whole = self._whole_rows[number]
         return Group(
             self._files[file], file, within, self.group_rows[number], self.manifest.files[file].digest,
+            bool(self.manifest.files[file].seal),
             None if bitmap is None else lambda: pa.array(unpack(bitmap, whole)),
             "" if bitmap is None else digest(bitmap.tobytes(), "hopyard.selected-rows"),
         )  # fmt: skip
@@ -224,8 +220,9 @@ class Reader:
                 return None
             sources += found
         view = View(
-            wanted, [self.group_rows[group] for group in chosen], sources, self._selected_rows(chosen)
-        )
+            wanted, [self.group_rows[group] for group in chosen], sources, self._selected_rows(chosen),
+            self._guard(mapped, chosen),
+        )  # fmt: skip
         if chosen == self._every and (not packs or packs in self._kept):
             self._views[key] = view
         return view
@@ -312,6 +309,18 @@ class Reader:
             np.array(rows, np.int64),
         )
         return MappedColumn((column.name,), np.dtype(column.dtype), column.shape, stored, bodies, True)
+
+    def _guard(self, names: Sequence[str], groups: tuple[int, ...]) -> Guard | None:
+        """Compares mapped columns of row groups with their checksums before rows of them are gathered."""
+        if not names or not any(file.checks is not None for file in self._files.values()):
+            return None
+        region = self._region
+        assert region is not None
+        files = {
+            number: (file, region.bytes[start : start + file.size], file.leaves_of(self._recipe.needs(names)))
+            for (number, file), start in zip(self._files.items(), region.starts, strict=True)
+        }
+        return Guard(files, [self._places[group] for group in groups])
 
     def _decoded(
         self, packs: Packs, groups: tuple[int, ...], stopped: threading.Event | None
@@ -442,6 +451,79 @@ class Reader:
         if file not in self._schemas:
             self._schemas[file] = self._files[file].footer.schema.to_arrow_schema()
         return self._schemas[file]
+
+
+class Guard:
+    """Compares row groups with their checksums when rows of them are gathered for the first time.
+
+    Args:
+        files: by number: each with its bytes, and the leaves that are gathered from.
+        places: of the row groups: the number of the file, and their number in it.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[int, tuple[StoredFile, npt.NDArray[np.uint8], list[int]]],
+        places: Sequence[tuple[int, int]],
+    ) -> None:
+        self._files = files
+        self._places = places
+        self._todo = np.ones(len(places), bool)
+
+    def check(self, groups: Rows) -> bool:
+        """Whether no row group is left to be compared; those that these rows are in are, if they were not before.
+
+        Raises:
+            CorruptError: one is not what was written; names file, row group and column.
+        """
+        present = np.bincount(groups, minlength=len(self._todo)).astype(bool) & self._todo
+        if present.any():
+            by_file: dict[int, list[int]] = {}
+            for group in np.flatnonzero(present).tolist():
+                number, within = self._places[group]
+                by_file.setdefault(number, []).append(within)
+            for number, withins in by_file.items():
+                file, content, leaves = self._files[number]
+                if file.checks is not None:
+                    wanted = np.zeros(file.checks.chunks.shape, bool)
+                    wanted[np.array(withins)[:, None], np.array(leaves)[None, :]] = True
+                    file.check(wanted, content)
+            self._todo &= ~present
+        return not self._todo.any()
+
+
+def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
+    """A file that a manifest lists, if it is the one that is meant, as far as its size and its seal tell.
+
+    Raises:
+        CorruptError: it is another.
+        NotFoundError: it is not there.
+    """
+    file = StoredFile.open(store, entry.name)
+    if file.size != entry.size:
+        raise CorruptError(
+            f"{file.name} has {file.size} bytes, but had {entry.size} when the dataset was made: it was "
+            f"truncated or changed. {file.remedy}"
+        )
+    if entry.seal:
+        file.check_sealed(entry.seal)
+    return file
+
+
+def is_whole(store: Store, entry: FileEntry) -> bool:
+    """Whether a file that a manifest lists is there as it was written.
+
+    Of a file at a path all bytes are compared that were not since the machine started; of an object in a store
+    without paths only the size, and whether this machine found damage in it.
+    """
+    if store.path(entry.name) is None:
+        if store.size(entry.name) != entry.size:
+            return False
+        return not StoredFile.open(store, entry.name).is_known_damaged
+    try:
+        return not open_entry(store, entry).damage()
+    except (CorruptError, NotFoundError):
+        return False
 
 
 def _stacked(wanted: Wanted) -> list[tuple[str, ...]]:

@@ -1,22 +1,35 @@
-"""Files of a dataset as this machine sees them, and their footers."""
+"""Files of a dataset as this machine sees them: their footers, their checksums, and what their content is called.
+
+Of a file that carries checksums (``checks.py``) nothing is read that was not compared with them: once since the
+machine started, as long as nobody touches the file, which all processes of the machine remember together. Files in
+a store without paths are compared whenever they are read.
+"""
 
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from xxhash import xxh3_64_intdigest, xxh3_128
 
-from hopyard.errors import CorruptError, NotFoundError
+from hopyard.data.cache.format import boot_id
+from hopyard.data.cache.known import DATA, Known, key_of, known
+from hopyard.data.cache.node import cache_directory
+from hopyard.data.reading.checks import Checks, read_checks
+from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
-from hopyard.storage.base import Store
+from hopyard.storage.base import REMEDY, Store
 from hopyard.storage.oserrors import read_error
 
 READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
@@ -29,6 +42,11 @@ Result = TypeVar("Result")
 _REMEMBERED_FOOTERS = 4096
 _REQUESTS = 32  # to a store, at once
 _READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
+_CHECKED_AT_ONCE = 4 << 20  # bytes, by one thread
+_HASHED_AT_ONCE = 64 << 20
+
+Chunks = npt.NDArray[np.bool_]
+"""(row groups, leaves) of a file: which of its chunks."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +59,7 @@ class StoredFile:
         identity: differs if the file was replaced or written to.
         path: where it is, or None.
         store, key: what holds it, and its name there, if it has no path.
+        remedy: a sentence for errors: how what is damaged is brought back.
     """
 
     name: str
@@ -49,6 +68,7 @@ class StoredFile:
     path: Path | None = None
     store: Store | None = field(default=None, repr=False, compare=False)
     key: str = ""
+    remedy: str = field(default=REMEDY, repr=False, compare=False)
 
     @classmethod
     def open(cls, store: Store | None, name: str) -> StoredFile:
@@ -64,9 +84,8 @@ class StoredFile:
                 raise NotFoundError(
                     f"{store.url} holds no {name}, a file of the dataset. Restore it, or prepare the data again."
                 )
-            return cls(
-                f"{store.url}: {name}", size, (store.url, name, size, store.version(name)), None, store, name
-            )
+            identity: tuple[Any, ...] = store.url, name, size, store.version(name)
+            return cls(f"{store.url}: {name}", size, identity, None, store, name, store.remedy)
         assert path is not None
         try:
             status = path.stat()
@@ -75,8 +94,8 @@ class StoredFile:
                 f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare "
                 "the data again."
             ) from error
-        identity = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        return cls(str(path), status.st_size, identity, path)
+        remedy = REMEDY if store is None else store.remedy
+        return cls(str(path), status.st_size, _identity(path, status), path, remedy=remedy)
 
     def check_unchanged(self) -> None:
         """Look whether the file is still the one that was opened.
@@ -90,7 +109,7 @@ class StoredFile:
             if self.path is None
             else StoredFile.open(None, str(self.path))
         )
-        if now.identity != self.identity:
+        if now.identity != self.identity and not self._has_content_of(now):
             raise self._changed(now.size)
 
     def check_not_written(self) -> None:
@@ -102,12 +121,26 @@ class StoredFile:
         if self.path is None:
             return
         try:
-            now = self.path.stat()
-        except OSError:
+            now = StoredFile.open(None, str(self.path))
+        except NotFoundError:
             return
-        _, device, inode, size, written = self.identity
-        if (now.st_dev, now.st_ino) == (device, inode) and (now.st_size, now.st_mtime_ns) != (size, written):
-            raise self._changed(now.st_size)
+        is_same_file = now.identity[1:3] == self.identity[1:3]
+        if is_same_file and now.identity != self.identity and not self._has_content_of(now):
+            raise self._changed(now.size)
+
+    def _has_content_of(self, now: StoredFile) -> bool:
+        """Whether a file in this one's place has the same bytes: it was linked, moved, or written again as it was.
+
+        Without checksums that shows only if the content was asked for before.
+        """
+        if self.checks is not None:
+            try:
+                now.check_sealed(self.checks.seal)
+                return not now.damage()
+            except CorruptError:
+                return False
+        before = self._known_content() if self.path is not None else None
+        return before is not None and now.size == self.size and before == now.content
 
     def _changed(self, size: int) -> CorruptError:
         return CorruptError(
@@ -115,14 +148,249 @@ class StoredFile:
             "now). Restore it, or open the dataset again: its rows are others now."
         )
 
-    def parquet(self, group: int | None = None) -> pq.ParquetFile:
+    # Checksums
+
+    @property
+    def checks(self) -> Checks | None:
+        """The checksums that the file carries, or None; read once per process.
+
+        Raises:
+            CorruptError: they are not what was written.
+        """
+        if "_checks" not in self.__dict__:
+            found = _checks.get(self.identity, _UNREAD)
+            if found is _UNREAD:
+                found = read_checks(self.read, self.size, self.name, self.remedy)
+                remember(_checks, self.identity, found, _REMEMBERED_FOOTERS)
+            self.__dict__["_checks"] = found
+        checks: Checks | None = self.__dict__["_checks"]
+        return checks
+
+    def check_sealed(self, seal: str) -> None:
+        """Look whether the file's content is the one that this seal stands for, as far as its end tells.
+
+        Raises:
+            CorruptError: it is not.
+        """
+        if self.checks is None or self.checks.seal != seal:
+            raise CorruptError(
+                f"{self.name} is not the file that its dataset's manifest lists under this name: the seal at its end "
+                f"is {self.checks.seal if self.checks else 'missing'}, not {seal}. It was damaged, or another file was "
+                f"put in its place. {self.remedy}"
+            )
+
+    def leaves_of(self, columns: Iterable[str] | None) -> list[int]:
+        """Numbers of the leaves that these columns, or fields of structs, have in the file; None: all."""
+        if columns is None:
+            return list(range(self.footer.num_columns))
+        if "_leaves" not in self.__dict__:
+            leaves: dict[str, list[int]] = {}
+            for leaf in range(self.footer.num_columns):
+                parts = self.footer.schema.column(leaf).path.split(".")
+                for end in range(1, len(parts) + 1):
+                    leaves.setdefault(".".join(parts[:end]), []).append(leaf)
+            self.__dict__["_leaves"] = leaves
+        return sorted({leaf for name in columns for leaf in self.__dict__["_leaves"].get(name, ())})
+
+    def check(self, wanted: Chunks, content: npt.NDArray[np.uint8] | None = None) -> None:
+        """Compare these chunks of a file at a path with their checksums, on all cores, unless it was done before.
+
+        Args:
+            content: the file's bytes, if they are mapped.
+
+        Raises:
+            CorruptError: one differs; names file, row group and column.
+        """
+        if damage := self.damage(wanted, content):
+            raise self._damaged(*damage[0])
+
+    def damage(
+        self, wanted: Chunks | None = None, content: npt.NDArray[np.uint8] | None = None
+    ) -> list[tuple[int, int]]:
+        """(row group, leaf) of those of the chunks (None: of all) that are not what was written."""
+        checks = self.checks
+        if checks is None:
+            return []
+        if self.path is None:
+            return self._far_damage(checks)
+        good = self._good_chunks(checks)
+        todo = ~good if wanted is None else wanted & ~good
+        places = np.argwhere(todo)
+        if not len(places):
+            return []
+        if content is None:
+            content = self._mapped()
+        bad = _damaged_chunks(checks, places, content)
+        for place in bad:
+            todo[place] = False
+        good |= todo
+        self._remember_good(checks, good, np.flatnonzero(todo))
+        if bad:
+            self._remember_damaged()
+        return bad
+
+    def found_damaged(self) -> CorruptError:
+        """The error of a file whose digest is not what was written, after a look at all its chunks; noted, so that
+        ``prepare`` writes the file again."""
+        self._remember_damaged()
+        if bad := self.damage():
+            return self._damaged(*bad[0])
+        return CorruptError(f"{self.name} is not what was written, by its digest. {self.remedy}")
+
+    def _far_damage(self, checks: Checks) -> list[tuple[int, int]]:
+        bad = []
+        for group, leaf in np.ndindex(*checks.chunks.shape):
+            start, end, _ = checks.chunks[group, leaf]
+            if not checks.is_good(group, leaf, self.read(int(start), int(end - start))):
+                bad.append((group, leaf))
+        if bad:
+            self._remember_damaged()
+        return bad
+
+    def _mapped(self) -> npt.NDArray[np.uint8]:
+        """The file's bytes, which are those of the file that was opened."""
+        assert self.path is not None
+        try:
+            with self.path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if _identity(self.path, status) != self.identity:
+                    raise self._changed(status.st_size)
+                return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        except OSError as error:
+            raise read_error(self.name, error) from error
+
+    def _good_chunks(self, checks: Checks) -> Chunks:
+        """Those that were found good since the machine started."""
+        good = _good.get(self.identity)
+        if good is None:
+            good = np.zeros(checks.chunks.shape, bool)
+            flat = good.reshape(-1)
+            for number, data in () if self.is_known_damaged else _known().find(self._good_key(checks)):
+                part = flat[number * _BITS : (number + 1) * _BITS]
+                part |= np.unpackbits(np.frombuffer(data, np.uint8), count=len(part)).view(bool)
+            remember(_good, self.identity, good, _REMEMBERED_FOOTERS)
+        return good
+
+    def _good_key(self, checks: Checks) -> bytes:
+        return key_of("good", boot_id(), self.identity[1:], checks.seal)
+
+    def _remember_good(self, checks: Checks, good: Chunks, added: npt.NDArray[np.int64]) -> None:
+        if boot_id() is None or not len(added):
+            return
+        flat = good.reshape(-1)
+        numbers = np.unique(added // _BITS).tolist()
+        _known().add(
+            self._good_key(checks),
+            [
+                (
+                    number,
+                    np.packbits(flat[number * _BITS : (number + 1) * _BITS]).tobytes().ljust(DATA, b"\0"),
+                )
+                for number in numbers
+            ],
+        )
+
+    @property
+    def is_known_damaged(self) -> bool:
+        """Whether somebody on this machine found damage in the file as it is."""
+        return None not in self.identity and bool(_known().find(key_of("damaged", self.identity[1:])))
+
+    def _remember_damaged(self) -> None:
+        """From here on nothing is believed of the file as it is, whatever was found before."""
+        _good.pop(self.identity, None)
+        if None not in self.identity:
+            _known().add(key_of("damaged", self.identity[1:]), [(0, b"")])
+
+    def _damaged(self, group: int, leaf: int) -> CorruptError:
+        column = self.footer.row_group(group).column(leaf).path_in_schema.split(".")[0]
+        return CorruptError(
+            f"{self.name}, row group {group}, column {column!r}: the bytes are not what was written, by their "
+            f"checksum. {self.remedy}"
+        )
+
+    # What the content is called
+
+    @property
+    def content(self) -> str:
+        """A text that differs if the file's bytes do: of a file at a path they are read, once as long as nobody touches
+        it, which the machine remembers; of an object it is the store's version of it, else its size and footer.
+
+        Raises:
+            CorruptError: it was changed since it was opened.
+        """
+        if self.path is None:
+            version = self.identity[-1]
+            return f"version {version}" if version is not None else f"{self.size} {self.footer_digest}"
+        known_content = self._known_content()
+        if known_content is None:
+            known_content = _hash_of(self._mapped() if self.size else np.empty(0, np.uint8))
+            status = self.path.stat()
+            if _identity(self.path, status) != self.identity:
+                raise self._changed(status.st_size)
+            _known().add(self._content_key, [(0, bytes.fromhex(known_content))])
+        return known_content
+
+    @property
+    def _content_key(self) -> bytes:
+        return key_of("content", self.identity[1:])
+
+    def _known_content(self) -> str | None:
+        for _, data in _known().find(self._content_key):
+            return data[:16].hex()
+        return None
+
+    # Reading
+
+    def parquet(self, group: int | None = None, columns: Iterable[str] | None = None) -> pq.ParquetFile:
         """The file, for decoding.
 
         Args:
             group: the row group that is to be read: of a store, nothing behind it is fetched ahead.
+            columns: of it that are to be read; None: all. Where there are checksums, only they may be.
+
+        Raises:
+            CorruptError: they are not what was written.
         """
-        end = None if group is None or self.path is not None else self._end_of(group)
-        return pq.ParquetFile(self._source(end), metadata=self.footer, **READ_OPTIONS)
+        end, held = None, []
+        if group is not None:
+            columns = None if columns is None else list(columns)
+            if self.path is not None:
+                self.check_columns(group, columns)
+            elif self.checks is not None:
+                held = self._fetch(self.checks, group, self.leaves_of(columns))
+            else:
+                end = self._end_of(group)
+        return pq.ParquetFile(self._source(end, held), metadata=self.footer, **READ_OPTIONS)
+
+    def check_columns(self, group: int, columns: Iterable[str] | None) -> None:
+        """Compare columns of a row group with their checksums, if the file is at a path and carries any.
+
+        Raises:
+            CorruptError: one differs.
+        """
+        if self.path is not None and self.checks is not None:
+            wanted = np.zeros(self.checks.chunks.shape, bool)
+            wanted[group, self.leaves_of(columns)] = True
+            self.check(wanted)
+
+    def _fetch(self, checks: Checks, group: int, leaves: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Stretches of the file, with where they begin, that hold these chunks, which are what was written."""
+        chunks = checks.chunks[group]
+        stretches: list[list[int]] = []  # the first byte, the one behind the last, and the leaves
+        for leaf in sorted(leaves, key=lambda leaf: int(chunks["start"][leaf])):
+            start, end = int(chunks["start"][leaf]), int(chunks["end"][leaf])
+            if stretches and start - stretches[-1][1] <= _READ_AHEAD:
+                stretches[-1][1] = max(end, stretches[-1][1])
+            else:
+                stretches.append([start, end])
+        held = [(start, self.read(start, end - start)) for start, end in stretches]
+        for leaf in leaves:
+            start, end = int(chunks["start"][leaf]), int(chunks["end"][leaf])
+            first, data = next(each for each in reversed(held) if each[0] <= start)
+            if not checks.is_good(group, leaf, memoryview(data)[start - first : end - first]):
+                self._remember_damaged()
+                raise self._damaged(group, leaf)
+        return held
 
     def _end_of(self, group: int) -> int:
         """Where a row group ends."""
@@ -134,13 +402,12 @@ class StoredFile:
         )
         return end
 
-    def _source(self, end: int | None = None) -> Any:
+    def _source(self, end: int | None = None, held: Sequence[tuple[int, bytes]] = ()) -> Any:
         if self.path is not None:
             return self.path
         assert self.store is not None
-        return pa.PythonFile(
-            io.BufferedReader(_RangeReader(self.store, self.key, self.size, end), _READ_AHEAD), "r"
-        )
+        reader = _RangeReader(self.store, self.key, self.size, end, held)
+        return pa.PythonFile(io.BufferedReader(reader, _READ_AHEAD), "r")
 
     @property
     def footer(self) -> pq.FileMetaData:
@@ -181,16 +448,26 @@ class StoredFile:
         if self.path is None:
             assert self.store is not None
             return self.store.get(self.key, start, length)
-        with self.path.open("rb") as file:
-            file.seek(start)
-            return file.read(length)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as error:
+            raise read_error(self.name, error) from error
 
 
 class _RangeReader(io.RawIOBase):
-    """An object of a store as a file; only the ranges that are asked for are fetched, none across ``end``."""
+    """An object of a store as a file; only the ranges that are asked for are fetched, none across ``end``.
 
-    def __init__(self, store: Store, key: str, size: int, end: int | None) -> None:
+    Args:
+        held: stretches that are here already, with where they begin.
+    """
+
+    def __init__(
+        self, store: Store, key: str, size: int, end: int | None, held: Sequence[tuple[int, bytes]] = ()
+    ) -> None:
         self._store, self._key, self._size = store, key, size
+        self._held = held
         self._end = size if end is None else end
         self._place = 0
 
@@ -213,13 +490,81 @@ class _RangeReader(io.RawIOBase):
         wanted = min(len(buffer), end - self._place)
         if wanted <= 0:
             return 0
+        for start, here in self._held:
+            if start <= self._place < start + len(here):
+                first = self._place - start
+                taken = min(wanted, len(here) - first)
+                buffer[:taken] = here[first : first + taken]
+                self._place += taken
+                return taken
         data = self._store.get(self._key, self._place, wanted)
         buffer[:wanted] = data
         self._place += wanted
         return wanted
 
 
+_UNREAD: Any = object()
+_BITS = 8 * DATA
 _footers: OrderedDict[tuple[Any, ...], pq.FileMetaData] = OrderedDict()
+_checks: OrderedDict[tuple[Any, ...], Checks | None] = OrderedDict()
+_good: OrderedDict[tuple[Any, ...], Chunks] = OrderedDict()
+
+
+def _identity(path: Path, status: os.stat_result) -> tuple[Any, ...]:
+    return (
+        str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+    )  # fmt: skip
+
+
+def _known() -> Known:
+    """The memory of this machine; where it has no place for one, that of this process."""
+    try:
+        return known(cache_directory())
+    except UsageError:
+        return known(os.devnull)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _damaged_chunks(
+    checks: Checks, places: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]
+) -> list[tuple[int, int]]:
+    """(row group, leaf) of the chunks at these places that are not what was written."""
+    described = checks.chunks[places[:, 0], places[:, 1]]
+    parts = np.cumsum(described["end"] - described["start"]) // _CHECKED_AT_ONCE
+    tasks = np.split(np.arange(len(places)), np.flatnonzero(np.diff(parts)) + 1)
+    rows = list(zip(*(described[name].tolist() for name in ("start", "end", "sum")), strict=True))
+    view = content.data
+
+    def bad(task: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        found = []
+        for number in task.tolist():
+            start, end, expected = rows[number]
+            # Bytes that the file does not have any more are no reason to map what is behind its end.
+            if end > len(view) or xxh3_64_intdigest(view[start:end]) != expected:
+                found.append((int(places[number, 0]), int(places[number, 1])))
+        return found
+
+    return [place for found in on_all_cores(bad, tasks) for place in found]
+
+
+def on_all_cores(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """``work`` of each item, which leaves Python's lock to others; in their order."""
+    threads = min(_cores(), len(items))
+    if threads < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(threads, "hopyard-check") as pool:
+        return list(pool.map(work, items))
+
+
+def _hash_of(content: npt.NDArray[np.uint8]) -> str:
+    starts = range(0, len(content), _HASHED_AT_ONCE)
+    parts = on_all_cores(
+        lambda start: xxh3_128(content[start : start + _HASHED_AT_ONCE].data).digest(), starts
+    )
+    return xxh3_128(b"".join(parts)).hexdigest()
 
 
 def remember(cache: OrderedDict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any, limit: int) -> None:

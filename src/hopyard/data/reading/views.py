@@ -51,6 +51,13 @@ Located: TypeAlias = npt.NDArray[np.int64]
 """Where some rows are, (1 + ways, n): their row groups, and for each way in which columns lie, their places."""
 
 
+class Check(Protocol):
+    """What is done before rows are gathered for the first time."""
+
+    def check(self, groups: Rows) -> bool:
+        """Look at the row groups of some rows; whether nothing is left to be looked at."""
+
+
 class View:
     """Some row groups of a dataset, and what is wanted of them; rows are numbered from 0.
 
@@ -59,6 +66,7 @@ class View:
         group_rows: rows of each row group.
         sources: hold all the columns.
         selected: of every row, its number among all rows of the row groups, if a filter left some out.
+        guard: looks at row groups before rows of them are gathered.
     """
 
     def __init__(
@@ -67,7 +75,9 @@ class View:
         group_rows: Sequence[int],
         sources: Sequence[Source],
         selected: Rows | None = None,
+        guard: Check | None = None,
     ) -> None:
+        self._guard = guard
         self._first_rows = first_rows_of(group_rows)
         self._uniform = group_rows[0] if len(set(group_rows[:-1])) <= 1 else None
         if len(group_rows) > 1 and group_rows[-1] > group_rows[0]:
@@ -122,14 +132,21 @@ class View:
     def gather_at(self, located: Located, buffers: Buffers) -> Batch:
         """The rows that are there, in this order."""
         groups, *places = located
+        self._look_at(groups)
         arrays = [source.gather(places[shift], groups, buffers) for source, shift in self._sources]
         if self._whole:
             return dict(zip(self._whole, arrays, strict=True))
         return {name: pick(arrays) for name, pick in self._picks}
 
+    def _look_at(self, groups: Rows) -> None:
+        guard = self._guard
+        if guard is not None and guard.check(groups):
+            self._guard = None
+
     def look(self, rows: Rows, buffers: Buffers) -> Batch:
         """As ``gather``, but read-only views of the columns in which the rows lie side by side."""
         groups, *places = self.locate(rows, self.room_for(len(rows)))
+        self._look_at(groups)
         arrays = []
         for source, shift in self._sources:
             seen = source.look(places[shift], groups)

@@ -114,7 +114,7 @@ def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int |
     """
     columns = list(columns) or file.footer.schema.to_arrow_schema().names[:1]
     try:
-        opened = file.parquet()
+        opened = file.parquet(group, columns)
         if rows is None:
             return opened.read_row_group(group, columns=columns, use_threads=False)
         first = next(opened.iter_batches(rows, [group], columns, use_threads=False), None)

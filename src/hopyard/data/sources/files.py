@@ -235,7 +235,8 @@ def read_batches(file: StoredFile, columns: Sequence[str]) -> Iterator[pa.Table]
     """
     for group in range(file.footer.num_row_groups):
         try:
-            for batch in file.parquet(group).iter_batches(_ROWS_AT_ONCE, [group], list(columns)):
+            opened = file.parquet(group, columns)
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, [group], list(columns)):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
         except (pa.ArrowInvalid, OSError) as error:

@@ -201,8 +201,9 @@ def _young(store: Store, idle: Iterable[str], since: datetime, now: datetime, dr
     it now is written down."""
     seen: dict[str, str] = {}
     if store.exists(_SEEN):
-        with suppress(ValueError):  # begun anew: all is young
-            seen = json.loads(store.get(_SEEN))
+        with suppress(ValueError, TypeError, AttributeError):  # begun anew: all is young
+            found = json.loads(store.get(_SEEN))
+            seen = {name: datetime.fromisoformat(moment).isoformat() for name, moment in found.items()}
     moments = {name: seen.get(name, now.isoformat()) for name in idle}
     if not dry_run:
         store.put(_SEEN, json.dumps(moments).encode())

@@ -16,6 +16,8 @@ from hopyard.storage import Store
 ASIDE = "damaged"
 """Where what was damaged is kept, as it was found."""
 
+_CHANGED = 2  # digits of a digest: a flipped bit changes one
+
 
 def heads(place: Place) -> Iterator[Path]:
     """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder or where else the
@@ -52,6 +54,15 @@ def likely(place: Place, logs: Iterable[Log]) -> Head:
         return Head(branch_like(git), None, git)
     name = max(known, key=lambda each: known[each].time)
     return Head(None if name == own else name.removeprefix("heads/"), known[name].commit, git)
+
+
+def nearest(commit: str, logs: Iterable[Log]) -> str | None:
+    """The commit that a reference has named and that differs from this one in a digit or two; None: there is none."""
+    named = {move.commit for log in logs for move in log.entries.values() if move.commit is not None}
+    for one in sorted(named):
+        if one != commit and sum(a != b for a, b in zip(one, commit, strict=True)) <= _CHANGED:
+            return one
+    return None
 
 
 def described(head: Head) -> str:

@@ -16,7 +16,7 @@ from hopyard.errors import (
     StorageError,
     UsageError,
 )
-from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, rewrite
+from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, nearest, rewrite
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
 from hopyard.stockroom.care.problems import Kind, Problem, Verified
 from hopyard.stockroom.care.repairing import fetch, repair_logs, set_aside
@@ -110,7 +110,7 @@ class _Verification:
         self._lost: dict[str, str] = {}  # what should be here as it was written, and its kind
         self._away = 0
         self._roots = Roots()
-        self._has_damaged_head = False
+        self._head: Head | None = None  # what head.stock should say, if it is damaged
 
     def examine(self, progress: Progress | None = None) -> _Problems:
         """All problems that there are now. Bytes that were found to be good are not read again."""
@@ -161,6 +161,9 @@ class _Verification:
             for digest, named in follow.found.items()
             if named.is_metadata and digest not in self._present
         }
+        with suppress(StorageError):  # a tombstone that cannot be read is noted
+            instead = Tombstones(self._store).instead(lost)
+            lost = {instead.get(digest, digest): kind for digest, kind in lost.items()}
         came = fetch(remote, self._repository, lost)
         here = self._present.keys() | came
         packs = [one for one in damaged if is_pack(one.name)]
@@ -186,10 +189,10 @@ class _Verification:
         return True
 
     def _repair_head(self) -> bool:
-        if self._place is None or not self._has_damaged_head:
+        if self._place is None or self._head is None:
             return False
         try:
-            rewrite(self._place, likely(self._place, self._roots.logs), self._store)
+            rewrite(self._place, self._head, self._store)
         except StorageError as error:
             self._add("unreadable", _HEAD, str(error))
             return False
@@ -269,7 +272,7 @@ class _Verification:
 
     def _add_heads(self, roots: Roots) -> None:
         """Note which ``head.stock`` cannot be read; where that of this working tree is, is needed."""
-        self._has_damaged_head = False
+        self._head = None
         for file in [] if self._place is None else heads(self._place):
             own = self._place is not None and file == self._place.head
             try:
@@ -279,13 +282,22 @@ class _Verification:
             except StorageError as error:
                 reason = str(error)
                 if own and self._place is not None:
-                    self._has_damaged_head = True
-                    most = described(likely(self._place, roots.logs))
-                    reason += f" Most likely it said {most}: --repair writes that."
+                    self._head = likely(self._place, roots.logs)
+                    reason += f" Most likely it said {described(self._head)}: --repair writes that."
                 self._add("unreadable", _HEAD if own else str(file), reason)
                 continue
-            if own and head.commit is not None:
+            if not own or head.commit is None:
+                continue
+            near = nearest(head.commit, roots.logs) if self._objects.missing([head.commit]) else None
+            if near is None:
                 roots.commits.setdefault(head.commit, _HEAD)
+                continue
+            self._head = Head(head.branch, near)
+            self._add(
+                "unreadable", _HEAD,
+                f"it names the commit {head.commit}, which is not here. Most likely it said {described(self._head)}, "
+                "and a digit has changed: --repair writes that.",
+            )  # fmt: skip
 
     def _add_unreadable(self, roots: Roots) -> None:
         if _has_lost_format(self._store):

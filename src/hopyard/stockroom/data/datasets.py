@@ -6,7 +6,6 @@ version of it shares all files that did not change.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -106,7 +105,7 @@ def _add_file(writer: PackWriter, store: Store | None, entry: FileEntry) -> str:
 
 def record_of(writer: PackWriter, manifest: Manifest) -> DatasetRecord:
     """The record of a dataset whose files are stored."""
-    fields = json.loads(manifest.to_bytes())
+    fields = manifest.to_json()
     del fields["files"]
     fields["format"] = object_header(FORMAT_KIND)
     files = {encode(number): asdict(entry) for number, entry in enumerate(manifest.files)}
@@ -133,7 +132,7 @@ def read_manifest(objects: Readable, record: DatasetRecord, where: str) -> Manif
         CorruptError, FormatError: what is stored is none that this version can read.
     """
     files = [entry for _, entry in SortedMap(objects, record.files).items()]
-    return Manifest.from_bytes(json.dumps({**objects.json(record.manifest), "files": files}).encode(), where)
+    return Manifest.from_json({**objects.json(record.manifest), "files": files}, where)
 
 
 class StoredFiles(Store):

@@ -15,6 +15,7 @@ from hopyard.errors import CorruptError, NotFoundError, nearest
 from hopyard.stockroom.experiments import series
 from hopyard.stockroom.experiments.run import KIND
 from hopyard.stockroom.experiments.values import decode
+from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord
 from hopyard.stockroom.view import Readable
 from hopyard.storage.format import check_format
@@ -38,25 +39,35 @@ class RunView:
     def __repr__(self) -> str:
         return f"<run {self.id}: {self.status}>"
 
+    def _frozen(self, value: Any) -> Any:
+        return frozen(
+            value,
+            f"the run {self.id} is stored and never changes: changing what it handed out would change nothing. Take a "
+            "copy, .copy(), and change that; tags of a run that is under way are set by run.set(...).",
+        )
+
     @property
     def params(self) -> dict[str, Any]:
         """What it was started with."""
-        return dict(self._decoded("params"))
+        found: dict[str, Any] = self._frozen(self._decoded("params"))
+        return found
 
     @property
     def tags(self) -> dict[str, Any]:
         """What was set."""
-        return dict(self._decoded("tags"))
+        found: dict[str, Any] = self._frozen(self._decoded("tags"))
+        return found
 
     @property
     def git(self) -> Any:
         """Facts of the code, as they were given."""
-        return self._decoded("git")
+        return self._frozen(self._decoded("git"))
 
     @property
     def links(self) -> dict[str, dict[str, Any]]:
         """``model`` and ``data``: name to the JSON of the record that it then had."""
-        return dict(self._get("links"))
+        found: dict[str, dict[str, Any]] = self._frozen(self._get("links"))
+        return found
 
     @property
     def error(self) -> dict[str, str] | None:

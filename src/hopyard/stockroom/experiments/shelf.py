@@ -9,6 +9,7 @@ from hopyard.errors import MissingKeyError, missing_extra, nearest
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
+from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord, ValueRecord
 from hopyard.stockroom.shelf import NamedThings
 from hopyard.stockroom.view import writable
@@ -25,14 +26,20 @@ class ExperimentShelf(NamedThings):
     # Values
 
     def __getitem__(self, name: str) -> Any:
-        """The value as it was stored, of the same types; scalars of NumPy as Python's.
+        """The value as it was stored, of the same types; scalars of NumPy as Python's. Dicts and lists in it equal
+        plain ones, and cannot be changed: ``.copy()`` gives plain ones.
 
         Raises:
             MissingKeyError: there is none of this name.
         """
         record = self.record(name)
         assert isinstance(record, ValueRecord)
-        return read(self._view.objects, record)
+        place = f"stock.experiment[{name!r}]"
+        return frozen(
+            read(self._view.objects, record),
+            f"{place} was handed out to be read: changing it would change nothing that is stored. Take a copy, change "
+            f"that, and assign it: value = {place}.copy(); ...; {place} = value",
+        )
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Store a value: int, float, bool, str, None, or lists, tuples and dicts of these.

@@ -10,6 +10,7 @@ import numpy as np
 
 from hopyard.errors import DataError
 from hopyard.objects import flatten, unflatten
+from hopyard.stockroom.frozen import FrozenList
 from hopyard.stockroom.packs import PackWriter
 from hopyard.stockroom.records import ValueRecord
 from hopyard.stockroom.view import Readable
@@ -37,8 +38,9 @@ def _plain(value: Any, what: str, place: str) -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
-    if kind is list or kind is tuple:
-        return kind(_plain(item, what, f"{place}[{i}]") for i, item in enumerate(value))
+    if kind is list or kind is tuple or kind is FrozenList:
+        plain_kind = tuple if kind is tuple else list
+        return plain_kind(_plain(item, what, f"{place}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Mapping):
         return {_key(key): _plain(item, what, f"{place}[{key!r}]") for key, item in value.items()}
     if isinstance(value, np.generic) and value.dtype.kind not in "mM":  # times, whose item may be an int

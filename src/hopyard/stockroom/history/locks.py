@@ -14,16 +14,18 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from hopyard.errors import StorageError
+from hopyard.errors import CorruptError, StorageError
 from hopyard.storage import Store, files
 from hopyard.storage.oserrors import write_errors
 
 _GC = "gc.lock"
 _READERS = "readers"
+_COMMIT = re.compile("[0-9a-f]{64}")
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -70,12 +72,22 @@ def reading(store: Store, commit: str) -> Iterator[None]:
 
 
 def read_commits(store: Store) -> set[str]:
-    """The commits that readers hold. Removes what dead ones left; for the collector, who holds ``collecting``."""
+    """The commits that readers hold. Removes what dead ones left; for the collector, who holds ``collecting``.
+
+    Raises:
+        CorruptError: it cannot be read what a reader holds.
+    """
     folder = store.path(_READERS)
     found = set()
     for path in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
-        if not _is_dead(path):
-            found.add(path.read_text())
+        if path.is_file() and not _is_dead(path):
+            commit = path.read_bytes().decode("ascii", "replace")
+            if not _COMMIT.fullmatch(commit):
+                raise CorruptError(
+                    f"{path} is of a process that reads now, but says {commit[:80]!r}, and no commit: what it needs is "
+                    "not known, and nothing was deleted. Try again when that process has ended."
+                )
+            found.add(commit)
     return found
 
 

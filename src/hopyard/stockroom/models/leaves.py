@@ -25,6 +25,7 @@ import numpy.typing as npt
 from hopyard.errors import CorruptError, DataError, MissingExtraError, missing_extra
 from hopyard.objects import Tensor, Tree, flatten
 from hopyard.objects.tensors import ML_DTYPES
+from hopyard.stockroom.frozen import FrozenList
 
 Keys = tuple[int | str, ...]
 
@@ -85,8 +86,9 @@ def _convert(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
-    if kind is list or kind is tuple:
-        return kind([_convert(item, (*keys, i), taken, name) for i, item in enumerate(value)])
+    if kind is list or kind is tuple or kind is FrozenList:
+        plain_kind = tuple if kind is tuple else list
+        return plain_kind([_convert(item, (*keys, i), taken, name) for i, item in enumerate(value)])
     if isinstance(value, Mapping):
         if isinstance(value, OrderedDict):
             taken.ordered.append((keys, _metadata(value)))

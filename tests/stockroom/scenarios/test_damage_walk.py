@@ -1,0 +1,240 @@
+"""Whatever is done to whatever file: every read is right or an error of ours, ``verify`` names it, and repairing from
+an intact copy brings all of it back.
+
+The suite draws some cases; with HOPYARD_EXHAUSTIVE=1 all are gone through, with more places of each file.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.stockroom.scenarios.model import plain
+
+from hopyard import StockRoom
+from hopyard.data import Dataset, prepare
+from hopyard.errors import FormatError, HopyardError
+from hopyard.storage import LocalStore
+
+EXHAUSTIVE = os.environ.get("HOPYARD_EXHAUSTIVE") == "1"
+DRAWN = 14
+PLACES = 12 if EXHAUSTIVE else 2
+"""Of each file, how many bytes are flipped, one at a time."""
+
+REBUILT = ("index.sqlite", "copies/", "readers/", "gc.lock", "stage/main.lock", "stage/main.moving.lock")
+HARMLESS = ("FORMAT", "head.stock")
+"""A byte of who wrote it, of a comment or of a branch's name changes nothing that is read."""
+
+Read = Callable[[StockRoom], Any]
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that a stockroom may hold; copied before it is damaged."""
+    root = tmp_path_factory.mktemp("walk") / "intact"
+    random_numbers = np.random.default_rng(3)
+    with StockRoom.init(root) as stock:
+        with stock.enable_write("columns and a model"):
+            stock.data["x"] = random_numbers.random((300, 8))
+            stock.data["label"] = {f"key {n}": f"label {n}" for n in range(20)}
+            stock.model["net"] = {"w": random_numbers.random((40, 5)), "n": 3}
+            stock.experiment["lr"] = 0.1
+        stock.tag("v1")
+        with stock.enable_write("a dataset, a run"):
+            rows = {"id": np.arange(50), "value": random_numbers.random(50)}
+            stock.data["rows"] = prepare(rows, LocalStore(root.parent / "prepared"), validation=None).train
+            stock.experiment["long"] = ["x" * 50] * 200
+            with stock.run(params={"a": 1}) as run:
+                run.log(step=1, loss=0.5)
+                artifact = root.parent / "artifact"
+                artifact.write_bytes(b"artifact" * 50)
+                run.log_artifact(artifact)
+        stock.purge("x", key=5, why="asked to")
+        stock.branch("dev")
+        with stock.enable_write("last"):
+            stock.data["x"][0] = np.zeros(8)
+    with StockRoom(root, enable_write=True) as stock:
+        stock.experiment["staged"] = 7
+    return root
+
+
+def value_of(shelf: str, thing: Any) -> Any:
+    if isinstance(thing, Dataset):
+        return {name: plain(values) for name, values in thing[:].items()}
+    if shelf == "data":
+        return {key: plain(thing[key]) for key in thing}
+    if shelf == "model":
+        return {key: plain(each) for key, each in thing.items()}
+    return thing
+
+
+def reads_of(stock: StockRoom) -> dict[str, Read]:
+    """Everything that can be read, by what it is; of all commits by their digests."""
+    reads: dict[str, Read] = {
+        "log": lambda room: [commit.digest for commit in room.log()],
+        "names": lambda room: (room.branches(), room.tags()),
+        "staged": lambda room: room.status().staged,
+    }
+
+    def add(digest: str, shelf: str, name: str) -> None:
+        def read(room: StockRoom) -> Any:
+            at = room.at(digest)
+            if shelf == "run":
+                run = at.experiment.run(name)
+                metrics = {metric: plain(values) for metric, (_, values) in run.metrics.items()}
+                return run.params, metrics, {each: run.read(each) for each in run.artifacts}
+            return value_of(shelf, getattr(at, shelf)[name])
+
+        reads[f"{shelf}/{name} at {digest[:8]}"] = read
+
+    for commit in stock.log():
+        at = stock.at(commit.digest)
+        for shelf in ("data", "model", "experiment"):
+            for name in getattr(at, shelf):
+                add(commit.digest, shelf, name)
+        for run in at.experiment.runs():
+            add(commit.digest, "run", run.id)
+    return reads
+
+
+def found(root: Path, reads: dict[str, Read]) -> dict[str, Any]:
+    """What each gives; an error of ours stands for itself."""
+    results: dict[str, Any] = {}
+    try:
+        stock = StockRoom(root)
+    except HopyardError as error:
+        return dict.fromkeys(reads, error)
+    with stock:
+        for name, read in reads.items():
+            try:
+                results[name] = read(stock)
+            except HopyardError as error:
+                results[name] = error
+    return results
+
+
+def files_of(root: Path) -> list[str]:
+    objects = root / ".hopyard"
+    names = [path.relative_to(objects).as_posix() for path in sorted(objects.rglob("*")) if path.is_file()]
+    return [name for name in names if name != ".gitignore"] + ["head.stock"]
+
+
+def cases(intact: Path, draw: random.Random) -> Iterator[tuple[str, str, int]]:
+    for name in files_of(intact):
+        size = path_of(intact, name).stat().st_size
+        yield name, "delete", 0
+        if size:
+            yield name, "empty", 0
+            yield name, "cut", draw.randrange(size)
+            for _ in range(PLACES):
+                yield name, "flip", draw.randrange(size)
+
+
+def path_of(root: Path, name: str) -> Path:
+    return root / name if name == "head.stock" else root / ".hopyard" / name
+
+
+def harm(path: Path, how: str, at: int, draw: random.Random) -> None:
+    data = path.read_bytes()
+    path.chmod(0o644)
+    path.unlink()
+    if how == "flip":
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :])
+    elif how != "delete":
+        path.write_bytes(data[: at if how == "cut" else 0])
+
+
+def has_collected(root: Path) -> bool:
+    try:
+        with StockRoom(root) as stock:
+            stock.gc()
+    except HopyardError:
+        return False
+    return True
+
+
+def write(stock: StockRoom) -> None:
+    with stock.enable_write("later"):
+        stock.data["x"][1] = np.ones(8)
+
+
+def check(
+    case: tuple[str, str, int], intact: Path, root: Path, reads: dict[str, Read], draw: random.Random
+) -> None:
+    name, how, at = case
+    expected = found(intact, reads)
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(intact, root)
+    harm(path_of(root, name), how, at, draw)
+
+    def same(before: dict[str, Any], now: dict[str, Any]) -> bool:
+        return all(now[each] == before[each] for each in before)
+
+    if name.startswith("stage/main/") and how == "delete":
+        # Nothing tells it from a write that never was.
+        reads = {each: read for each, read in reads.items() if each != "staged"}
+        expected.pop("staged")
+    now = found(root, reads)
+    for each, value in now.items():
+        assert isinstance(value, HopyardError) or value == expected[each], each
+    if (name, how) == ("head.stock", "delete"):
+        # Then it is in no stockroom, as a folder is that never was one; making one finds what is there.
+        StockRoom.init(root).close()
+        assert same(expected, found(root, reads))
+        return
+    if goes_on := draw.random() < 0.5:
+        changed = {"log", "names", "staged"}
+        expected = {each: value for each, value in expected.items() if each not in changed}
+        reads = {each: read for each, read in reads.items() if each not in changed}
+        before = {each: value for each, value in expected.items() if now[each] == value}
+        if has_collected(root):  # then nothing is gone; who refuses has made the index anew, and knows less
+            assert same(before, found(root, reads))
+        with suppress(HopyardError), StockRoom(root) as stock:
+            write(stock)
+        for each, value in found(root, reads).items():
+            assert isinstance(value, HopyardError) or value == expected[each], each
+    if name == "FORMAT" and isinstance(now["log"], FormatError):
+        # As a newer version, or something else than a stockroom, would be; nothing says that it is damage.
+        with pytest.raises(FormatError, match=r"pip install|Give the path"):
+            StockRoom.verify_in(root)
+        return
+    report = StockRoom.verify_in(root)
+    if name.startswith(REBUILT) or (goes_on and report.ok):
+        assert report.ok
+    elif name.startswith("stage/main/") and how == "delete":
+        assert not report.problems
+    elif name.startswith(HARMLESS) and not report.problems:
+        assert same(expected, now)
+    else:
+        assert report.problems
+        report = StockRoom.verify_in(root, repair_from=intact)
+        if name.startswith("stage/"):  # which nobody else has
+            with StockRoom(root) as stock:
+                stock.reset()
+            reads = {each: read for each, read in reads.items() if each != "staged"}
+            expected.pop("staged", None)
+        else:
+            assert report.ok, str(report)
+    assert same(expected, found(root, reads))
+    assert not StockRoom.verify_in(root).problems
+
+
+def test_whatever_is_damaged_is_told_and_repaired(intact: Path, tmp_path: Path) -> None:
+    draw = random.Random(11)
+    every = list(cases(intact, draw))
+    chosen = every if EXHAUSTIVE else draw.sample(every, DRAWN)
+    with StockRoom(intact) as stock:
+        reads = reads_of(stock)
+    for case in chosen:
+        try:
+            check(case, intact, tmp_path / "damaged", reads, draw)
+        except BaseException as error:
+            error.add_note(f"the case was {case}")
+            raise
