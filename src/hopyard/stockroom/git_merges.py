@@ -18,7 +18,7 @@ from hopyard.stockroom.history.conflicts import counted_conflicts
 from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_message, merge_since
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.working import root_of, short
-from hopyard.stockroom.writing import open_place
+from hopyard.stockroom.writing import is_clean, open_place
 
 
 def run_driver(base: Path, ours: Path, theirs: Path, path: Path) -> int:
@@ -63,7 +63,7 @@ def merge_heads(place: Place, bases: Sequence[str], mine: Head, theirs: Head) ->
                 f"the commit {short(each)} is neither here nor at a remote that is known. Push it from where it was "
                 "made, then merge again; or fetch it from where it was pushed: hopyard stock fetch URL"
             )
-    if tree.stage(mine.commit).entries():
+    if not is_clean(objects, local, tree.stage(mine.commit)):
         raise UsageError(
             f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
             "(hopyard stock reset)."

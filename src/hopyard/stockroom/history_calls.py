@@ -23,7 +23,9 @@ from hopyard.stockroom.history.merge import (
 from hopyard.stockroom.looking.differences import Diff
 from hopyard.stockroom.looking.status import Status, status_of
 from hopyard.stockroom.name_calls import NameCalls
+from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.working import root_of, short
+from hopyard.stockroom.writing import Staged, is_clean
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class HistoryCalls(NameCalls):
             standing = self._tree.stand()
             stage = self._tree.stage(standing.commit)
             draft = Draft(self._objects, root_of(self.local, standing.commit))
-            draft.apply(stage.operations())
+            draft.apply(map(Operation.decode, stage.operations()))
             changes = draft.changes()
             draft.close()
         return status_of(self.place, self.local, standing, stage, changes)
@@ -97,7 +99,7 @@ class HistoryCalls(NameCalls):
             draft = view
         else:
             draft = Draft(self._objects, self._root)
-            draft.apply(self._stage.operations())
+            draft.apply(map(Operation.decode, self._stage.operations()))
         return Diff(draft.writer, before, draft.write())
 
     # Moving
@@ -233,7 +235,7 @@ class HistoryCalls(NameCalls):
         self._check_no_block("reset")
         commit = None if revision is None else self.resolve(revision)
         self._stage.clear()
-        self._known = set()
+        self._staged = Staged()
         if self._draft is not None:
             self._draft.rebase(self._root)
         if commit is not None:
@@ -281,14 +283,15 @@ class HistoryCalls(NameCalls):
         """
         self._check_open()
         self._check_no_block(what)
-        staged = (
-            self._draft.changed if self._draft is not None else any(True for _ in self._stage.operations())
-        )
-        if staged:
+        if self._draft is not None:
+            with self._draft.writing():  # what others staged counts, too
+                pass
+        if not is_clean(self._objects, self.local, self._stage):
             raise UsageError(
                 f"{what} would leave behind what is staged upon {short(self._standing.commit)}. Commit it "
                 "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
             )
+        self._staged = Staged()
         self._renew()
         self._catch_up()
         standing = self._standing
