@@ -11,10 +11,10 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from hopyard.data import open_dataset, prepare
+from hopyard.data import open_dataset, prepare, verify
 from hopyard.data.reading import stored
 from hopyard.data.reading.stored import StoredFile
-from hopyard.errors import CorruptError, DataError, HopyardError
+from hopyard.errors import CorruptError, DataError, HopyardError, NotFoundError
 from hopyard.storage import LocalStore, MemoryStore
 
 ROWS = 60
@@ -300,3 +300,35 @@ def test_foreign_readers_of_a_prepared_file_look_at_it_too(tmp_path, monkeypatch
     flipped(dataset, name, None)
     with pytest.raises((CorruptError, DataError), match=name):
         open_dataset([str(dataset.store.path(name))], cache=False)[:]
+
+
+def test_verify_finds_all_damage_in_a_store_whatever_was_found_before(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path / "s")
+    dataset = prepared_in(store, monkeypatch).train
+    read_all(store)
+    other = prepare({"x": np.arange(40)}, store, validation=0.5)
+    said = []
+    verified = verify(store, lambda done, total: said.append((done, total)))
+    assert verified.ok
+    assert len(verified.datasets) == 3
+    assert verified.files == len(dataset.manifest.files) + 2 == len(said)
+    assert "everything is as it was written" in str(verified)
+    one, two, three = (entry.name for entry in dataset.manifest.files[:3])
+    flipped(dataset, one, None)
+    deleted(dataset, two, None)
+    truncated(dataset, three, None)
+    other.val.store.delete("manifest.json")
+    for place in (store, str(tmp_path / "s"), tmp_path / "s"):
+        verified = verify(place)
+        assert not verified.ok
+        text = "\n".join(verified.problems)
+        assert len(verified.problems) == 4
+        for name in (one, two, three, other.val.manifest.files[0].name):
+            assert name in text
+        assert "row group" in text
+    assert len(verify(dataset).problems) == 3
+    prepared_in(store, monkeypatch)
+    prepare({"x": np.arange(40)}, store, validation=0.5)
+    assert verify(store).ok
+    with pytest.raises(NotFoundError, match="holds no prepared dataset"):
+        verify(tmp_path / "elsewhere")

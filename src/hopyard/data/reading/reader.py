@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data.cache.node import NodeCache
-from hopyard.data.manifest import FileEntry, Manifest
+from hopyard.data.manifest import FileEntry, ForeignEntry, Manifest
 from hopyard.data.order import Rows
 from hopyard.data.preparing.layout import stored_dtype
 from hopyard.data.reading.buffers import Buffers
@@ -110,11 +110,8 @@ class Reader:
         entry = self.manifest.files[number]
         file = open_entry(store, entry)
         footer = file.footer
-        if not prepared and file.path is not None and file.footer_digest != entry.digest:
-            raise CorruptError(
-                f"{file.name} was changed since the dataset was opened. Restore it, or open the dataset again: its "
-                "rows are others now."
-            )
+        if isinstance(entry, ForeignEntry) and file.identity != entry.identity:
+            _check_content(file, entry)
         rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
         if rows != entry.group_rows:
             raise CorruptError(
@@ -508,6 +505,19 @@ def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
     if entry.seal:
         file.check_sealed(entry.seal)
     return file
+
+
+def _check_content(file: StoredFile, entry: ForeignEntry) -> None:
+    """Raise CorruptError if a file that others wrote is not what was opened, here or on another machine."""
+    try:
+        same = file.content == entry.content.value()
+    except (CorruptError, NotFoundError):
+        same = False
+    if not same:
+        raise CorruptError(
+            f"{file.name} was changed since the dataset was opened. Restore it, or open the dataset again: its "
+            "rows are others now."
+        )
 
 
 def is_whole(store: Store, entry: FileEntry) -> bool:

@@ -90,10 +90,7 @@ class StoredFile:
         try:
             status = path.stat()
         except OSError as error:
-            raise NotFoundError(
-                f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare "
-                "the data again."
-            ) from error
+            raise _missing(path, error) from error
         remedy = REMEDY if store is None else store.remedy
         return cls(str(path), status.st_size, _identity(path, status), path, remedy=remedy)
 
@@ -256,6 +253,8 @@ class StoredFile:
                 if _identity(self.path, status) != self.identity:
                     raise self._changed(status.st_size)
                 return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        except FileNotFoundError as error:
+            raise _missing(self.path, error) from error
         except OSError as error:
             raise read_error(self.name, error) from error
 
@@ -452,6 +451,8 @@ class StoredFile:
             with self.path.open("rb") as file:
                 file.seek(start)
                 return file.read(length)
+        except FileNotFoundError as error:
+            raise _missing(self.path, error) from error
         except OSError as error:
             raise read_error(self.name, error) from error
 
@@ -508,6 +509,12 @@ _BITS = 8 * DATA
 _footers: OrderedDict[tuple[Any, ...], pq.FileMetaData] = OrderedDict()
 _checks: OrderedDict[tuple[Any, ...], Checks | None] = OrderedDict()
 _good: OrderedDict[tuple[Any, ...], Chunks] = OrderedDict()
+
+
+def _missing(path: Path, error: OSError) -> NotFoundError:
+    return NotFoundError(
+        f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare the data again."
+    )
 
 
 def _identity(path: Path, status: os.stat_result) -> tuple[Any, ...]:
