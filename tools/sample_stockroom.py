@@ -32,6 +32,7 @@ from hopyard.stockroom.care import purge
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.rows import plain
+from hopyard.stockroom.data.samples import empty_record
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf, Run
 from hopyard.stockroom.git import Head, write
@@ -123,12 +124,16 @@ def make(folder: Path, dataset: Dataset) -> None:
         stage = Stage(maker.store, "main", last)
         for operation in (
             Operation(
-                "set", "data", "image", keys=(7,), samples=(Tensor("U8", (2, 3), np.arange(6, dtype="u1")),)
+                "set", "data", "image", (7,), (Tensor("U8", (2, 3), np.arange(6, dtype="u1")),),
+                empty_record("tensor", "U8", (2, 3), nested=False).to_json(),
             ),
-            Operation("set", "data", "caption", keys=("new", ("x")), samples=("text", "ü")),
+            Operation(
+                "set", "data", "caption", ("new", "x"), ("text", "ü"),
+                empty_record("string", "U8", (), nested=False).to_json(),
+            ),
             Operation("delete", "data", "blob", keys=(1,)),
-            Operation("record", "experiment", "staged", value={"value": True}),
-        ):
+            Operation("record", value=[["experiment", "staged", {"value": True}]]),
+        ):  # fmt: skip
             stage.append(operation.encode())
         write(folder / "head.stock", Head("main", last))
     for lock in [*folder.rglob("*.lock"), folder / "artifact.json"]:

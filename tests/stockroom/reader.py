@@ -319,7 +319,11 @@ class Repository:
         """What is staged upon a commit: the header and the samples of each write."""
         found: list[tuple[dict[str, Any], list[Any]]] = []
         for path in sorted((self.root / "stage" / worktree / base).iterdir()):
-            data = path.read_bytes()
+            name, data = path.read_bytes()[:32], path.read_bytes()[32:]
+            require(
+                name == blake3(data, derive_key_context="hopyard.staged").digest(),
+                f"the digest of {path.name}",
+            )
             if not data:
                 found.clear()
                 continue

@@ -357,7 +357,11 @@ def test_the_sample_is_read_by_the_documents_reader(sample: Path) -> None:
     (last,) = (sample / "objects/stage/main").iterdir()
     (setting, (image,)), (_, texts), (deleting, _), (record, _) = repository.stage("main", last.name)
     assert (setting["do"], setting["keys"], image.tolist()) == ("set", [7], [[0, 1, 2], [3, 4, 5]])
-    assert (texts, deleting["do"], record["value"]) == (["text", "ü"], "delete", {"value": True})
+    assert (texts, deleting["do"], record["value"]) == (
+        ["text", "ü"],
+        "delete",
+        [["experiment", "staged", {"value": True}]],
+    )
 
 
 def as_json(repository: reader.Repository, commit: str, shelf: str, name: str) -> Any:

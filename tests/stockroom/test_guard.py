@@ -454,6 +454,7 @@ def test_a_child_forked_in_a_block_changes_nothing(stock: StockRoom, ends: str) 
     with stock.enable_write() as opened:
         stock.experiment["v"] = 1
         stock.data["x"] = [np.ones(3, np.float32)]
+        stock.model["net"] = {"w": np.ones(3, np.float32)}
         column = stock.data["x"]
         assert is_locked(stock)
         child = os.fork()

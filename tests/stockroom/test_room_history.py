@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hopyard import StockRoom
-from hopyard.errors import BehindError, ConflictError, NotFoundError, UsageError
+from hopyard.errors import BehindError, ConflictError, CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.git import Head
 from hopyard.stockroom.git import read as read_head
 from hopyard.stockroom.history.references import References
@@ -451,6 +451,57 @@ def test_a_sample_is_purged_from_history_and_stage(stock: StockRoom) -> None:
     assert writer.experiment["staged"] == 1
     assert writer.data["face"][4].tolist() == [8, 9]
     assert writer.verify().ok
+
+
+def test_a_staged_file_that_was_emptied_is_damage_and_clears_nothing(stock: StockRoom) -> None:
+    root = stock.place.root
+    with StockRoom(root, enable_write=True) as writer:
+        writer.experiment["before"] = 1
+        writer.experiment["after"] = 2
+    *_, last = sorted((stock.place.objects / "stage").glob("*/*/*"))
+    last.write_bytes(b"")
+    rule = rf"{last} is empty. It is a staged write.* hopyard stock reset"
+    for reads in (
+        lambda: StockRoom(root, enable_write=True),
+        lambda: StockRoom(root).status(),
+        lambda: StockRoom(root).diff(),
+        lambda: StockRoom(root).merge("HEAD"),
+    ):
+        with pytest.raises(CorruptError, match=rule):
+            reads()
+    (problem,) = StockRoom(root).verify().problems
+    assert (problem.kind, problem.name) == ("unreadable", str(last.relative_to(stock.place.objects)))
+    with StockRoom(root) as reader:
+        reader.reset()
+    with StockRoom(root, enable_write=True) as again:
+        assert again.status().staged == []
+        assert again.verify().ok
+
+
+def test_staged_writes_that_cancel_out_are_nothing_for_commit_merge_and_the_driver(stock: StockRoom) -> None:
+    root = stock.place.root
+    head = stock.head
+    assert head.commit is not None
+    for goes_on in (
+        lambda: StockRoom(root).merge(str(head.commit)),
+        lambda: StockRoom(root, enable_write=True).merge(str(head.commit)),
+        lambda: StockRoom(root).merge_heads(head, head),
+    ):
+        with StockRoom(root, enable_write=True) as writer:
+            writer.experiment["only"] = 1
+            writer.data["only"] = [1, 2]
+            del writer.experiment["only"], writer.data["only"]
+        goes_on()
+        assert not list((stock.place.objects / "stage").glob("*/*/*"))
+    with StockRoom(root, enable_write=True) as writer:
+        writer.experiment["only"] = 1
+        del writer.experiment["only"]
+        with pytest.raises(UsageError, match="nothing has changed"):
+            writer.commit("nothing")
+        assert not list((stock.place.objects / "stage").glob("*/*/*"))
+        writer.experiment["only"] = 1
+        with pytest.raises(UsageError, match="merge would leave behind what is staged"):
+            StockRoom(root).merge(str(head.commit))
 
 
 def test_both_sides_convert_a_column_of_which_a_sample_was_purged(tmp_path: Path) -> None:

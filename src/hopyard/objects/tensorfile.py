@@ -32,6 +32,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _ALIGNMENT = 64
 _JOINED = 1 << 20  # up to here one copy costs less than a second file operation
 _FIRST_READ = 1 << 15  # of a file that cannot be mapped: holds the header of most
+_LONGEST_HEADER = 100_000_000  # bytes
 _GAP = 1 << 16  # bytes between two tensors that cost less than a request of its own
 _MANIFEST = "hopyard"
 
@@ -186,8 +187,13 @@ def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict
     start = 8 + int.from_bytes(head[:8], "little")
     if len(head) < 8 or start > size:
         raise ValueError(f"{size} bytes are too few")
+    if start > _LONGEST_HEADER:
+        raise ValueError(f"a header of {start} bytes, where safetensors has at most {_LONGEST_HEADER}")
     text = head[8:start] + (read(len(head), start - len(head)) if start > len(head) else b"")
-    entries = json.loads(text)
+    try:
+        entries = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     metadata = entries.pop("__metadata__", {})
     return start, metadata, {name: _slot(entry, start) for name, entry in entries.items()}
 
@@ -195,6 +201,8 @@ def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict
 def _slot(entry: dict[str, Any], base: int) -> Slot:
     shape = tuple(entry["shape"])
     start, stop = entry["data_offsets"]
+    if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
+        raise ValueError(f"{shape} at {start}..{stop} are no lengths and offsets")
     if not 0 <= start <= stop or stop - start != ITEM_SIZES[entry["dtype"]] * math.prod(shape):
         raise ValueError(f"a tensor of {shape} {entry['dtype']} cannot be bytes {start}..{stop}")
     return Slot(entry["dtype"], shape, base + start, base + stop)

@@ -49,7 +49,7 @@ def unflatten(tensors: Mapping[str, Tensor], skeleton: Any) -> Tree:
     """
     try:
         return _put_together(tensors, skeleton)
-    except (KeyError, ValueError, TypeError, struct.error) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, struct.error, RecursionError) as error:
         raise CorruptError(
             f"a saved value's skeleton does not fit its tensors ({error!r}). Restore it from a copy."
         ) from error

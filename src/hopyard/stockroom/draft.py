@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hopyard.errors import UsageError
 from hopyard.stockroom.data.conflicts import diff_columns
@@ -14,7 +13,6 @@ from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import Stored
 from hopyard.stockroom.guard import Guard, guarded
 from hopyard.stockroom.history.locks import writing
-from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.maps import Key, SortedMap, encode
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.operations import Operation
@@ -22,7 +20,7 @@ from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import ColumnRecord, Json, Record, Shelf, parse
 from hopyard.stockroom.view import names_in, place_of
 
-_INLINE = 1 << 20  # bytes of an operation
+_ABSENT: Any = object()
 
 Told = Callable[[Operation], None]
 
@@ -35,8 +33,10 @@ class Draft:
     Args:
         objects: of the repository.
         root: digest of the root map that it begins from; None: nothing is in it.
-        told: is called with each write when it is made, to keep it; what it raises undoes the write. Writes that are
-            large are published first. None: nothing is published before :meth:`flush`.
+        told: is called with each write when it is made, to keep it; what it raises undoes the write. What the write
+            needs is published first. None: nothing is published before :meth:`flush`.
+        in_order: what a write that is told of happens in, from before anything of it is read: where others tell of
+            writes too, it keeps them waiting, and applies what they told of until then.
         guard: says who may write; None: whoever has it.
 
     Attributes:
@@ -48,18 +48,21 @@ class Draft:
     revision = "the working tree"
 
     def __init__(
-        self, objects: Objects, root: str | None, told: Told | None = None, guard: Guard | None = None
-    ) -> None:
+        self, objects: Objects, root: str | None, told: Told | None = None,
+        in_order: Callable[[], AbstractContextManager[None]] = nullcontext, guard: Guard | None = None,
+    ) -> None:  # fmt: skip
         self.guard = guard or Guard()
         self.writer: PackWriter = objects.writing(before=self._begin, lock=self.guard)
         self.base = root
-        self._objects, self._told = objects, told
+        self._objects, self._told, self._in_order = objects, told, in_order
         self._root = root  # what is published; on top of it are:
         self._records: dict[bytes, Any] = {}  # by key of the root map; None: it is gone
         self._columns: dict[str, ColumnDraft] = {}
         self._dirty: set[str] = set()  # columns with changes of their own
         self._locks = ExitStack()
-        self._is_locked = self._has_added = self._is_closed = False
+        self._is_locked = self._is_fresh = self._is_writing = self._is_closed = False
+        self._has_added = False  # what is not published
+        self._is_loose = False  # stands on objects that no write which was told of leads to
         self._last_map: SortedMap | None = None
         self._saved: list[str | None] = []  # root maps that errors lead back to
 
@@ -74,10 +77,17 @@ class Draft:
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """What the draft says of a thing; None if there is none of this name."""
         if shelf == "data" and name in self._dirty:
-            return self._columns[name].flush()
+            return self._flushed(name)
         key = encode((shelf, name))
         value = self._records[key] if key in self._records else self._map.get(key)
         return None if value is None else parse(value, f"{shelf}/{name}")
+
+    @guarded
+    def has(self, shelf: Shelf, name: str) -> bool:
+        """Whether there is a thing of this name; nothing is written for it, as may be for :meth:`record`."""
+        if shelf == "data" and name in self._dirty:
+            return self._columns[name].is_there
+        return self.record(shelf, name) is not None
 
     @guarded
     def names(self, shelf: Shelf) -> list[str]:
@@ -87,7 +97,9 @@ class Draft:
             where, name = place_of(key)
             if where == shelf:
                 (found.discard if value is None else found.add)(name)
-        return sorted(found | self._dirty if shelf == "data" else found)
+        if shelf == "data":
+            found |= {name for name in self._dirty if self._columns[name].is_there}
+        return sorted(found)
 
     # Writing
 
@@ -111,9 +123,14 @@ class Draft:
             ) -> None:
                 self._column_changed(column, do, keys, samples)
 
-            column = ColumnDraft(self.writer, self.writer, name, record, changed, self.guard)
+            column = ColumnDraft(self.writer, self.writer, name, record, changed, self.guard, self.writing)
             self._columns[name] = column
         return self._columns[name]
+
+    @guarded
+    def written(self, name: str) -> ColumnDraft | None:
+        """The column of this name, if it was written to since it was stored or told of."""
+        return self._columns[name] if name in self._dirty and self._columns[name].is_there else None
 
     @property
     def begun(self) -> str | None:
@@ -127,24 +144,54 @@ class Draft:
             UsageError: the draft is closed.
         """
         self._check_open()
-        with self.guard.write(f"a write to {shelf}/{name}"), self._undone_on_errors():
-            if shelf == "data":
-                self._columns.pop(name, None)
-                self._dirty.discard(name)
-            value = None if record is None else record.to_json()
-            self._records[encode((shelf, name))] = value
-            self._tell(Operation("record", shelf, name, value=value))
+        value = None if record is None else record.to_json()
+        with self.guard.write(f"a write to {shelf}/{name}"), self.writing():
+            key = encode((shelf, name))
+            was, column = self._records.get(key, _ABSENT), self._columns.get(name)
+            is_dirty = shelf == "data" and name in self._dirty
+            self._set(key, shelf, name, value)
+            try:
+                self._tell([(shelf, name, value)])
+            except BaseException:
+                self._records[key] = was
+                if was is _ABSENT:
+                    del self._records[key]
+                if shelf == "data" and column is not None:
+                    self._columns[name] = column
+                if is_dirty:
+                    self._dirty.add(name)
+                raise
 
-    def apply(self, operations: Iterable[bytes]) -> None:
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One write, from before anything that it depends on is read. May be nested.
+
+        Raises:
+            UsageError: the draft is closed.
+        """
+        self._check_open()
+        if self._told is None or self._is_writing:
+            yield
+            return
+        self._lock()  # before what others who write wait for, as the collector does
+        with self._in_order():
+            self._is_writing = True
+            try:
+                yield
+            finally:
+                self._is_writing = False
+                self._let_in()
+
+    def apply(self, operations: Iterable[Operation]) -> None:
         """Make the writes that ``told`` was told of, in another process or life, without telling it again.
 
         Raises:
-            CorruptError, FormatError: they cannot be read.
+            CorruptError: they cannot be read.
         """
         told, self._told = self._told, None
         try:
-            for data in operations:
-                self._apply(Operation.decode(data))
+            for operation in operations:
+                self._apply(operation)
         finally:
             self._told = told
 
@@ -152,10 +199,11 @@ class Draft:
     def write(self) -> str | None:
         """The root map as it is now, which may not be published yet."""
         for name in sorted(self._dirty):
-            record = self._columns[name].flush()
+            record = self._flushed(name)
             if record is not None:
                 self._records[encode(("data", name))] = record.to_json()
         if self._records:
+            self._is_loose = True
             self._root = SortedMap(self.writer, self._root).update(self.writer, self._records).root
         self._records, self._dirty = {}, set()
         return self._root
@@ -163,9 +211,8 @@ class Draft:
     @guarded
     def flush(self) -> str | None:
         """The root map as it is now; all that it needs is published."""
-        with self._undone_on_errors():
-            root = self.write()
-            self.publish()
+        root = self.write()
+        self.publish()
         return root
 
     def publish(self) -> None:
@@ -175,38 +222,48 @@ class Draft:
             self._has_added = False
 
     def rebase(self, root: str | None) -> None:
-        """Go on from this root map, which has all changes that were made. Columns that were taken before are closed if
-        it has others of their names."""
+        """Go on from this root map, which is stored. Columns that were taken before are those that it has of their
+        names, or such as have no samples yet."""
         self.base = self._root = root
         self._saved = [root] * len(self._saved)
-        self._records, self._dirty = {}, set()
+        self._records, self._dirty, self._is_loose = {}, set(), False
         for name, column in list(self._columns.items()):
-            if column.flush() != self.record("data", name):
+            record = self.record("data", name)
+            if record is not None and not isinstance(record, ColumnRecord):
                 del self._columns[name]
+            elif column.is_changed or column.flush() != record:
+                column.stand_on(record)
 
     def back(self, root: str | None) -> None:
         """Have what this root map has, instead of all that was changed. Columns that were taken before are closed."""
-        self._root = root
+        self._root, self._is_loose = root, root != self.base
         self._records, self._columns, self._dirty = {}, {}, set()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """What is written inside is told to nobody; an exception undoes all of it."""
+    def held(self, things: Iterable[tuple[Shelf, str]] = ()) -> Iterator[None]:
+        """What is written inside is told to nobody; an exception undoes all of it.
+
+        Args:
+            things: are told of at the end, as one write; those that it gives then.
+        """
         place, told = len(self._saved), self._told
         self._saved.append(self.write())
         self._told = None
         try:
             yield
+            self._told = told
+            told_of: list[tuple[Shelf, str, Json | None]] = []
+            for shelf, name in things:
+                record = self.record(shelf, name)
+                told_of.append((shelf, name, None if record is None else record.to_json()))
+            if told_of:
+                self._tell(told_of)
         except BaseException:
             self.back(self._saved[place])
             raise
         finally:
             self._told = told
             del self._saved[place:]
-
-    def tell(self) -> None:
-        """Publish what was written, and tell of it as one write: what ``held`` did not."""
-        self._tell(None)
 
     def close(self) -> None:
         """Refuse all further writes, also those of columns that were taken before."""
@@ -215,7 +272,7 @@ class Draft:
 
     def release(self) -> None:
         """Let the collector in: something leads to all that was published."""
-        self._is_locked = False
+        self._is_locked = self._is_fresh = False
         self._locks.close()
 
     # What has changed
@@ -259,13 +316,29 @@ class Draft:
             self._last_map = SortedMap(self.writer, self._root)
         return self._last_map
 
-    def _begin(self) -> None:
-        """Before an object is added: from now on what is here stays."""
-        self._has_added = True
+    def _lock(self) -> None:
         if not self._is_locked:
             self._locks.enter_context(writing(self._objects.store))
             self._is_locked = True
+
+    def _begin(self) -> None:
+        """Before an object is added: from now on what is here stays."""
+        self._has_added = True
+        self._lock()
+        if not self._is_fresh:
             self._objects.refresh()
+            self._is_fresh = True
+
+    def _let_in(self) -> None:
+        """Let the collector in, if what was told of leads to all that was added."""
+        if not (self._has_added or self._is_loose or self._is_writing):
+            self.release()
+
+    def _flushed(self, name: str) -> ColumnRecord | None:
+        """The record of a column that was written to."""
+        column = self._columns[name]
+        self._is_loose = self._is_loose or column.is_changed
+        return column.flush()
 
     def _column_changed(
         self, column: ColumnDraft, do: Literal["set", "delete", "bulk"], keys: list[Key],
@@ -278,42 +351,53 @@ class Draft:
                 f"the column {name!r} was removed or replaced since it was taken, so nothing is written to it. "
                 f"Take it anew: stock.data[{name!r}]."
             )
-        with self._undone_on_errors():
-            self._dirty.add(name)
-            if do == "bulk":
-                self._tell(None)
+        is_new = name not in self._dirty
+        self._dirty.add(name)
+        try:
+            if self._told is None:
+                return
+            if do != "bulk":
+                settings = column.settings.to_json()
+                self._told(Operation(do, "data", name, tuple(keys), tuple(samples or ()), settings))
             else:
-                self._tell(Operation(do, "data", name, tuple(keys), tuple(samples or ())))
+                record = column.flush()
+                self._tell([("data", name, None if record is None else record.to_json())])
+        except BaseException:
+            if is_new:
+                self._dirty.discard(name)
+            raise
 
-    def _tell(self, operation: Operation | None) -> None:
-        """Tell of a write. If it is large (None), or needs objects that wait, all is published, and the root told."""
-        if self._told is None:
-            return
-        if operation is None or self._has_added or _is_large(operation):
-            before = self._root
-            operation = Operation("root", value=[before, self.flush()])
-        self._told(operation)
-        if operation.do == "root":
-            self.release()
+    def _tell(self, things: list[tuple[Shelf, str, Json | None]]) -> None:
+        """Tell what things are now; all that they need is published first."""
+        if self._told is not None:
+            self.publish()
+            self._told(Operation("record", value=[list(thing) for thing in things]))
 
     def _apply(self, operation: Operation) -> None:
         if operation.do == "set":
-            self.column(operation.name).update(dict(zip(operation.keys, operation.samples, strict=True)))
+            column = self.column(operation.name)
+            column.settle(cast(ColumnRecord, parse(operation.value, f"data/{operation.name}")))
+            column.update(dict(zip(operation.keys, operation.samples, strict=True)))
         elif operation.do == "delete":
             column = self.column(operation.name)
             for key in operation.keys:
-                with suppress(KeyError):  # another process may have deleted it, too
+                with suppress(KeyError):  # purged meanwhile
                     del column[key]
-        elif operation.do == "record":
-            shelf, name = place_of(encode((operation.shelf, operation.name)))
-            value = operation.value
-            self.set(shelf, name, None if value is None else parse(value, f"{shelf}/{name}"))
         else:
-            before, after = operation.value
-            now = self.write()
-            if now not in (before, after):  # small writes, or those of another process
-                after = merge_roots(self.writer, before, now, after, "theirs").root
-            self.back(after)
+            for shelf, name, value in operation.value:
+                self._set(encode((shelf, name)), shelf, name, value, in_place=True)
+
+    def _set(self, key: bytes, shelf: str, name: str, value: Json | None, in_place: bool = False) -> None:
+        """Say this of a thing. ``in_place``: a column that was taken before is this one."""
+        if shelf == "data":
+            column = self._columns.get(name)
+            record = None if value is None else parse(value, f"data/{name}")
+            if column is not None and in_place and isinstance(record, ColumnRecord):
+                column.stand_on(record)
+            else:
+                self._columns.pop(name, None)
+            self._dirty.discard(name)
+        self._records[key] = value
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -321,16 +405,3 @@ class Draft:
                 "this was opened for writing before, and its writing has ended, so nothing is written to it. Take it "
                 "anew: `with stock.enable_write(): stock.data[...]`."
             )
-
-    @contextmanager
-    def _undone_on_errors(self) -> Iterator[None]:
-        state = self._root, dict(self._records), dict(self._columns), set(self._dirty)
-        try:
-            yield
-        except BaseException:
-            self._root, self._records, self._columns, self._dirty = state
-            raise
-
-
-def _is_large(operation: Operation) -> bool:
-    return operation.do == "record" and len(json.dumps(operation.value)) > _INLINE

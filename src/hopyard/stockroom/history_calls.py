@@ -14,10 +14,13 @@ from hopyard.stockroom.history.commits import Commit, log, read_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, listed
 from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
 from hopyard.stockroom.history.publish import commit_draft
+from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.looking.differences import Diff
 from hopyard.stockroom.looking.status import Status, status_of
 from hopyard.stockroom.name_calls import NameCalls
+from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.working import root_of, short
+from hopyard.stockroom.writing import Staged
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class HistoryCalls(NameCalls):
             standing = self._tree.stand()
             stage = self._tree.stage(standing.commit)
             draft = Draft(self._objects, root_of(self.local, standing.commit))
-            draft.apply(stage.operations())
+            draft.apply(map(Operation.decode, stage.operations()))
             changes = draft.changes()
             draft.close()
         return status_of(self.place, self.local, standing, stage, changes)
@@ -91,7 +94,7 @@ class HistoryCalls(NameCalls):
             draft = view
         else:
             draft = Draft(self._objects, self._root)
-            draft.apply(self._stage.operations())
+            draft.apply(map(Operation.decode, self._stage.operations()))
         return Diff(draft.writer, before, draft.write())
 
     # Moving
@@ -180,7 +183,7 @@ class HistoryCalls(NameCalls):
                     f"the commit {short(each)} is neither here nor at a remote that is known. Push it from where it "
                     "was made, then merge again; or fetch it from where it was pushed: hopyard stock fetch URL"
                 )
-        if self._tree.stage(mine.commit).entries():
+        if not self._is_clean(self._tree.stage(mine.commit), mine.commit):
             raise UsageError(
                 f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
                 "(hopyard stock reset)."
@@ -254,7 +257,7 @@ class HistoryCalls(NameCalls):
         self._check_no_block("reset")
         commit = None if revision is None else self.resolve(revision)
         self._stage.clear()
-        self._known = set()
+        self._staged = Staged()
         if self._draft is not None:
             self._draft.rebase(self._root)
         if commit is not None:
@@ -302,16 +305,30 @@ class HistoryCalls(NameCalls):
         """
         self._check_open()
         self._check_no_block(what)
-        staged = (
-            self._draft.changed if self._draft is not None else any(True for _ in self._stage.operations())
-        )
-        if staged:
+        if self._draft is not None:
+            with self._draft.writing():  # what others staged counts, too
+                pass
+        if not self._is_clean(self._stage, self._standing.commit):
             raise UsageError(
                 f"{what} would leave behind what is staged upon {short(self._standing.commit)}. Commit it "
                 "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
             )
+        self._staged = Staged()
         self._renew()
         self._tree.catch_up(self._standing, lambda: self._author)
+
+    def _is_clean(self, stage: Stage, commit: str | None) -> bool:
+        """Whether what is staged upon a commit, if anything is, changes nothing. Then it is gone afterwards."""
+        entries = stage.entries()
+        if entries:
+            draft = Draft(self._objects, root_of(self.local, commit))
+            draft.apply(map(Operation.decode, entries.values()))
+            changed = draft.changed
+            draft.close()
+            if changed:
+                return False
+            stage.clear(entries)
+        return True
 
     def _check_no_block(self, what: str) -> None:
         if self._blocks:

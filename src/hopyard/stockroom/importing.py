@@ -16,7 +16,7 @@ from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history_calls import HistoryCalls
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.run import Progress, read_columns
-from hopyard.stockroom.records import check_name
+from hopyard.stockroom.records import Shelf, check_name
 from hopyard.storage import Store
 
 _AT_ONCE = 64 << 20  # bytes after which what came is staged: what a kill costs at most
@@ -94,13 +94,14 @@ def _write(
     chunk = next(chunks, None)
     while chunk is not None:
         nbytes = 0
-        with draft.held():
+        written: dict[tuple[Shelf, str], None] = {}
+        with draft.writing(), draft.held(written):
             while chunk is not None and nbytes < _AT_ONCE:
                 column, first, samples = chunk
+                written["data", column] = None
                 _add(draft, sources[column], first, samples)
                 nbytes += _size(samples)
                 chunk = next(chunks, None)
-        draft.tell()
 
 
 def _add(draft: Draft, source: ColumnSource, first: int, samples: Samples) -> None:

@@ -29,20 +29,28 @@ class Operation:
     """One write.
 
     Attributes:
-        do: ``"set"`` samples of a column under keys; ``"delete"`` these; ``"record"``: let the root map say this of a
-            thing; ``"root"``: what leads from one root map to another, as whose objects are published.
-        shelf, name: of the column or thing.
+        do: ``"set"`` samples of a column under keys; ``"delete"`` these; ``"record"``: let the root map say this of
+            things.
+        shelf, name: of the column.
         keys: of samples.
         samples: to be set.
-        value: of ``record`` its JSON, None to remove the thing; of ``root`` the digests ``[from, to]``.
+        value: of ``set`` the record of an empty column, for one that is not there yet; of ``record`` triples
+            ``[shelf, name, record as JSON]``, None in place of a record: the thing is removed.
     """
 
-    do: Literal["set", "delete", "record", "root"]
+    do: Literal["set", "delete", "record"]
     shelf: str = ""
     name: str = ""
     keys: tuple[Key, ...] = ()
     samples: tuple[Stored, ...] = ()
     value: Any = None
+
+    @property
+    def things(self) -> tuple[tuple[str, str], ...]:
+        """Shelf and name of all that it writes to."""
+        if self.do == "record":
+            return tuple((shelf, name) for shelf, name, _ in self.value)
+        return ((self.shelf, self.name),)
 
     def encode(self) -> bytes:
         """The operation as bytes."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from hopyard.errors import CorruptError, UsageError
+from hopyard.stockroom import parsing
 
 Shelf: TypeAlias = Literal["data", "model", "experiment", "run"]
 SHELVES: tuple[Shelf, ...] = ("data", "model", "experiment", "run")
@@ -128,21 +130,47 @@ def parse(json: Json, where: str) -> Record:
     try:
         ((kind, fields),) = json.items()
         if kind == "column":
-            return ColumnRecord(**{**fields, "shape": tuple(fields["shape"])})
+            return _checked_column(
+                ColumnRecord(**{**fields, "shape": parsing.varying_shape(fields["shape"])})
+            )
         if kind == "dataset":
-            return DatasetRecord(**fields)
+            dataset = DatasetRecord(**fields)
+            parsing.digest(dataset.manifest), parsing.digest_or_none(dataset.files)
+            parsing.whole(dataset.rows), parsing.whole(dataset.nbytes)
+            return dataset
         if kind == "model":
-            return ModelRecord(**fields)
+            model = ModelRecord(**fields)
+            parsing.digest(model.tree), parsing.whole(model.nbytes)
+            return model
         if kind == "value":
+            if isinstance(fields, dict) and fields.keys() == {"json"}:
+                parsing.digest(fields["json"])
             return ValueRecord(fields)
         if kind == "run":
-            return RunRecord(**fields)
+            run = RunRecord(**fields)
+            parsing.digest(run.content), parsing.text(run.status)
+            datetime.fromisoformat(run.started)
+            return run
         raise ValueError(f"kind {kind!r}")
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise CorruptError(
             f"the record of {where} cannot be read ({error}). Run `hopyard stock verify`; if all is well there, a "
             "newer version of Hopyard wrote it: install that."
         ) from error
+
+
+def _checked_column(column: ColumnRecord) -> ColumnRecord:
+    parsing.one_of(column.kind, "tensor", "string", "bytes")
+    parsing.dtype(column.dtype)
+    if column.kind != "tensor" and (column.shape or column.dtype != "U8"):
+        raise ValueError(f"{column.kind}s have no shape or dtype of their own")
+    parsing.one_of(column.nested, True, False)
+    parsing.digest_or_none(column.pages)
+    for number in (column.bits, column.count, column.nbytes):
+        parsing.whole(number)
+    if (column.pages is None) != (column.count == 0):
+        raise ValueError(f"it has {column.count} samples and the pages {column.pages}")
+    return column
 
 
 def thing_of(path: str) -> tuple[Shelf, str]:

@@ -51,7 +51,7 @@ class NamedThings(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         draft = writable(self._view)
         with draft.guard.write(f"a write to {self._shelf}/{name}"):
-            self.record(name)
+            self.check_there(name)
             draft.set(self._shelf, name, None)
 
     def setdefault(self, name: str, default: Any = None) -> Any:
@@ -65,7 +65,7 @@ class NamedThings(MutableMapping[str, Any]):
             return super().pop(name, *default)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._view.record(self._shelf, name) is not None
+        return isinstance(name, str) and self._view.has(self._shelf, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._view.names(self._shelf))
@@ -81,12 +81,24 @@ class NamedThings(MutableMapping[str, Any]):
         """
         found = self._view.record(self._shelf, self._checked(name))
         if found is None:
-            names = list(self)
-            raise MissingKeyError(
-                f"there is no {self._what} {name!r} in {self._view.revision}{nearest(name, names, '.')} "
-                f"It has {', '.join(map(repr, names)) or 'none'}."
-            )
+            raise self._missing(name)
         return found
+
+    def check_there(self, name: str) -> None:
+        """See that there is a thing of this name.
+
+        Raises:
+            MissingKeyError: there is none. UsageError: no name can be so.
+        """
+        if not self._view.has(self._shelf, self._checked(name)):
+            raise self._missing(name)
+
+    def _missing(self, name: str) -> MissingKeyError:
+        names = list(self)
+        return MissingKeyError(
+            f"there is no {self._what} {name!r} in {self._view.revision}{nearest(name, names, '.')} "
+            f"It has {', '.join(map(repr, names)) or 'none'}."
+        )
 
     def _checked(self, name: Any) -> str:
         return check_name(name, f"The {self._shelf} shelf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +45,13 @@ class View(Protocol):
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """What it says of a thing; None if there is none of this name."""
 
+    def has(self, shelf: Shelf, name: str) -> bool:
+        """Whether there is a thing of this name."""
+
     def names(self, shelf: Shelf) -> list[str]:
         """All names, sorted."""
 
 
-@runtime_checkable
 class Writable(View, Protocol):
     """A view that is open for writing."""
 
@@ -73,12 +75,12 @@ def writable(view: View) -> Writable:
     """
     if isinstance(view, Others):
         view.guard.check("a write")
-    if not isinstance(view, Writable):
+    if isinstance(view, Snapshot):
         raise UsageError(
             f"{view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
             "StockRoom(path, enable_write=True)."
         )
-    return view
+    return cast(Writable, view)
 
 
 class Snapshot:
@@ -103,6 +105,10 @@ class Snapshot:
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """What the root map says of a thing; None if there is none of this name."""
         return record_in(self._map, shelf, name)
+
+    def has(self, shelf: Shelf, name: str) -> bool:
+        """Whether there is a thing of this name."""
+        return self.record(shelf, name) is not None
 
     def names(self, shelf: Shelf) -> list[str]:
         """All names on a shelf, sorted."""

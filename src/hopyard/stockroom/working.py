@@ -143,15 +143,17 @@ class WorkingTree:
 
     @contextmanager
     def moving(
-        self, standing: Standing, branch: str | None, operations: Collection[int] = ()
+        self, standing: Standing, branch: str | None, operations: Collection[int] = (), is_all: bool = False
     ) -> Iterator[Moving]:
         """Move a reference within, then ``head.stock``, and clear what is committed of the stage.
 
         Args:
             branch: what moves; None: the reference of the working tree.
             operations: numbers of staged writes that the commit has.
+            is_all: it has nothing else: what others staged meanwhile comes behind it, and so is staged upon it then,
+                unless what was committed meanwhile had to be merged.
         """
-        moving = Moving(self, standing, branch, operations)
+        moving = Moving(self, standing, branch, operations, is_all)
         with moving.locks:
             try:
                 yield moving
@@ -163,20 +165,22 @@ class WorkingTree:
         stack.enter_context(locked(self._local.store, f"{self._pending}.lock", fcntl.LOCK_EX))
 
     def announce(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int]
+        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
     ) -> None:
         value = {
-            "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit,
+            "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit, "is_all": is_all,
             "number": self._local.references.tip(self.reference(branch)).number,
             "operations": sorted(operations), "was": was.named,
         }  # fmt: skip
         self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
 
     def arrive(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int]
+        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
     ) -> None:
         """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
         head = read(self.place.head)
+        if commit is not None and operations and is_all:
+            is_all = read_commit(self._local.objects, commit).parents == ((was.commit,) if was.commit else ())
         if head.branch == was.named and self._is_between(was.commit, head.commit):
             self.set_head(branch, commit)
         elif head != Head(branch, commit):
@@ -188,7 +192,7 @@ class WorkingTree:
                 stacklevel=2,
             )
         if operations:
-            self.stage(was.commit).clear(operations)
+            self.stage(was.commit).clear(operations, self.stage(commit) if is_all else None)
         self.forget()
 
     def forget(self) -> None:
@@ -217,7 +221,7 @@ class WorkingTree:
                 and move.commit is not None
                 and pending.commit in (None, move.commit)
             ):
-                self.arrive(was, pending.branch, move.commit, pending.operations)
+                self.arrive(was, pending.branch, move.commit, pending.operations, pending.is_all)
                 break
         self.forget()
 
@@ -232,6 +236,7 @@ class Pending:
         number: of the reference's last entry before.
         branch_before, commit_before: what ``head.stock`` says before.
         operations: numbers of the staged writes that the commit has.
+        is_all: it has nothing else.
     """
 
     branch: str | None
@@ -240,6 +245,7 @@ class Pending:
     branch_before: str | None
     commit_before: str | None
     operations: list[int]
+    is_all: bool
 
 
 def read_pending(store: Store, name: str) -> Pending:
@@ -258,6 +264,7 @@ def read_pending(store: Store, name: str) -> Pending:
             found["was"],
             found["from"],
             found["operations"],
+            found["is_all"],
         )
         for commit in (pending.commit, pending.commit_before):
             if commit is not None and len(bytes.fromhex(commit)) != _DIGEST_BYTES:
@@ -276,10 +283,10 @@ class Moving:
     """A move that is under way."""
 
     def __init__(
-        self, tree: WorkingTree, was: Standing, branch: str | None, operations: Collection[int]
+        self, tree: WorkingTree, was: Standing, branch: str | None, operations: Collection[int], is_all: bool
     ) -> None:
         self.locks = ExitStack()
-        self._tree, self._was, self._branch, self._operations = tree, was, branch, operations
+        self._tree, self._was, self._branch, self._staged = tree, was, branch, (operations, is_all)
         self._is_locked = False
         self._commit: str | None = None
 
@@ -288,7 +295,7 @@ class Moving:
         if not self._is_locked:
             self._tree.lock(self.locks)
             self._is_locked = True
-        self._tree.announce(self._was, self._branch, commit, self._operations)
+        self._tree.announce(self._was, self._branch, commit, *self._staged)
 
     def arrived(self, commit: str | None) -> None:
         """It has been moved, and this is where it is."""
@@ -296,7 +303,7 @@ class Moving:
 
     def finish(self) -> None:
         if self._commit is not None:
-            self._tree.arrive(self._was, self._branch, self._commit, self._operations)
+            self._tree.arrive(self._was, self._branch, self._commit, *self._staged)
         elif self._is_locked:
             self._tree.forget()  # nothing has moved
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from hopyard.errors import ConflictError, CorruptError, NotFoundError, UsageError
+from hopyard.errors import ConflictError, CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find
@@ -21,6 +21,7 @@ from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.revisions import resolve
+from hopyard.stockroom.history.stage import Log
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.remotes import (
@@ -59,7 +60,8 @@ class Room(Shelves):
         self._others: Others | None = None  # what others see while a block is open
         self._message: str | None = None
         self._draft: Draft | None = None
-        self._known: set[int] = set()  # numbers of the staged writes that the draft has
+        self._staged = Staged()
+        self._log: Log  # while something is written outside of blocks
         self._is_closed = False
         self._writes = enable_write
         self.place: Place = find(None if path is None else Path(path))
@@ -156,6 +158,8 @@ class Room(Shelves):
                 "stock.enable_write():`, or open StockRoom(path, enable_write=True)."
             )
         try:
+            if not self._blocks:
+                self._follow_stage()
             commit = self._commit(message)
         except ConflictError as error:
             raise ConflictError(
@@ -249,27 +253,74 @@ class Room(Shelves):
     def _begin(self) -> Draft:
         """A draft with what is staged."""
         self._tree.catch_up(self._standing, lambda: self._author)
-        draft = Draft(self._objects, self._root, self._tell, self.guard)
+        draft = Draft(self._objects, self._root, self._tell, self._in_order, self.guard)
         self.guard.stay_in_process(True)
         self._apply_staged(draft)
         return draft
 
     def _apply_staged(self, draft: Draft) -> None:
-        entries = self._stage.entries()
-        draft.apply(entries.values())
-        self._known = set(entries)
+        """Let a draft that has nothing staged have all that is."""
+        self._staged = Staged()
+        with self._stage.held() as log:
+            entries, looked = self._stage.entries(), log.last()
+        self._staged.add(draft, entries, looked)
 
     def _renew(self) -> None:
-        """Be where ``head.stock`` says, unless something is staged."""
-        if self._draft is None or not self._draft.changed:
-            self._refresh()
-            if self._draft is not None:
-                self._tree.catch_up(self._standing, lambda: self._author)
-                self._draft.rebase(self._root)
-                self._apply_staged(self._draft)
+        """Be where ``head.stock`` says, unless something is staged; have what others staged."""
+        if self._draft is not None and self._draft.changed:
+            with self._draft.writing():
+                return
+        self._move_on()
+
+    def _move_on(self) -> None:
+        self._refresh()
+        if self._draft is not None:
+            self._tree.catch_up(self._standing, lambda: self._author)
+            self._draft.rebase(self._root)
+            self._apply_staged(self._draft)
+
+    @contextlib.contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """What is written inside comes behind all that others staged until now, which the draft has then."""
+        assert self._draft is not None
+        if not self._staged.known:
+            self._move_on()
+        while True:
+            with self._stage.held() as log:
+                new = log.since(self._staged.last, self._staged.looked)
+                if new is not None:
+                    with self.guard:
+                        self._staged.add(self._draft, new, log.last())
+                    self._log = log
+                    yield
+                    return
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Some of what was staged is gone: committed or discarded by others, or written again."""
+        assert self._draft is not None
+        with self.guard:
+            if not self._stage.entries():
+                self._refresh()
+            self._draft.rebase(self._root)
+            self._apply_staged(self._draft)
+
+    def _follow_stage(self) -> None:
+        """Look again, if others have written again what was staged, or it lies upon their commit now."""
+        last = self._staged.last
+        if last and not self._stage.has(last):
+            upon = self._tree.stage(self._tree.stand().commit)
+            if upon.has(last) or self._stage.entries():
+                self._look_again()
 
     def _tell(self, operation: Operation) -> None:
-        self._known.add(self._stage.append(operation.encode()))
+        number = self._log.append(operation.encode())
+        needless = self._staged.note(number, operation)
+        self._staged.looked = number
+        with contextlib.suppress(StorageError):  # they do no harm
+            for old in needless:
+                self._log.remove(old)
+                del self._staged.known[old]
 
     # Blocks
 
@@ -378,7 +429,7 @@ class Room(Shelves):
         assert draft is not None
         was = self._standing
         parents = [*([] if was.commit is None else [was.commit]), *merged]
-        with self._tree.moving(was, was.branch, self._known) as moving:
+        with self._tree.moving(was, was.branch, self._staged.known, not (self._blocks or merged)) as moving:
             reference = self._tree.reference(was.branch)
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
@@ -386,6 +437,9 @@ class Room(Shelves):
             )  # fmt: skip
             moving.arrived(None if commit is None else commit.digest)
         if commit is None:
+            if self._staged.known:  # writes that cancel out
+                self._stage.clear(self._staged.known)
+                self._staged = Staged()
             return None
         if was.branch is None and was.named is not None:
             warnings.warn(
@@ -395,7 +449,7 @@ class Room(Shelves):
                 stacklevel=4,
             )
         self._stand(Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None))
-        self._known = set()
+        self._staged = Staged()
         return commit
 
     @cached_property
@@ -405,6 +459,43 @@ class Room(Shelves):
     def _facts(self) -> tuple[str, dict[str, Any] | None]:
         found = facts(self.place)
         return self._author, None if found == GitFacts() else asdict(found)
+
+
+class Staged:
+    """Which staged writes a draft has.
+
+    Attributes:
+        known: by number, the things that it writes to and no later one says anew.
+        last: the last number of them.
+        looked: the last number that was given when this was last compared with the stage.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, set[tuple[str, str]]] = {}
+        self.last = self.looked = 0
+        self._by_thing: dict[tuple[str, str], list[int]] = {}
+
+    def add(self, draft: Draft, entries: Mapping[int, bytes], looked: int) -> None:
+        """Let a draft have these too."""
+        for number, data in entries.items():
+            operation = Operation.decode(data)
+            draft.apply([operation])
+            self.note(number, operation)
+        self.looked = looked
+
+    def note(self, number: int, operation: Operation) -> list[int]:
+        """The draft has this too. Returns the numbers of those that say nothing any more."""
+        gone: list[int] = []
+        for thing in operation.things:
+            if operation.do == "record":
+                for old in self._by_thing.pop(thing, ()):
+                    self.known[old].discard(thing)
+                    if not self.known[old]:
+                        gone.append(old)
+            self._by_thing.setdefault(thing, []).append(number)
+        self.known[number] = set(operation.things)
+        self.last = number
+        return gone
 
 
 class _Block:

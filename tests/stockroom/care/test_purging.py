@@ -280,15 +280,17 @@ def test_what_is_staged_is_purged_too(tmp_path: Path) -> None:
     assert (report.keys, report.staged) == ([3, 9, 20], 2)
     assert not holds(tmp_path, SECRET)
     again = Draft(reopened(repository).objects, root_of(repository, commits[-1]))
-    again.apply(stage.operations())
+    again.apply(map(Operation.decode, stage.operations()))
     assert sorted(again.column("image").keys()) == [1, 2, 4, 7, 10, 21]
-    # And a stage that stands on a root of its own.
+    # And a stage that has a column of its own.
     large = Draft(repository.objects, root_of(repository, commits[-1]))
     large.column("image")[30] = secret()
-    root = large.flush()
+    record = large.record("data", "image")
+    assert record is not None
+    large.publish()
     large.release()
     Stage(repository.store, "two", commits[-1]).append(
-        Operation("root", value=[root_of(repository, commits[-1]), root]).encode()
+        Operation("record", value=[["data", "image", record.to_json()]]).encode()
     )
     assert holds(tmp_path, SECRET)
     purged(repository, 30)

@@ -21,6 +21,7 @@ from hopyard.stockroom.care.roots import roots_of_store
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs.layout import read_pack
+from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.remotes import Known, Repository, Wanted, bring, fetch, needs, push, remember, select
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -211,10 +212,11 @@ def test_a_wrong_index_is_made_anew(repository: Repository) -> None:
 
 def test_what_is_staged_is_needed(repository: Repository) -> None:
     stage = Stage(repository.store, "main", tip(repository))
-    stage.append(Operation("root", value=[None, "d" * 64]).encode())
+    record = ModelRecord("d" * 64, 1).to_json()
+    stage.append(Operation("record", value=[["model", "net", record]]).encode())
     (problem,) = verify(repository).problems
     assert problem.kind == "missing"
-    assert problem.needed_by == f"stage/main/{tip(repository)}/000000000001"
+    assert problem.needed_by == f"model/net of stage/main/{tip(repository)}/000000000001"
 
 
 def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_commit_comes_back() -> None:
     east = timezone(timedelta(hours=2))
     second = write_commit(
         pool,
-        "r" * 64,
+        "f" * 64,
         [first.digest],
         "second",
         "Ada",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.errors import CorruptError
+from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom.history.stage import Stage, stages
 from hopyard.storage import LocalStore, MemoryStore, Store
 
@@ -57,8 +57,8 @@ def test_only_operations_that_are_named_are_cleared_if_there_are_others(store: S
     assert mine.entries() == {1: b"mine 1", 2: b"other", 3: b"mine 2"}
     mine.clear(known)
     assert mine.entries() == {2: b"other"}
-    assert mine.append(b"mine 3") == 3
-    other.clear({2, 3, 99})
+    assert mine.append(b"mine 3") == 4, "no number is given twice"
+    other.clear({2, 4, 99})
     assert list(store.list("stage/main/none")) == []
 
 
@@ -82,6 +82,77 @@ def test_foreign_files_are_named(store: Store) -> None:
     store.put(f"stage/main/{A}/notes", b"")
     with pytest.raises(CorruptError, match=f"holds 'stage/main/{A}/notes', but only staged writes"):
         list(Stage(store, "main", A).operations())
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("how", ["emptied", "cut to its digest", "cut short", "changed"])
+def test_a_file_that_was_damaged_clears_nothing_and_is_named(store: Store, at: int, how: str) -> None:
+    stage = Stage(store, "main", A)
+    numbers = [stage.append(b"write %d" % number) for number in range(3)]
+    name = f"stage/main/{A}/{numbers[at]:012d}"
+    data = store.get(name)
+    damaged = {
+        "emptied": b"", "cut to its digest": data[:32], "cut short": data[:-1], "changed": data[:-1] + b"x",
+    }[how]  # fmt: skip
+    store.put(name, damaged)
+    what = "is empty" if how == "emptied" else "is damaged: its content has not the digest"
+    rule = rf"{name} {what}.* It is a staged write.* discard all that is staged: hopyard stock reset"
+    with pytest.raises(CorruptError, match=rule):
+        list(Stage(store, "main", A).operations())
+    with pytest.raises(CorruptError, match=rule), stage.held() as log:
+        log.since(0, numbers[0] - 1)
+    stage.clear()
+    assert list(Stage(store, "main", A).operations()) == []
+
+
+def test_no_number_is_given_twice_whatever_was_cleared(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    stage = Stage(store, "main", A)
+    given = [stage.append(b"1"), stage.append(b"2")]
+    stage.clear(given[1:])
+    assert list(stage.entries()) == given[:1]
+    given.append(Stage(store, "main", A).append(b"3"))
+    stage.clear()
+    given.append(Stage(store, "main", B).append(b"4"))
+    assert given == sorted(set(given))
+    # The machine went down, and the lock's file is of a moment before.
+    (tmp_path / "stage/main.lock").write_bytes(b"1")
+    assert Stage(store, "main", B).append(b"5") > given[-1]
+    (tmp_path / "stage/main.lock").write_bytes(b"")
+    assert list(Stage(store, "main", B).operations()) == [b"4", b"5"]
+
+
+def test_who_looks_sees_what_others_wrote_since_and_whether_what_is_known_is_gone(store: Store) -> None:
+    mine, other = Stage(store, "main", A), Stage(store, "main", A)
+    known = mine.append(b"mine")
+    with mine.held() as log:
+        looked = log.last()
+    added = other.append(b"other")
+    with mine.held() as log:
+        assert log.since(known, looked) == {added: b"other"}
+        assert log.since(added, log.last()) == {}
+    other.clear([known])
+    with mine.held() as log:
+        assert log.since(known, looked) is None
+        assert log.since(added, log.last()) == {}
+
+
+def test_what_is_not_in_a_commit_goes_on_upon_it(store: Store) -> None:
+    mine, other = Stage(store, "main", A), Stage(store, "main", A)
+    known = mine.append(b"mine")
+    later = other.append(b"later")
+    after = Stage(store, "main", B)
+    mine.clear([known], after)
+    assert after.entries() == {later: b"later"}
+    assert mine.entries() == {}
+    assert [stage.base for stage in stages(store)] == [B]
+
+
+def test_a_thread_that_waits_for_itself_gets_an_error(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    rule = r"takes its samples from an iterator which itself writes or commits.*list\(\.\.\.\)"
+    with Stage(store, "main", A).held(), pytest.raises(UsageError, match=rule):
+        Stage(store, "main", A).append(b"x")
 
 
 KILL = """

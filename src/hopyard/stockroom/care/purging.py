@@ -21,6 +21,7 @@ from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import locked
+from hopyard.stockroom.history.stage import sealed
 from hopyard.stockroom.maps import Key, SortedMap, check_key, encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
@@ -209,6 +210,6 @@ def _clean_stages(store: Store, roots: Roots, column: str, keys: Sequence[Key]) 
             )
             with locked(store, f"stage/{name.split('/')[1]}.lock", fcntl.LOCK_EX):
                 if store.exists(name):  # not committed or discarded meanwhile
-                    store.put(name, left.encode())
+                    store.put(name, sealed(left.encode()))
                     count += 1
     return count

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hopyard.errors import CorruptError, HopyardError, StorageError, UsageError
+from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError, UsageError
 from hopyard.stockroom.care.heads import heads
 from hopyard.stockroom.care.walk import Walk, is_missing
 from hopyard.stockroom.git import Place, commits_in_history, read
 from hopyard.stockroom.history.locks import read_commits
 from hopyard.stockroom.history.references import Log, logs
-from hopyard.stockroom.maps import encode
+from hopyard.stockroom.history.stage import unsealed
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.records import parse
-from hopyard.stockroom.view import place_of
 from hopyard.stockroom.working import read_pending
 from hopyard.storage import Store
 
@@ -48,12 +47,9 @@ class Roots:
         walk.commits(self.commits)
         for name, operation in self.staged:
             try:
-                if operation.do == "root":
-                    for root in operation.value:
-                        walk.root(root, name)
-                elif operation.do == "record" and operation.value is not None:
-                    thing = "/".join(place_of(encode((operation.shelf, operation.name))))
-                    walk.record(thing, parse(operation.value, thing), name)
+                for shelf, thing, value in operation.value if operation.do == "record" else ():
+                    if value is not None:
+                        walk.record(f"{shelf}/{thing}", parse(value, f"{shelf}/{thing}"), name)
             except HopyardError as error:
                 self.failures[name] = error
         known = set(walk.found)
@@ -87,7 +83,10 @@ def _add_stages(store: Store, roots: Roots) -> None:
         parts = entry.name.split("/")
         if parts[-1].endswith(".lock"):
             continue
-        data = store.get(entry.name)
+        try:
+            data = store.get(entry.name)
+        except NotFoundError:  # committed or discarded meanwhile
+            continue
         if len(parts) != 4:  # a commit that is under way
             try:
                 read_pending(store, entry.name)
@@ -97,11 +96,12 @@ def _add_stages(store: Store, roots: Roots) -> None:
             continue
         if re.fullmatch("[0-9a-f]{64}", parts[2]):
             roots.commits.setdefault(parts[2], f"stage/{parts[1]}")
-        if data:  # an empty one says that those before it were cleared
-            try:
-                roots.staged.append((entry.name, Operation.decode(data)))
-            except StorageError as error:
-                roots.failures[entry.name] = error
+        try:
+            operation = unsealed(data, f"{store.url}/{entry.name}")
+            if operation:  # an empty one says that those before it were cleared
+                roots.staged.append((entry.name, Operation.decode(operation)))
+        except StorageError as error:
+            roots.failures[entry.name] = error
 
 
 def all_roots(store: Store, place: Place | None) -> Roots:

@@ -21,6 +21,7 @@ from hopyard.stockroom.data.gathering import (
     Table,
     buried_in,
     checked,
+    fragment_of,
     table_of,
 )
 from hopyard.stockroom.data.rows import Keys, find, keys_of, plain
@@ -177,7 +178,7 @@ class Column(Mapping[Any, Any]):
         item = self._pages.floor(key)
         if item is None:
             return None
-        fragment = self._fragment(item[1][0])
+        fragment = self._fragment(Entry.of(*item))
         (at,) = find(fragment.keys, keys_of([key]))
         return None if at < 0 else (fragment, int(at))
 
@@ -237,10 +238,11 @@ class Column(Mapping[Any, Any]):
         start, stop = (self._fragments.count_before(bound) for bound in group_bounds(first))
         return start, stop
 
-    def _fragment(self, digest: str) -> Fragment:
+    def _fragment(self, entry: Entry) -> Fragment:
         last = self._last
-        if last is None or last[0] != digest:
-            last = self._last = digest, Fragment(self._objects.read(digest))
+        if last is None or last[0] != entry.digest:
+            data = self._objects.read(entry.digest)
+            last = self._last = entry.digest, fragment_of(self.record, entry, data)
         return last[1]
 
     def positions(self, keys: Any) -> Positions:
@@ -315,7 +317,7 @@ class Column(Mapping[Any, Any]):
         first = decode(self._pages.at(0)[0])
         last = decode(Entry.of(*self._pages.at(len(self._pages) - 1)).last)
         item = self._pages.floor(encode(key)) or self._pages.at(0)
-        near = self._fragment(item[1][0]).keys
+        near = self._fragment(Entry.of(*item)).keys
         names = [decode(code) for code in near] if near.dtype == object else []
         texts = [name for name in names if isinstance(name, str)]
         hint = nearest(key, texts, ".") if isinstance(key, str) else "."
@@ -450,7 +452,7 @@ class Column(Mapping[Any, Any]):
 
     @cached_property
     def _fragments(self) -> Fragments:
-        return Fragments(self._objects, [Entry.of(*item) for item in self._pages.items()])
+        return Fragments(self._objects, [Entry.of(*item) for item in self._pages.items()], self.record)
 
     @cached_property
     def _row(self) -> tuple[int | None, np.dtype[Any], tuple[int, ...]]:

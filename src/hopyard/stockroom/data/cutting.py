@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.errors import CorruptError
+from hopyard.stockroom import parsing
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
 from hopyard.stockroom.data.rows import (
     Batch,
@@ -58,8 +60,17 @@ class Entry:
 
     @classmethod
     def of(cls, first: bytes, value: list[Any]) -> Entry:
-        digest, last, count, nbytes = value
-        return cls(first, digest, encode(tuple(last) if isinstance(last, list) else last), count, nbytes)
+        try:
+            digest, last, count, nbytes = value
+            end = encode(tuple(last) if isinstance(last, list) else last)
+            if end < first:
+                raise ValueError(f"its last key, {last!r}, comes before its first")
+            return cls(first, parsing.digest(digest), end, parsing.whole(count, 1), parsing.whole(nbytes))
+        except (ValueError, TypeError) as error:
+            raise CorruptError(
+                f"what a column's map says of a fragment cannot be read ({error}). Run `hopyard stock verify`, which "
+                "says of which column; then bring that from a remote."
+            ) from error
 
     @property
     def value(self) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Literal
@@ -38,8 +38,8 @@ _HELD_COUNT = 1 << 16
 
 Changed = Callable[[Literal["set", "delete", "bulk"], list[Key], list[Stored] | None], None]
 """Told of every change when it is made: ``"set"`` with keys and samples, if these are at most 1,024 and 1 MiB;
-``"delete"`` with keys; ``"bulk"`` for anything else, also new settings: ``flush`` says what the column is now. What it
-raises undoes the change."""
+``"delete"`` with keys; ``"bulk"`` for anything else, also new settings, and when what is held becomes much: ``flush``
+says what the column is now. What it raises undoes the change."""
 
 
 class ColumnDraft(MutableMapping[Any, Any]):
@@ -52,18 +52,23 @@ class ColumnDraft(MutableMapping[Any, Any]):
         record: of the column; None: there is none yet. The first samples say what it holds.
         changed: see ``Changed``.
         guard: says who may write; None: whoever has it.
+        in_order: what each change happens in, from before anything of the column is read for it.
     """
 
     def __init__(
         self, objects: Readable, writer: Writer, name: str, record: ColumnRecord | None = None,
         changed: Changed | None = None, guard: Guard | None = None,
+        in_order: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         self.guard = guard or Guard()
-        self._writer, self.name, self._changed = writer, name, changed
+        self._writer, self.name, self._changed, self._in_order = writer, name, changed, in_order
         self._record = record
         self._column = Column(objects, name, record or _NOTHING)
         self._pending: dict[bytes, Stored | None] = {}
         self._pending_bytes = 0
+        self._groups: dict[
+            Key, set[bytes]
+        ] = {}  # keys of pending parts by nested sample, also of some that are not
         self._more = 0  # samples than in the column below
         self._next: int | None = None
         self._told = 0  # writes
@@ -116,31 +121,31 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     @guarded
     def __contains__(self, key: object) -> bool:
-        column, code = self._where(key)
-        return key in column if code is None else self._pending[code] is not None
+        code = self._held(key)
+        if code is None:
+            return key in self._view()
+        return self._pending[code] is not None if code in self._pending else key in self._column
 
     def __getitem__(self, key: Any) -> Any:
         with self.guard:
-            column, code = self._where(key)
-            found = None if code is None else self._pending[code]
+            code = self._held(key)
+            found = None if code is None else self._pending.get(code)
+            # Building a view takes as long as all that is pending.
+            is_below = code is not None and code not in self._pending
         if found is not None:
             return to_user(found)
+        if not is_below:
+            return self._view()[key]
         try:
-            return column[key]
+            return self._column[key]
         except KeyError:
-            if column is self._view():
-                raise
             raise self._view().missing(check_key(key)) from None
 
-    def _where(self, key: Any) -> tuple[Column, bytes | None]:
-        """Where to look for a key: in a column, unless its encoding is among the changes."""
+    def _held(self, key: Any) -> bytes | None:
+        """The encoding of a key, under which what is pending can be looked up; None: it names no single sample, or
+        nothing is pending."""
         is_one = isinstance(key, tuple if self._column.record.nested else int | str | np.integer)
-        if not is_one or not self._pending:
-            return self._view(), None
-        code = encode(key)
-        if code not in self._pending:
-            return self._column, None
-        return self._view(), code
+        return encode(key) if is_one and self._pending else None
 
     def positions(self, keys: Any) -> Positions:
         """As ``Column.positions``."""
@@ -152,6 +157,22 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return self._view().__array__(dtype, copy)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything says what the column holds."""
+        return self._record is not None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether :meth:`flush` has something to write."""
+        return bool(self._pending)
+
+    @property
+    def settings(self) -> ColumnRecord:
+        """The record of an empty column that holds the same."""
+        record = self._view_of_settings().record
+        return empty_record(record.kind, record.dtype, record.shape, record.nested)
 
     def snapshot(self) -> Column:
         """The column as it is now; later changes do not show in it. It reads from the writer."""
@@ -181,7 +202,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self.update({check_key(key): value})
 
     def __delitem__(self, key: Any) -> None:
-        with self._write_guard():
+        with self._writing():
             self._delete(check_key(key))
 
     def _delete(self, checked: Key) -> None:
@@ -194,7 +215,8 @@ class ColumnDraft(MutableMapping[Any, Any]):
         if not codes:
             raise self._view().missing(checked)
         self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
-        self._next = None
+        if self._next is not None and not (isinstance(checked, int) and checked < self._next - 1):
+            self._next = None
 
     def update(self, values: Mapping[Any, Any] = {}, /, **more: Any) -> None:  # type: ignore[override]
         """Set the samples of a mapping from keys. In a nested column a sample is a dict of parts, and replaces all.
@@ -204,7 +226,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         """
         values = without_frame(self.name, values, "update")
         given.check_dense(self.name, values)
-        with self._write_guard(values):
+        with self._writing(values):
             self._update(values, **more)
 
     def _update(self, values: Mapping[Any, Any], **more: Any) -> None:
@@ -223,7 +245,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
         items = given.keyed(values, settings)
         batches = given.batches_of_items(items, settings, isinstance(values, dict))
         self._write(batches, settings, sorted(gone), told)
-        self._next = None
+        if self._column.record.nested:
+            self._next = None
+        elif self._next is not None:
+            ints = (int(key) for key in values if not isinstance(key, str))
+            self._next = max(self._next, max(ints, default=-1) + 1)
 
     def append(self, value: Any) -> int:
         """Add one sample under the int that follows the largest one among the keys, which is returned.
@@ -231,19 +257,19 @@ class ColumnDraft(MutableMapping[Any, Any]):
         Raises:
             DataError: it does not fit the column; it was not written.
         """
-        with self._write_guard():
+        with self._writing():
             key = self._following_key()
             self.extend([value])
             return key
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """The sample; ``default``, which is written first, if there is none."""
-        with self._write_guard():
+        with self._writing():
             return super().setdefault(key, default)
 
     def pop(self, key: Any, *default: Any) -> Any:
         """The sample, which is deleted."""
-        with self._write_guard():
+        with self._writing():
             return super().pop(key, *default)
 
     def extend(self, values: Any) -> None:
@@ -258,7 +284,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         """
         values = without_frame(self.name, values, "extend")
         given.check_dense(self.name, values)
-        with self._write_guard(values):
+        with self._writing(values):
             self._extend(values)
 
     def _extend(self, values: Any) -> None:
@@ -292,7 +318,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         What the column holds (dtype, shape) is said by them anew.
         """
         values = without_frame(self.name, values, "replace")
-        with self._write_guard(values):
+        with self._writing(values):
             fresh = ColumnDraft(self._writer, self._writer, self.name, guard=self.guard)
             if isinstance(values, Mapping):
                 fresh.update(values)
@@ -304,16 +330,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
                     "create(dtype=..., shape=...)."
                 )
             with self.guard, self._undone_on_errors():
-                vars(self).update(vars(fresh) | {"_changed": self._changed})
+                vars(self).update(vars(fresh) | {"_changed": self._changed, "_in_order": self._in_order})
                 self._tell("bulk")
 
     def clear(self) -> None:
         """Delete all samples. What the column holds stays as it is."""
-        with self._write_guard(), self._undone_on_errors():
-            record = self._record
-            if record is not None:
-                record = empty_record(record.kind, record.dtype, record.shape, record.nested)
-            self._start_anew(record)
+        with self._writing(), self._undone_on_errors():
+            self._start_anew(None if self._record is None else self.settings)
             self._tell("bulk")
 
     def create(
@@ -348,7 +371,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 )
         plain = tuple(None if length is None else int(length) for length in lengths)
         record = empty_record(kind, "U8" if dtype is None else stored_dtype(dtype), plain, nested)
-        with self._write_guard(), self._undone_on_errors():
+        with self._writing(), self._undone_on_errors():
             if self._record is not None:
                 raise UsageError(
                     f"column {self.name!r} is there already. Delete it first, or use another name."
@@ -366,15 +389,28 @@ class ColumnDraft(MutableMapping[Any, Any]):
             self._stand_on(self._rewritten(self._writer, self._record))
         return self._record
 
+    def stand_on(self, record: ColumnRecord | None) -> None:
+        """Be this column from now on; None: one that nothing is known of yet."""
+        self._stand_on(record)
+        self._next = None
+
+    def settle(self, record: ColumnRecord) -> None:
+        """Hold what this one holds, if nothing else is known yet."""
+        if self._record is None:
+            self._stand_on(record)
+
     # How
 
-    def _write_guard(self, values: Any = ()) -> AbstractContextManager[None]:
-        """For one write. Samples that an iterator or another mapping gives may be waited for, and the lock is free
+    @contextmanager
+    def _writing(self, values: Any = ()) -> Iterator[None]:
+        """One write. Samples that an iterator or another mapping gives may be waited for, and the lock is free
         meanwhile."""
         what = f"a write to data/{self.name}"
-        if isinstance(values, list | tuple | dict) or is_array(values):
-            return self.guard.write(what)
-        return self.guard.alone(what, f"writes what an iterator gives to data/{self.name}")
+        guard: AbstractContextManager[None] = self.guard.write(what)
+        if not (isinstance(values, list | tuple | dict) or is_array(values)):
+            guard = self.guard.alone(what, f"writes what an iterator gives to data/{self.name}")
+        with guard, self._in_order():
+            yield
 
     def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes], told: int) -> int:
         """Hold these samples, or write them if they are many; how many they were. ``told``: writes before this one."""
@@ -448,8 +484,15 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._pending_bytes += sum(_size(value) for value in changes.values())
         self._seen = None
         pending.update(changes)
+        if self._column.record.nested:
+            for code in changes:
+                self._groups.setdefault(_first(code), set()).add(code)
         try:
-            tell()
+            if self._pending_bytes > _HELD_BYTES or len(self._pending) > _HELD_COUNT:
+                self.flush()
+                self._tell("bulk")
+            else:
+                tell()
         except BaseException:
             for code, value in before.items():
                 if value is _ABSENT:
@@ -458,8 +501,6 @@ class ColumnDraft(MutableMapping[Any, Any]):
                     pending[code] = value
             vars(self).update(state)
             raise
-        if self._pending_bytes > _HELD_BYTES or len(self._pending) > _HELD_COUNT:
-            self.flush()
 
     def _rewritten(self, writer: Writer, record: ColumnRecord) -> ColumnRecord:
         changes = sorted(self._pending.items(), key=itemgetter(0))
@@ -470,7 +511,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def _group(self, first: int | str) -> list[bytes]:
         """The encoded keys of a nested sample's parts."""
-        return [encode(key) for key in self._view().group(first)]
+        below = [encode(key) for key in self._column.group(first)]
+        above = self._groups.get(first, set()) & self._pending.keys()
+        return [code for code in sorted({*below, *above}) if self._pending.get(code, _ABSENT) is not None]
 
     def _following_key(self) -> int:
         if self._next is None:
@@ -480,7 +523,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
     def _stand_on(self, record: ColumnRecord | None) -> None:
         self._record = record
         self._column = Column(self._writer, self.name, record or _NOTHING)
-        self._pending, self._pending_bytes, self._more, self._seen = {}, 0, 0, None
+        self._pending, self._pending_bytes, self._more, self._seen, self._groups = {}, 0, 0, None, {}
 
     def _start_anew(self, record: ColumnRecord | None) -> None:
         self._stand_on(record)
@@ -509,6 +552,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
 _NOTHING = empty_record("bytes", "U8", (), nested=False)
 _ABSENT: Any = object()
+
+
+def _first(code: bytes) -> int | str:
+    """The sample that a part belongs to."""
+    key = decode(code)
+    assert isinstance(key, tuple)
+    return key[0]
 
 
 def _size(value: Stored | None) -> int:

@@ -35,6 +35,7 @@ import struct
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import lt
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,15 @@ import numpy.typing as npt
 from hopyard.data.ragged import offsets_of
 from hopyard.errors import CorruptError, PurgedError
 from hopyard.objects.tensors import ITEM_SIZES
+from hopyard.stockroom import parsing
 from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, keys_of, plain
 from hopyard.stockroom.records import ColumnRecord
 
 _MAGIC = b"HOPFRAG1"
 _ALIGNMENT = 64
+_MOST = (
+    1 << 20
+)  # samples; each weighs at least 17 of the 2**20 bytes that a fragment of several weighs at most
 _Bytes = npt.NDArray[np.uint8]
 
 
@@ -111,6 +116,35 @@ def _keys_section(parts: Sequence[Batch]) -> tuple[Any, list[Any]]:
     return "ints", [np.ascontiguousarray(keys).data for keys in arrays]
 
 
+def _check_sizes(
+    offsets: npt.NDArray[np.int64],
+    shapes: npt.NDArray[np.int64] | None,
+    fixed: tuple[int | None, ...],
+    size: int,
+) -> None:
+    """See that samples of varying sizes follow one another, and have the sizes that their shapes say."""
+    sizes = np.diff(offsets)
+    if offsets[0] != 0 or (sizes < 0).any():
+        raise ValueError("its samples do not follow one another")
+    if shapes is None:
+        return
+    if (shapes < 0).any() or np.maximum(shapes, 1).astype(np.float64).prod(1).max() >= 1 << 58:
+        raise ValueError("a sample has lengths that none can have")
+    if (shapes.prod(1) * size != sizes).any():
+        raise ValueError("a sample has another size than its shape says")
+    purged = sizes == 0
+    for at, length in enumerate(fixed):
+        if length is not None and (shapes[~purged, at] != length).any():
+            raise ValueError("a sample has another shape than the column")
+
+
+def _corrupt(error: Exception) -> CorruptError:
+    return CorruptError(
+        f"an object that a column names is not a fragment of it ({error}). Run `hopyard stock verify`; if all is well "
+        "there, a newer version of Hopyard wrote it: install that."
+    )
+
+
 class Fragment:
     """A fragment's content, sharing memory with its bytes.
 
@@ -129,37 +163,48 @@ class Fragment:
     def __init__(self, data: _Bytes) -> None:
         try:
             self._read(data)
-        except (ValueError, TypeError, KeyError, struct.error) as error:
-            raise CorruptError(
-                f"an object that a column names is not a fragment ({error}). Run `hopyard stock verify`; if all is "
-                "well there, a newer version of Hopyard wrote it: install that."
-            ) from error
+        except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
+            raise _corrupt(error) from error
 
     def _read(self, data: _Bytes) -> None:
         (length,) = struct.unpack("<Q", data[8:16].tobytes())
         if data[:8].tobytes() != _MAGIC or length > len(data):
             raise ValueError("it does not begin as fragments do")
-        self.described = header = json.loads(data[16 : 16 + length].tobytes())
+        self.described = header = parsing.json_of(data[16 : 16 + length].tobytes())
         self._data, self._end = data, 16 + length
-        self.count = count = int(header["count"])
-        self.purged: dict[int, list[str]] = {at: what for at, *what in header.get("purged", ())}
+        self.count = count = parsing.whole(header["count"], 1, _MOST)
+        self.purged: dict[int, list[str]] = {
+            parsing.whole(at, 0, count - 1): [parsing.text(one) for one in what]
+            for at, *what in header.get("purged", ())
+        }
+        if any(len(what) != 3 for what in self.purged.values()):
+            raise ValueError("it says of a purged sample something else than when, by whom and why")
         self._described = header["keys"]
         self._key_data = self._keys()
+        kind = parsing.one_of(header["kind"], "tensor", "string", "bytes")
+        size = ITEM_SIZES[parsing.dtype(header["dtype"])]
         shape = header["shape"]
-        varies = shape is None or None in shape
-        shapes = self._ints(count * len(shape)).reshape(count, -1) if shape and varies else self._ints(0)
+        if (shape is None) != (kind != "tensor"):
+            raise ValueError(f"{kind}s of shape {shape}")
+        fixed = () if shape is None else parsing.varying_shape(shape)
+        varies = shape is None or None in fixed
+        shapes = self._ints(count * len(fixed)).reshape(count, -1) if fixed and varies else self._ints(0)
         offsets = self._ints(count + 1 if varies else 0)
-        width = 0 if varies else ITEM_SIZES[header["dtype"]] * math.prod(shape)
+        width = 0 if varies else size * math.prod(length or 0 for length in fixed)
         values = self._section(int(offsets[-1]) if varies else count * width)
         if self._end != len(data):
             raise ValueError(f"it has {len(data)} bytes instead of {self._end}")
+        if varies:
+            _check_sizes(offsets, shapes if fixed else None, fixed, size)
         self.rows = (
-            Rows(values, offsets, shapes if shape else None) if varies else Rows(values.reshape(count, width))
+            Rows(values, offsets, shapes if fixed else None) if varies else Rows(values.reshape(count, width))
         )
 
     def _section(self, size: int) -> _Bytes:
         start = self._end + -self._end % _ALIGNMENT
         self._end = start + size
+        if size < 0 or self._end > len(self._data):
+            raise ValueError(f"a part of {size} bytes begins at byte {start} of {len(self._data)}")
         return self._data[start : self._end]
 
     def _ints(self, count: int) -> npt.NDArray[np.int64]:
@@ -168,6 +213,8 @@ class Fragment:
 
     def _keys(self) -> _Bytes:
         if isinstance(self._described, dict):
+            first = parsing.whole(self._described["range"], -(1 << 63))
+            parsing.whole(first + self.count - 1, -(1 << 63))
             return self._section(0)
         if self._described == "ints":
             return self._section(8 * self.count)
@@ -175,21 +222,70 @@ class Fragment:
             raise ValueError(f"its keys are {self._described!r}")
         offsets = self._ints(self.count + 1)
         start = self._end - 8 * len(offsets)
+        if offsets[0] != 0 or (np.diff(offsets) < 1).any() or offsets[-1] > len(self._data) - self._end:
+            raise ValueError("its keys do not follow one another")
         self._end += int(offsets[-1])
         return self._data[start : self._end]
 
     @cached_property
     def keys(self) -> Keys:
-        """(count,), ascending."""
+        """(count,), ascending.
+
+        Raises:
+            CorruptError: they are no keys, or do not ascend.
+        """
         if isinstance(self._described, dict):
             first = int(self._described["range"])
             return np.arange(self.count, dtype=np.int64) + first
         if self._described == "ints":
-            return self._key_data.view("<i8")
+            keys = self._key_data.view("<i8")
+            if (keys[1:] <= keys[:-1]).any():
+                raise _corrupt(ValueError("its keys do not ascend"))
+            return keys
         split = 8 * (self.count + 1)
         offsets = self._key_data[:split].view("<i8").tolist()
         names = self._key_data[split:].tobytes()
-        return keys_of([names[start:stop] for start, stop in pairwise(offsets)])
+        encoded = [names[start:stop] for start, stop in pairwise(offsets)]
+        if not all(map(lt, encoded, encoded[1:])):
+            raise _corrupt(ValueError("its keys do not ascend"))
+        return keys_of(encoded)
+
+    def check_fits(self, record: ColumnRecord, first: bytes, last: bytes, count: int, nbytes: int) -> None:
+        """See that it is what a column, and the column's map, say of it.
+
+        Raises:
+            CorruptError: it is another fragment.
+        """
+        header = self.described
+        shape = list(record.shape) if record.kind == "tensor" else None
+        if (header["kind"], header["dtype"], header["shape"]) != (record.kind, record.dtype, shape):
+            raise _corrupt(
+                ValueError(
+                    f"it holds {header['kind']} {header['dtype']} of shape {header['shape']}, but the column holds "
+                    f"{record.kind} {record.dtype} of shape {shape}"
+                )
+            )
+        ends = encoded(self.keys[:: max(self.count - 1, 1)])
+        if self.count != count or (ends[0], ends[-1]) != (first, last):
+            raise _corrupt(ValueError("it has other keys than the column's map says"))
+        if self.rows.nbytes != nbytes and not self.purged:
+            raise _corrupt(
+                ValueError(f"it has {self.rows.nbytes} bytes of values, but the map says {nbytes}")
+            )
+
+    def check_content(self) -> None:
+        """See that all keys and strings in it can be read.
+
+        Raises:
+            CorruptError: one cannot.
+        """
+        try:
+            plain(self.keys)
+            if self.described["kind"] == "string":
+                for at in range(self.count):
+                    self.rows.sample(at)[0].tobytes().decode()
+        except ValueError as error:
+            raise _corrupt(error) from error
 
     @property
     def batch(self) -> Batch:

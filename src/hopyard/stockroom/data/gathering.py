@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,13 +18,14 @@ from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import Bodies, MappedColumn
 from hopyard.data.reading.region import region_of
 from hopyard.data.reading.stored import StoredFile
-from hopyard.errors import NotFoundError
+from hopyard.errors import CorruptError, NotFoundError
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.mapped import identity_at
+from hopyard.stockroom.records import ColumnRecord
 
 Positions = npt.NDArray[np.int64]
 
@@ -50,24 +52,41 @@ def buried_in(objects: Readable) -> Collection[str]:
     return () if here is None else here.buried()
 
 
+def fragment_of(record: ColumnRecord, entry: Entry, data: npt.NDArray[np.uint8]) -> Fragment:
+    """The fragment that these bytes are.
+
+    Raises:
+        CorruptError: they are none, or another one than the column says.
+    """
+    fragment = Fragment(data)
+    fragment.check_fits(record, entry.first, entry.last, entry.count, entry.nbytes)
+    return fragment
+
+
 class Fragments:
-    """The fragments of a column, in order.
+    """The fragments of a column, in order. Each is compared with what the column says of it.
 
     Attributes:
         entries: of the column's map.
         starts: (fragments + 1,) int64, the position of each one's first sample, and the number of samples.
     """
 
-    def __init__(self, objects: Readable, entries: Sequence[Entry]) -> None:
+    def __init__(self, objects: Readable, entries: Sequence[Entry], record: ColumnRecord) -> None:
         self._objects = objects
-        self.entries = entries
+        self.entries, self._record = entries, record
         self.starts: Positions = np.append(0, np.cumsum([entry.count for entry in entries], dtype=np.int64))
         self._firsts = keys_of([entry.first for entry in entries])
         self._lasts = keys_of([entry.last for entry in entries])
+        if self.starts[-1] != record.count or any(one.last >= two.first for one, two in pairwise(entries)):
+            raise CorruptError(
+                f"a column's map names {self.starts[-1]} samples, or not in order, but the column has {record.count}. "
+                "Run `hopyard stock verify`, which says of which column; then bring that from a remote."
+            )
         self._at = lru_cache(_KEPT)(self._read)
 
     def _read(self, number: int) -> Fragment:
-        return Fragment(self._objects.read(self.entries[number].digest))
+        entry = self.entries[number]
+        return fragment_of(self._record, entry, self._objects.read(entry.digest))
 
     def __getitem__(self, number: int) -> Fragment:
         return self._at(number)
@@ -75,10 +94,10 @@ class Fragments:
     def each(self, first: int = 0) -> Iterator[Fragment]:
         """Fragments from a number on, some of them asked for together."""
         for start in range(first, len(self.entries), _AT_ONCE):
-            digests = [entry.digest for entry in self.entries[start : start + _AT_ONCE]]
-            found = self._objects.read_many(digests)
-            for digest in digests:
-                yield Fragment(found[digest])
+            entries = self.entries[start : start + _AT_ONCE]
+            found = self._objects.read_many([entry.digest for entry in entries])
+            for entry in entries:
+                yield fragment_of(self._record, entry, found[entry.digest])
 
     def codes(self) -> Keys:
         """(samples,) all keys. Fragments of ints that follow one another are not read for it."""
@@ -93,7 +112,8 @@ class Fragments:
             some = rest[start : start + _AT_ONCE]
             found = self._objects.read_many([self.entries[number].digest for number in some])
             for number in some:
-                parts[number] = Fragment(found[self.entries[number].digest]).keys
+                entry = self.entries[number]
+                parts[number] = fragment_of(self._record, entry, found[entry.digest]).keys
         return np.concatenate(alike(*parts)) if parts else np.empty(0, np.int64)
 
     def positions(self, wanted: Keys) -> Positions:
@@ -128,9 +148,12 @@ class Fragments:
             if len(some) == 1:
                 fragments = {some[0][0]: self[some[0][0]]}
             else:
-                names = {number: self.entries[number].digest for number, _ in some}
-                found = self._objects.read_many(list(names.values()))
-                fragments = {number: Fragment(found[name]) for number, name in names.items()}
+                entries = {number: self.entries[number] for number, _ in some}
+                found = self._objects.read_many([entry.digest for entry in entries.values()])
+                fragments = {
+                    number: fragment_of(self._record, entry, found[entry.digest])
+                    for number, entry in entries.items()
+                }
             for number, where in some:
                 places = positions[where] - self.starts[number]
                 fragments[number].check(places)
@@ -234,7 +257,8 @@ class Table:
         body = Bodies(region.bytes, np.array(bodies, np.int64), self._starts, counts)
         self._counts, self._count = counts, int(fragments.starts[-1])
         self._column = MappedColumn(("",), dtype, shape, stored, body, True)
-        self._objects, self._digests, self._places = objects, [e.digest for e in fragments.entries], places
+        self._objects, self._fragments, self._places = objects, fragments, places
+        self._digests = [entry.digest for entry in fragments.entries]
         self._is_checked = np.zeros(len(places), bool)
         self._are_all_checked = False
         self._buffers = Buffers()
@@ -272,10 +296,11 @@ class Table:
             new = np.union1d(new, left[:_AT_ONCE])
         for start in range(0, len(new), _AT_ONCE):
             some = new[start : start + _AT_ONCE]
-            if not self._objects.are_whole(
-                {self._digests[number]: self._places[number] for number in some}, self._identities
-            ):
+            places = {self._digests[number]: self._places[number] for number in some}
+            if not self._objects.are_whole(places, self._identities):
                 raise MovedError
+            for number in some:
+                self._fragments[number]  # checks that it is what the column says
             self._is_checked[some] = True
         self._are_all_checked = bool(self._is_checked.all())
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.ragged import offsets_of
-from hopyard.errors import DataError, MissingExtraError
+from hopyard.errors import CorruptError, DataError, MissingExtraError
 from hopyard.objects.tensors import ITEM_SIZES, ML_DTYPES, Tensor
 from hopyard.stockroom.data.fragments import row_width
 from hopyard.stockroom.data.rows import Rows
@@ -405,7 +405,15 @@ def stored_sample(rows: Rows, at: int, record: ColumnRecord) -> Stored:
     if record.kind == "tensor":
         lengths = record.shape if shape is None else shape
         return Tensor(record.dtype, tuple(n for n in lengths if n is not None), np.ascontiguousarray(data))
-    return data.tobytes().decode() if record.kind == "string" else data.tobytes()
+    if record.kind != "string":
+        return data.tobytes()
+    try:
+        return data.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise CorruptError(
+            f"a sample of a column of strings is no UTF-8 ({error}). Run `hopyard stock verify`, which says of which "
+            "column; then bring that from a remote."
+        ) from error
 
 
 def to_user(value: Stored) -> Any:

@@ -25,7 +25,7 @@ class Scratch:
         return getattr(self._below, "stored", None)
 
     def add(self, kind: str, data: bytes, width: int = 0, body: int = 0) -> str:
-        name = f"{kind} {len(self._own)}"
+        name = f"{len(self._own):064x}"
         self._own[name] = data
         return name
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, overload
 
 from hopyard.data import Dataset, Prepared
 from hopyard.errors import MissingKeyError, UsageError
@@ -16,14 +16,16 @@ from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Record
 from hopyard.stockroom.shelf import NamedThings
-from hopyard.stockroom.view import Writable, writable
+from hopyard.stockroom.view import Snapshot, Writable, writable
 
 Item: TypeAlias = Column | ColumnDraft | Dataset
 
 
-@runtime_checkable
 class Draft(Writable, Protocol):
     """A view whose columns can be written to."""
+
+    def written(self, name: str) -> ColumnDraft | None:
+        """The column of this name, if it was written to."""
 
     def column(self, name: str) -> ColumnDraft:
         """The column of this name, also if there is none yet."""
@@ -57,10 +59,14 @@ class DataShelf(NamedThings):
         if not isinstance(name, str) and isinstance(name, list | tuple):
             return self.samples(name)
         checked = self._checked(name)
+        draft = None if isinstance(self._view, Snapshot) else self._draft()
+        written = None if draft is None else draft.written(checked)
+        if written is not None:  # its record would be made for this
+            return written
         record = self.record(checked)
         if isinstance(record, ColumnRecord):
-            if isinstance(self._view, Draft):
-                return self._view.column(checked)
+            if draft is not None:
+                return draft.column(checked)
             return Column(self._view.objects, checked, record)
         assert isinstance(record, DatasetRecord)
         objects = self._view.objects
@@ -76,7 +82,7 @@ class DataShelf(NamedThings):
         try:
             return super().record(name)
         except MissingKeyError as error:
-            if not isinstance(self._view, Draft):
+            if isinstance(self._view, Snapshot):
                 raise
             raise MissingKeyError(
                 f"{error} To make it, give it its first samples (stock.data[{name!r}] = {{key: sample}}, or an array), "
@@ -128,7 +134,7 @@ class DataShelf(NamedThings):
         here: object = draft.writer.stored
         if isinstance(value, Column) and value.objects is here:
             draft.set("data", name, value.record)
-        elif isinstance(self._view.record("data", name), DatasetRecord):
+        elif draft.written(name) is None and isinstance(self._view.record("data", name), DatasetRecord):
             column = ColumnDraft(draft.writer, draft.writer, name, guard=draft.guard)
             column.replace(value)
             draft.set("data", name, column.flush())
@@ -166,6 +172,4 @@ class DataShelf(NamedThings):
     # How
 
     def _draft(self) -> Draft:
-        draft = writable(self._view)
-        assert isinstance(draft, Draft)
-        return draft
+        return cast(Draft, writable(self._view))

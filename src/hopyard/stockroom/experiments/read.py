@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError, nearest
+from hopyard.stockroom import parsing
 from hopyard.stockroom.experiments import series
 from hopyard.stockroom.experiments.run import KIND
 from hopyard.stockroom.experiments.values import decode
@@ -141,7 +142,8 @@ class RunView:
         value = self._objects.json(self._record.content)
         try:
             check_format(value["format"], KIND, where=f"the run {self.id}")
-        except (KeyError, TypeError, AttributeError) as error:
+            _check(value)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._corrupt(error) from error
         return dict(value)
 
@@ -168,3 +170,22 @@ class RunView:
             f"what is stored of the run {self.id} cannot be read ({error!r}). Run `hopyard stock verify`, which lists "
             "all that is damaged; then fetch it from a remote that has it."
         )
+
+
+def _check(content: Any) -> None:
+    for one in content["series"].values():
+        series.check(one)
+    for digest, size in content["artifacts"].values():
+        parsing.digest(digest), parsing.whole(size)
+    if not {shelf: dict(records) for shelf, records in content["links"].items()}.keys() <= {"model", "data"}:
+        raise ValueError("it links to other things than models and data")
+    if content["ended"] is not None:
+        datetime.fromisoformat(content["ended"])
+    if type(content["seconds"]) not in (int, float):
+        raise TypeError("it took no number of seconds")
+    if content["error"] is not None and not all(map(parsing.text, content["error"].values())):
+        raise ValueError("its error says nothing")
+    for field in ("params", "tags"):
+        if not isinstance(decode(content[field]), dict):
+            raise TypeError(f"its {field} are no dict")
+    decode(content["git"])

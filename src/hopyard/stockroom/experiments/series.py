@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.errors import CorruptError
 from hopyard.objects import Tensor
+from hopyard.stockroom import parsing
 from hopyard.stockroom.packs import PackWriter
 from hopyard.stockroom.view import Readable
 
@@ -48,5 +50,19 @@ class Growing:
 def read(objects: Readable, series: dict[str, Any], column: int, dtype: str) -> npt.NDArray[Any]:
     """(count,) of one column: 0 for steps, 1 for values, 2 for seconds."""
     digests = [part[column] for part in series["parts"]]
-    data = objects.read_many(dict.fromkeys(digests))
-    return np.concatenate([np.empty(0, dtype), *(data[digest].view(dtype) for digest in digests)])
+    found = objects.tensors(dict.fromkeys(digests))
+    points = np.concatenate([np.empty(0, dtype), *(found[digest].numpy() for digest in digests)])
+    if points.dtype != dtype or len(points) != series["count"]:
+        raise CorruptError(
+            f"a series of {series['count']} points names tensors of {len(points)} {points.dtype}. Run `hopyard stock "
+            "verify`, which says of which run; then bring that from a remote."
+        )
+    return points
+
+
+def check(series: Any) -> None:
+    """Raise ValueError, TypeError or KeyError if this is not the JSON of a series."""
+    parsing.whole(series["count"])
+    for part in series["parts"]:
+        if len(list(map(parsing.digest, part))) != 3:
+            raise ValueError("a part of a series is not steps, values and seconds")

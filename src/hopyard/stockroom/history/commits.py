@@ -13,13 +13,13 @@ which nothing else does.
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hopyard.errors import CorruptError, UsageError
+from hopyard.stockroom import parsing
 from hopyard.stockroom.maps import Readable, Writable
 from hopyard.storage.format import check_format, object_header
 
@@ -95,15 +95,30 @@ def read_commit(objects: Readable, digest: str) -> Commit:
     """
     data = objects.read(digest).tobytes()
     try:
-        value = json.loads(data)
+        value = parsing.json_of(data)
         header = value["format"]
         check_format(header, _KIND, where=f"the commit {digest}")
-        return _commit(digest, value)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _checked(_commit(digest, value))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise CorruptError(
             f"the object {digest} is not a commit ({type(error).__name__}: {error}). Bring the repository's file that "
             "holds it from a remote or a copy; verify() lists all that is damaged, and what depends on it."
         ) from error
+
+
+def _checked(commit: Commit) -> Commit:
+    for parent in commit.parents:
+        parsing.digest(parent)
+    parsing.digest_or_none(commit.root)
+    for said in (commit.message, commit.author, commit.time):
+        parsing.text(said)
+    if datetime.fromisoformat(commit.time).utcoffset() != timedelta(0):
+        raise ValueError(f"its time is {commit.time!r}, which is not of UTC")
+    datetime.fromisoformat(commit.time).timestamp()
+    parsing.whole(commit.generation, 1)
+    if commit.git is not None and not isinstance(commit.git, dict):
+        raise TypeError("what it says of git is no object")
+    return commit
 
 
 def _commit(digest: str, value: dict[str, Any]) -> Commit:

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.objects.digests import digest
+from hopyard.stockroom import parsing
 from hopyard.stockroom.quoting import quoted, unquoted
 from hopyard.storage import Store
 from hopyard.storage.names import MAX_SEGMENT
@@ -200,8 +201,8 @@ def read_entry(store: Store, name: str) -> Move:
 
 
 def _decode(number: int, data: bytes) -> Move:
-    value = json.loads(data)
-    move = Move(number, value["commit"], value["by"], value["time"])
+    value = parsing.json_of(data)
+    move = Move(number, value["commit"], parsing.text(value["by"]), parsing.text(value["time"]))
     if move.commit is not None and not _COMMIT.fullmatch(move.commit):
         raise ValueError(f"its commit is {move.commit!r}")
     if value["check"] != _check(move):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hopyard.errors import CorruptError
 from hopyard.stockroom.maps.pages import Pages
 
 if TYPE_CHECKING:
@@ -89,7 +90,13 @@ class _Front:
 
 def same(a: Any, b: Any) -> bool:
     """Whether two JSON values, or None, are stored alike: 1, 1.0 and true are not."""
-    return _text(a) == _text(b)
+    try:
+        return _text(a) == _text(b)
+    except RecursionError:
+        raise CorruptError(
+            "a page of a sorted map holds a value that is nested too deep, as Hopyard writes none. Bring that column, "
+            "model or value from a remote or a copy; verify() says which it is."
+        ) from None
 
 
 Conflict = Callable[[bytes, Any | None, Any | None, Any | None], Any | None]

@@ -7,7 +7,6 @@ A leaf is ``{"keys": [...], "values": [...]}``. A page above is ``{"counts": [..
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError
+from hopyard.stockroom import parsing
 from hopyard.stockroom.maps.keys import decode_many, encode_many, hash_many
 
 MINIMUM = 16
@@ -26,6 +26,9 @@ MAXIMUM = 1024
 """Entries that no page exceeds, however unlucky its keys are."""
 _RARE, _OFTEN, _LONG = 7, 3, 256
 _PAGES_KEPT = 256
+_HIGHEST = (
+    16  # each level has a sixteenth of the pages of the one below, and there are less than 2**63 entries
+)
 
 
 class Readable(Protocol):
@@ -72,12 +75,21 @@ class Page:
     @classmethod
     def from_json(cls, value: Any) -> Page:
         """The page; ``ValueError``, ``TypeError`` or ``KeyError`` if ``value`` is none."""
+        if not isinstance(value["keys"], list):
+            raise TypeError("its keys are no list")
         keys = encode_many([tuple(key) if isinstance(key, list) else key for key in value["keys"]])
         if not all(map(lt, keys, keys[1:])):
             raise ValueError("its keys are not in order")
-        level = value.get("level", 0)
-        values = list(map(Child, value["pages"], value["counts"])) if level else value["values"]
-        if not keys or len(keys) != len(values):
+        level = parsing.whole(value.get("level", 0), most=_HIGHEST)
+        values = (
+            value["values"]
+            if not level
+            else [
+                Child(parsing.digest(digest), parsing.whole(count, 1))
+                for digest, count in zip(value["pages"], value["counts"], strict=True)
+            ]
+        )
+        if not isinstance(values, list) or not keys or len(keys) != len(values):
             raise ValueError(f"it has {len(keys)} keys and {len(values)} values")
         return cls(level, keys, values)
 
@@ -97,16 +109,33 @@ class Pages:
         """
         return self._kept(digest)
 
+    def below(self, page: Page, at: int) -> Page:
+        """The page that the entry of this number leads to.
+
+        Raises:
+            CorruptError: what lies there is no page, or another one than the entry says.
+        """
+        child = page.values[at]
+        found = self.read(child.digest)
+        if (found.level, found.keys[0], found.count) != (page.level - 1, page.keys[at], child.entries):
+            raise _corrupt(
+                child.digest, "it has another level, first key or count than the page above it says"
+            )
+        return found
+
     def _parse(self, digest: str) -> Page:
         data = self.objects.read(digest).tobytes()
         try:
-            return Page.from_json(json.loads(data))
+            return Page.from_json(parsing.json_of(data))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise CorruptError(
-                f"the object {digest} is not a page of a sorted map ({why}). Bring the repository's file that holds it "
-                "from a remote or a copy; verify() lists all that is damaged, and what depends on it."
-            ) from error
+            raise _corrupt(digest, f"{type(error).__name__}: {error}") from error
+
+
+def _corrupt(digest: str, why: str) -> CorruptError:
+    return CorruptError(
+        f"the object {digest} is not a page of a sorted map ({why}). Bring the repository's file that holds it from a "
+        "remote or a copy; verify() lists all that is damaged, and what depends on it."
+    )
 
 
 def stops(keys: Sequence[bytes], level: int) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
+from hopyard.errors import CorruptError
 from hopyard.stockroom.maps import diff, update
 from hopyard.stockroom.maps.pages import Page, Pages, Readable, Writable
 
@@ -49,15 +50,14 @@ class SortedMap:
 
     def floor(self, key: bytes) -> tuple[bytes, Any] | None:
         """The entry with the greatest key that is not above ``key``; None if there is none."""
-        digest = self.root
-        while digest is not None:
-            page = self._pages.read(digest)
+        page = None if self.root is None else self._pages.read(self.root)
+        while page is not None:
             at = bisect_right(page.keys, key) - 1
             if at < 0:
                 break
             if not page.level:
                 return page.keys[at], own(page.values[at])
-            digest = page.values[at].digest
+            page = self._pages.below(page, at)
         return None
 
     def at(self, position: int) -> tuple[bytes, Any]:
@@ -73,7 +73,7 @@ class SortedMap:
             ends = list(accumulate(child.entries for child in page.values))
             child = bisect_right(ends, position)
             position -= ends[child - 1] if child else 0
-            page = self._pages.read(page.values[child].digest)
+            page = self._pages.below(page, child)
         return page.keys[position], own(page.values[position])
 
     def items(self, start: bytes | None = None, stop: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
@@ -89,13 +89,14 @@ class SortedMap:
 
     def _leaves(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[Page, int, int]]:
         """Leaves with entries in the range, and which of their entries those are."""
-        waiting = [] if self.root is None else [self.root]
+        waiting: list[tuple[Page | None, int]] = [] if self.root is None else [(None, 0)]
         while waiting:
-            page = self._pages.read(waiting.pop())
+            above, at = waiting.pop()
+            page = self._pages.read(str(self.root)) if above is None else self._pages.below(above, at)
             last = len(page.keys) if stop is None else bisect_left(page.keys, stop)
             if page.level:
                 first = 0 if start is None else max(0, bisect_right(page.keys, start) - 1)
-                waiting.extend(child.digest for child in reversed(page.values[first:last]))
+                waiting.extend((page, number) for number in reversed(range(first, last)))
             else:
                 yield page, 0 if start is None else bisect_left(page.keys, start), last
 
@@ -130,9 +131,23 @@ class SortedMap:
 
 
 def own(value: Any) -> Any:
-    """A copy of a JSON value, so that whoever changes it changes no page that is kept."""
+    """A copy of a JSON value, so that whoever changes it changes no page that is kept.
+
+    Raises:
+        CorruptError: it is nested deeper than what this process can walk through.
+    """
+    try:
+        return _copy(value)
+    except RecursionError:
+        raise CorruptError(
+            "a page of a sorted map holds a value that is nested too deep, as Hopyard writes none. Bring that column, "
+            "model or value from a remote or a copy; verify() says which it is."
+        ) from None
+
+
+def _copy(value: Any) -> Any:
     if isinstance(value, list):
-        return [own(each) for each in value]
+        return [_copy(each) for each in value]
     if isinstance(value, dict):
-        return {name: own(each) for name, each in value.items()}
+        return {name: _copy(each) for name, each in value.items()}
     return value

@@ -97,7 +97,7 @@ def _locate(pages: Pages, root: str, level: int, key: bytes) -> tuple[str, Page,
         at = max(0, bisect_right(page.keys, key) - 1)
         after = page.keys[at + 1] if at + 1 < len(page.keys) else after
         digest = page.values[at].digest
-        page = pages.read(digest)
+        page = pages.below(page, at)
     return digest, page, after
 
 

@@ -8,11 +8,10 @@ libraries are not among it: equal models have equal digests, whoever saves them.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
 from hopyard.objects import Tensor, Tree, flatten, unflatten
+from hopyard.stockroom import parsing
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
 from hopyard.stockroom.packs import PackWriter
 from hopyard.stockroom.records import ModelRecord
@@ -61,11 +61,19 @@ class Content:
             check_format(value["format"], _KIND, where=f"the model {name!r}")
             self.skeleton: Any = value["skeleton"]
             self.ordered = {tuple(keys): metadata for keys, metadata in value["ordered"]}
-            first = {number: tied[0] for tied in value["tied"] for number in tied}
+            count = len(value["tensors"])
+            ties = [[parsing.whole(number, 0, count - 1) for number in tied] for tied in value["tied"]]
+            first = {number: tied[0] for tied in ties for number in tied}
             self.entries = [
-                Entry(path, dtype, tuple(shape), digest, kind, number, first.get(number, number))
+                Entry(
+                    parsing.text(path), parsing.dtype(dtype), parsing.shape(shape), parsing.digest(digest),
+                    parsing.text(kind), number, first.get(number, number),
+                )
                 for number, (path, dtype, shape, digest, kind) in enumerate(value["tensors"])
-            ]
+            ]  # fmt: skip
+            for entry in self.entries:
+                if replace(entry, path="", number=0) != replace(self.entries[entry.tie], path="", number=0):
+                    raise ValueError(f"{entry.path!r} is tied to another tensor")
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise self._corrupt(error) from error
 
@@ -101,7 +109,7 @@ class Content:
         tensors: dict[int, Tensor] = {}
         for entry in self.entries:
             # Tied ones are one; equal ones are not.
-            tensors.setdefault(entry.tie, dataclasses.replace(found[entry.digest])).know(entry.digest)
+            tensors.setdefault(entry.tie, replace(found[entry.digest])).know(entry.digest)
         return {entry.path: tensors[entry.tie] for entry in self.entries}
 
     def values(self, verify: bool = True) -> Tree:
@@ -115,10 +123,13 @@ class Content:
                 # Tensors that are equal but not one must not become one when they are written to.
                 data = tensor.data.copy() if entry.digest in given else tensor.data
                 given.add(entry.digest)
-                leaves[entry.tie] = give_back(dataclasses.replace(tensor, data=data), entry.kind, entry.path)
+                leaves[entry.tie] = give_back(replace(tensor, data=data), entry.kind, entry.path)
         tree = self._put_together({entry.path: leaves[entry.tie] for entry in self.entries})
-        ordered = {keys: metadata and unflatten({}, metadata) for keys, metadata in self.ordered.items()}
-        return in_order(tree, ordered) if ordered else tree
+        try:
+            ordered = {keys: metadata and unflatten({}, metadata) for keys, metadata in self.ordered.items()}
+            return in_order(tree, ordered) if ordered else tree
+        except (CorruptError, TypeError, ValueError, RecursionError) as error:
+            raise self._corrupt(error) from error
 
     def _read(self, verify: bool, private: bool) -> dict[str, Tensor]:
         """The tensors by digest, of the dtypes and shapes that the model says."""

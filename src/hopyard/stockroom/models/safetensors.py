@@ -17,6 +17,7 @@ import numpy as np
 from hopyard.errors import CorruptError, DataError, NotFoundError
 from hopyard.objects import Tensor, flatten, unflatten
 from hopyard.objects.tensorfile import Slot, file_pieces, read_header
+from hopyard.stockroom import parsing
 from hopyard.stockroom.models.content import Bytes, Content, to_json
 from hopyard.stockroom.models.leaves import Taken
 from hopyard.stockroom.models.shelf import ModelShelf
@@ -133,7 +134,7 @@ def _foreign(tensors: dict[str, Tensor], format: str) -> Taken:
 
 def _own(tensors: dict[str, Tensor], text: str, file: Path) -> Taken:
     try:
-        value: Any = json.loads(text)
+        value: Any = parsing.json_of(text.encode())
         names = {row[0]: row[3] for row in value["tensors"]}
         kinds = [row[4] for row in value["tensors"]]
         first = {number: tied[0] for tied in value["tied"] for number in tied}

@@ -22,6 +22,7 @@ from hopyard.errors import CorruptError
 from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensorfile import put_pieces, wire
 from hopyard.objects.tensors import ITEM_SIZES
+from hopyard.stockroom import parsing
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, object_header
 
@@ -31,6 +32,7 @@ WIDEST = 1 << 16  # bytes; wider rows are not aligned, since that would cost mor
 
 _DOMAIN = "hopyard.pack"
 _HEADER_ALIGNMENT = 64
+_LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 _FIRST_READ = 1 << 16  # holds the header of most packs
 _NAME = re.compile(r"packs/(data|meta)-([0-9a-f]{64})")
 
@@ -177,6 +179,10 @@ def read_pack(store: Store, name: str, size: int) -> Pack:
     base = 8 + int.from_bytes(head[:8], "little")
     if len(head) < 8 or base > size:
         raise damaged(store, name, f"it has {size} bytes, which are too few")
+    if base > _LONGEST_HEADER:
+        raise damaged(
+            store, name, f"it begins with a header of {base} bytes, but none has more than {_LONGEST_HEADER}"
+        )
     header = head[:base] + (store.get(name, len(head), base - len(head)) if base > len(head) else b"")
     if not name.endswith(digest(header, _DOMAIN)):
         raise damaged(store, name, "its header has another digest than its name says")
@@ -187,27 +193,34 @@ def read_pack(store: Store, name: str, size: int) -> Pack:
 
 
 def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
-    entries = json.loads(header[8:])
-    fields = json.loads(entries.pop("__metadata__")["hopyard"])
+    entries = parsing.json_of(header[8:])
+    fields = parsing.json_of(entries.pop("__metadata__")["hopyard"])
     check_format(fields["format"], "pack", where=f"{store.url}/{name}")
     kinds = {one: kind for kind, digests in fields["kinds"].items() for one in digests}
     complexes = frozenset(fields["complex"])
     objects: dict[str, Location] = {}
     base = whole = len(header)
     for key, entry in entries.items():
-        stop = base + entry["data_offsets"][1]
-        whole = max(whole, stop)
-        if not key.startswith("~") and stop <= size:
-            objects[key] = _location(name, entry, base, kinds.get(key, fields["kind"]), key in complexes)
+        start, stop = entry["data_offsets"]
+        if base + parsing.whole(start) != whole or parsing.whole(stop) < start:
+            raise ValueError(f"its entry {key[:80]!r} is not behind the one before it")
+        whole = base + stop
+        if not key.startswith("~"):
+            place = _location(name, entry, base, kinds.get(key, fields["kind"]), key in complexes)
+            if whole <= size:
+                objects[parsing.digest(key)] = place
     return Pack(name, size, whole, objects)
 
 
 def _location(name: str, entry: dict[str, Any], base: int, kind: str, is_complex: bool) -> Location:
     start, stop = entry["data_offsets"]
-    dtype, shape = ("C128", entry["shape"][:-1]) if is_complex else (entry["dtype"], entry["shape"])
+    shape = parsing.shape(entry["shape"][:-1] if is_complex else entry["shape"])
+    dtype = "C128" if is_complex else parsing.dtype(entry["dtype"])
+    if parsing.one_of(kind, *META_KINDS, *DATA_KINDS) != "tensor" and (dtype != "U8" or len(shape) != 1):
+        raise ValueError(f"a {kind} is no {dtype} of shape {shape}")
     if stop - start != ITEM_SIZES[dtype] * math.prod(shape):
         raise ValueError(f"{shape} {dtype} cannot be {stop - start} bytes")
-    return Location(name, base + start, base + stop, kind, dtype, tuple(shape))
+    return Location(name, base + start, base + stop, kind, dtype, shape)
 
 
 def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int = 1) -> str:

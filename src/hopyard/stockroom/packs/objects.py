@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
@@ -22,6 +21,7 @@ from hopyard.errors import (
     UsageError,
 )
 from hopyard.objects.tensors import Tensor
+from hopyard.stockroom import parsing
 from hopyard.stockroom.packs.forking import LOCK
 from hopyard.stockroom.packs.index import Index
 from hopyard.stockroom.packs.layout import Location, Pack, damaged, digest_at, is_pack, read_pack
@@ -174,8 +174,12 @@ class Objects:
         return self.whole(places) == places
 
     def json(self, digest: str) -> Any:
-        """The value of an object whose bytes are JSON."""
-        return json.loads(self.read(digest).tobytes())
+        """The value of an object whose bytes are JSON.
+
+        Raises:
+            CorruptError: they are not.
+        """
+        return parsing.named_json(digest, self.read(digest))
 
     def file(self, digest: str, verify: bool = True) -> Path | None:
         """Where an object of kind ``file`` is, not to be written to; None if the store has no files (use ``read``).

@@ -16,6 +16,7 @@ import numpy as np
 from hopyard.errors import DataError, NotFoundError, UsageError
 from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensors import Tensor
+from hopyard.stockroom import parsing
 from hopyard.stockroom.packs.index import Index
 from hopyard.stockroom.packs.layout import DATA_KINDS, META_KINDS, Pack, Piece, put_pack
 from hopyard.stockroom.packs.mapped import Bytes
@@ -301,7 +302,7 @@ class PackWriter:
 
     def json(self, digest: str) -> Any:
         """The JSON value that is pending or stored."""
-        return json.loads(self.read(digest).tobytes())
+        return parsing.named_json(digest, self.read(digest))
 
     def file(self, digest: str, verify: bool = True) -> Path | None:
         """Where a file is, as :meth:`Objects.file`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.objects import Tensor
+from hopyard.stockroom import parsing
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
 from hopyard.stockroom.remotes.repository import Repository, unreadable
@@ -62,7 +62,7 @@ class Arriving:
         return self._writer.read_many(wanted)
 
     def json(self, digest: str) -> Any:
-        return json.loads(self.read(digest).tobytes())
+        return parsing.named_json(digest, self.read(digest))
 
     def tensors(
         self, digests: Iterable[str], verify: bool = True, private: bool = False
