@@ -296,6 +296,8 @@ class Reader:
     def _mapped(self, column: Column, groups: tuple[int, ...]) -> Source:
         found = self._find_bodies(column)
         if found is None or self._region is None:
+            for number, within in self._places:  # says better what is wrong, where checksums tell
+                self._files[number].check_columns(within, self._recipe.needs([column.name]))
             raise CorruptError(self._not_flat(column))
         stored, starts = found
         rows = [self._whole_rows[group] for group in groups]
