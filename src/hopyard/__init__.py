@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import no_name
+from hopyard.errors import name_of_later
 
 if TYPE_CHECKING:
     from hopyard.stockroom.data.torch_output import make_torch_dataset as make_torch_dataset
@@ -28,7 +28,7 @@ if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is
     def __getattr__(name: str) -> Any:
         """Names whose modules are heavy, or need an extra, are imported when first asked for."""
         if name not in _ELSEWHERE:
-            raise no_name(__name__, name, _ELSEWHERE)
+            return name_of_later(__name__, name, _ELSEWHERE)
         return getattr(import_module(_ELSEWHERE[name]), name)
 
 

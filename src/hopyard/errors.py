@@ -40,7 +40,7 @@ Every message says what was given, which rule it breaks, and what to do next.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -248,19 +248,23 @@ _LATER = {
 }
 
 
-def comes_later(name: str, meanwhile: str) -> MissingExtraError:
-    """The error for what the documented interface names, and a later version brings."""
-    return MissingExtraError(
-        f"{name} is not in this version of Hopyard; it comes with a later one. {meanwhile}"
+def name_of_later(module: str, name: str, names: Collection[str] = ()) -> type:
+    """A name of the documented interface that a later version brings: a class that can be imported, and that says so
+    when it is made or inherited from. Scripts may import what they do not use.
+
+    Raises:
+        AttributeError: the documented interface has no such name.
+    """
+    if name not in _LATER:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    message = f"{_LATER[name]}.{name} is not in this version of Hopyard; it comes with a later one. " + (
+        f"What {module} has: {', '.join(names)}." if names else "Searches in Python are in hopyard.tune."
     )
 
+    def refuse(*_: object, **__: object) -> None:
+        raise MissingExtraError(message)
 
-def no_name(module: str, name: str, names: Iterable[str] = ()) -> Exception:
-    """What a module's ``__getattr__`` raises for a name that it does not have: names of the documented interface
-    that a later version brings say so, also in ``from module import name``."""
-    if name in _LATER:
-        return comes_later(f"{_LATER[name]}.{name}", f"What {module} has: {', '.join(names)}.")
-    return AttributeError(f"module {module!r} has no attribute {name!r}")
+    return type(name, (), {"__init__": refuse, "__init_subclass__": refuse, "__doc__": message})
 
 
 def nearest(name: str, options: Iterable[str], otherwise: str = "") -> str:

@@ -1,7 +1,9 @@
-"""What users will import for experiments that a YAML file describes; so far, an error that says so."""
+"""What users import for experiments that a YAML file describes; a later version brings it."""
 
 from __future__ import annotations
 
-from hopyard.errors import comes_later
+from hopyard.errors import name_of_later
 
-raise comes_later("hopyard.experiment", "Searches in Python are in hopyard.tune.")
+
+def __getattr__(name: str) -> type:
+    return name_of_later(__name__, name)

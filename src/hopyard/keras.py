@@ -10,9 +10,8 @@ import os
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
-from hopyard.errors import MissingExtraError, missing_extra, no_name
+from hopyard.errors import MissingExtraError, missing_extra, name_of_later
 from hopyard.training.keras.estimator import KerasEstimator
 
 _BACKENDS = ("tensorflow", "torch", "jax")
@@ -52,5 +51,5 @@ SparkEstimator = KerasEstimator
 __all__ = ["KerasEstimator", "SparkEstimator"]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise no_name(__name__, name, __all__)
+def __getattr__(name: str) -> type:
+    return name_of_later(__name__, name, __all__)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import NoReturn
 
-from hopyard.errors import missing_extra, no_name
+from hopyard.errors import missing_extra, name_of_later
 
 if not any(find_spec(name) for name in ("lightning", "pytorch_lightning")):
     raise missing_extra("lightning", "lightning", "hopyard.lightning")
@@ -15,5 +14,5 @@ from hopyard.training.lightning.estimator import LightningEstimator
 __all__ = ["LightningEstimator"]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise no_name(__name__, name, __all__)
+def __getattr__(name: str) -> type:
+    return name_of_later(__name__, name, __all__)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.data.converter.converter import SparkDatasetConverter, register_delete_dir_handler
 from hopyard.data.converter.making import make_spark_converter
-from hopyard.errors import no_name
+from hopyard.errors import name_of_later
 
 __all__ = ["SparkDatasetConverter", "make_spark_converter", "register_delete_dir_handler"]
 
@@ -20,7 +20,7 @@ else:
     def __getattr__(name: str) -> Any:
         """The stages need PySpark. Saved pipelines name them as they are called here."""
         if name not in _STAGES:
-            raise no_name(__name__, name, __all__)
+            return name_of_later(__name__, name, __all__)
         from hopyard.tune.engines import sparkml
 
         return getattr(sparkml, name)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from hopyard.errors import missing_extra, no_name
+from hopyard.errors import missing_extra, name_of_later
 
 try:
     import torch as _torch  # noqa: F401
@@ -16,5 +14,5 @@ from hopyard.training.torch.estimator import TorchEstimator
 __all__ = ["TorchEstimator"]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise no_name(__name__, name, __all__)
+def __getattr__(name: str) -> type:
+    return name_of_later(__name__, name, __all__)

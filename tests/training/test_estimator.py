@@ -123,7 +123,7 @@ def test_a_metric_that_cannot_work_is_refused_at_once(metric: Any, said: str) ->
         (
             {"loss": nn.functional.nll_loss, "model": nn.Linear(4, 1)},
             "y",
-            "The loss nll_loss failed on outputs float32",
+            "nll_loss needs integer labels; store the label column as int64",
         ),
         ({"loss": lambda o, y: o}, "class", r"The loss has the shape \(24, 3\), but must be one number"),
         ({"loss": lambda o, y: 1.0}, "class", "The loss is a float, but must be a tensor"),
@@ -253,27 +253,27 @@ def gradient(loss: Any, **arguments: Any) -> torch.Tensor:
     return before - model.weight.detach()
 
 
-def expected_gradient(weights: torch.Tensor) -> torch.Tensor:
+def expected_gradient(weights: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
     x, y = torch.from_numpy(BATCH["x"]).float(), torch.from_numpy(BATCH["class"])
     losses = nn.functional.cross_entropy(model(x), y, reduction="none")
-    (losses * weights / weights.sum()).sum().backward()
+    (losses * weights / divisor).sum().backward()
     assert model.weight.grad is not None
     return model.weight.grad
 
 
-def test_weighted_means_divide_by_the_sum_of_weights() -> None:
+def test_weighted_means_divide_by_the_sum_of_row_weights_also_with_class_weights() -> None:
     rows = torch.from_numpy(BATCH["weight"]).float()
     table = torch.tensor([1.0, 5.0, 1.0])[torch.from_numpy(BATCH["class"])]
     for loss in (nn.CrossEntropyLoss(), nn.functional.cross_entropy):
-        for arguments, weights in (
-            ({"sample_weight_column": "weight"}, rows),
-            ({"class_weight": {1: 5.0, 2: 1.0}}, table),
-            ({"class_weight": [1.0, 5.0, 1.0], "sample_weight_column": "weight"}, rows * table),
+        for arguments, weights, divisor in (
+            ({"sample_weight_column": "weight"}, rows, rows.sum()),
+            ({"class_weight": {1: 5.0, 2: 1.0}}, table, torch.tensor(ROWS)),
+            ({"class_weight": [1.0, 5.0, 1.0], "sample_weight_column": "weight"}, rows * table, rows.sum()),
         ):
             found = gradient(loss, **arguments)
-            torch.testing.assert_close(found, expected_gradient(weights), rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(found, expected_gradient(weights, divisor), rtol=1e-4, atol=1e-6)
 
 
 def test_a_sum_is_summed_and_its_mean_is_reported() -> None:
@@ -281,7 +281,7 @@ def test_a_sum_is_summed_and_its_mean_is_reported() -> None:
     assert sums["loss"][1] == ROWS
     assert 0.5 < sums["loss"][0] / ROWS < 3
     total = gradient(nn.CrossEntropyLoss(reduction="sum"))
-    torch.testing.assert_close(total / ROWS, expected_gradient(torch.ones(ROWS)), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(total / ROWS, expected_gradient(torch.ones(ROWS), torch.tensor(ROWS)), rtol=1e-4, atol=1e-6)
 
 
 def test_accumulated_batches_step_like_one_large_batch() -> None:

@@ -140,20 +140,22 @@ def test_f1_of_two_outputs_is_that_of_class_one() -> None:
 def test_multilabel_accuracy_counts_answers_and_f1_averages_labels() -> None:
     rng = np.random.default_rng(3)
     outputs, labels = rng.normal(size=(50, 3)), rng.integers(0, 2, (50, 3))
-    accuracy = measured(lambda: metric_named("accuracy"), outputs, labels.astype(float), None, [20])
+    accuracy = measured(
+        lambda: metric_named("accuracy", logits=True), outputs, labels.astype(float), None, [20]
+    )
     assert accuracy == pytest.approx(((outputs > 0) == labels).mean())
-    f1 = measured(lambda: metric_named("f1"), outputs, labels.astype(float), None, [20])
+    f1 = measured(lambda: metric_named("f1", logits=True), outputs, labels.astype(float), None, [20])
     assert f1 == pytest.approx(sk.f1_score(labels, outputs > 0, average="macro"))
 
 
-def test_the_range_of_all_outputs_tells_probabilities_from_logits() -> None:
-    labels = np.array([1.0, 1.0, 0.0, 0.0])
-    shares = np.array([0.9, 0.3, 0.2, 0.1])
-    assert measured(lambda: metric_named("accuracy"), shares, labels, None, [2]) == 0.75
-    # The first part alone looks like probabilities; the whole does not.
-    logits = np.array([0.9, 0.3, -2.0, -1.0])
-    assert measured(lambda: metric_named("accuracy"), logits, labels, None, [2]) == 1.0
-    assert measured(lambda: metric_named("accuracy", logits=True), shares, labels, None, [2]) == 0.5
+def test_whether_outputs_are_logits_is_never_guessed() -> None:
+    labels, outputs = np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.9, 0.3, 0.2, 0.1])
+    assert measured(lambda: metric_named("accuracy", logits=False), outputs, labels, None, [2]) == 0.75
+    assert measured(lambda: metric_named("accuracy", logits=True), outputs, labels, None, [2]) == 0.5
+    for name in ("accuracy", "precision", "recall", "f1"):
+        message = rf"The {name} of yes/no answers, .* the loss does not say which. Give the estimator logits=True or"
+        with pytest.raises(MetricError, match=message):
+            measured(lambda name=name: metric_named(name), outputs, labels, None, [2])  # type: ignore[misc]
 
 
 def test_segmentation_counts_every_pixel_with_its_rows_weight() -> None:

@@ -25,20 +25,32 @@ def rows(seed: int, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch
 
 
 @pytest.mark.parametrize("weight", [{0: 3.0, 1: 0.5}, {0: 3.0, 1: 0.5, 2: 1.0, 3: 1.0}, [3.0, 0.5, 1.0, 1.0]])
-def test_class_weights_give_the_loss_that_pytorch_gives_also_with_ignored_labels(weight: Any) -> None:
-    outputs, labels, _ = rows(0)
-    expected = nn.CrossEntropyLoss(torch.tensor([3.0, 0.5, 1.0, 1.0]))(outputs, labels)
-    torch.testing.assert_close(
-        Loss(nn.CrossEntropyLoss(), weight, False, CPU)(outputs, labels, None)[0], expected
-    )
+def test_class_weights_multiply_losses_in_training_and_the_mean_stays_one_over_rows(weight: Any) -> None:
+    outputs, labels, row_weights = rows(0)
+    loss = Loss(nn.CrossEntropyLoss(), weight, True, CPU)
+    kept = labels >= 0
+    of_class = torch.tensor([3.0, 0.5, 1.0, 1.0])[labels[kept]]
+    losses = nn.functional.cross_entropy(outputs[kept], labels[kept], reduction="none")
+    torch.testing.assert_close(loss(outputs, labels, None, True)[0], (losses * of_class).mean())
+    weights = row_weights[kept]
+    expected = (losses * of_class * weights).sum() / weights.sum()
+    torch.testing.assert_close(loss(outputs, labels, row_weights, True)[0], expected)
+
+
+def test_class_weights_count_in_training_only_as_in_keras() -> None:
+    outputs, labels, row_weights = rows(0)
+    weighted = Loss(nn.CrossEntropyLoss(), {0: 3.0}, True, CPU)
+    plain = Loss(nn.CrossEntropyLoss(), None, True, CPU)
+    for weights in (None, row_weights):
+        assert weighted(outputs, labels, weights, False) == plain(outputs, labels, weights, False)
 
 
 def test_ignored_rows_have_no_part_in_a_weighted_mean() -> None:
     outputs, labels, weights = rows(1)
     loss = Loss(nn.CrossEntropyLoss(), None, True, CPU)
     kept = labels >= 0
-    found, total = loss(outputs, labels, weights)
-    expected, expected_total = loss(outputs[kept], labels[kept], weights[kept])
+    found, total = loss(outputs, labels, weights, True)
+    expected, expected_total = loss(outputs[kept], labels[kept], weights[kept], True)
     torch.testing.assert_close((found, total), (expected, expected_total))
 
 

@@ -65,6 +65,7 @@ def wine_model(tmp_path_factory: Any) -> Any:
         },
         num_models=3,
         num_epochs=4,
+        num_partitions=8,
         validation=0.25,
         evaluation_metric="accuracy",
         feature_columns=["features"],

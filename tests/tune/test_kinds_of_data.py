@@ -281,8 +281,13 @@ def test_regression_with_float_labels_weights_and_a_step_of_its_own() -> None:
         )
 
     data = {"features": x, "label": y, "weight": np.arange(ROWS) % 2}
-    # The column of weights is kept because it is named; the model gets the other one only.
+    # The column of weights is kept because it is named; the model gets the other one only, also to predict.
+    as_label = short_search(MemoryStore(), weighted, label_columns=["label", "weight"]).fit(data)
     model = short_search(MemoryStore(), weighted, feature_columns=["features", "weight"]).fit(data)
+    assert as_label.get_history() == model.get_history()
+    assert (as_label.predict(x) == model.predict(x)).all()
+    assert "label__output" in model.transform(pd.DataFrame({"features": list(x)})).columns
+    assert model.evaluate(data).keys() == as_label.evaluate(data).keys() == {"loss", "rmse"}
     assert sorted(model.get_history()) == ["train_loss", "val_loss", "val_rmse"]
     assert model.get_history()["val_rmse"][0] ** 2 == pytest.approx(
         model.get_history()["val_loss"][0], rel=1e-5

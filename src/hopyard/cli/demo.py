@@ -25,6 +25,7 @@ from hopyard.tune import Callback, Model, RandomSearch, Run, TrialInfo, hp_choic
 
 STORE = Path("experiments/digits")
 TRIALS, EPOCHS, WORKERS = 16, 5, 2
+PARTITIONS = 8  # so few rows would be one, between which nothing hops
 
 
 def demo(
@@ -64,6 +65,7 @@ def search(run_id: str | None, *, die: bool = False, progress: bool = True) -> M
         },
         num_models=TRIALS,
         num_epochs=EPOCHS,
+        num_partitions=PARTITIONS,
         evaluation_metric="accuracy",
         run_id=run_id,
         fresh=run_id is None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import no_name
+from hopyard.errors import name_of_later
 from hopyard.search.asha import AdaptiveAsha, Asha
 from hopyard.search.base import Budget, Create, Operation, Proposer, Searcher, Stop, Train
 from hopyard.search.full import FullLength
@@ -75,5 +75,5 @@ else:
 
     def __getattr__(name: str) -> Any:
         if name not in _ELSEWHERE:
-            raise no_name(__name__, name, __all__)
+            return name_of_later(__name__, name, __all__)
         return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)

@@ -1,8 +1,6 @@
 """Stores: bytes under names, below one prefix. The contract is in ``storage.base``."""
 
-from typing import NoReturn
-
-from hopyard.errors import no_name
+from hopyard.errors import name_of_later
 from hopyard.storage.base import Entry, Store
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
@@ -12,5 +10,5 @@ from hopyard.storage.opening import open_store
 __all__ = ["Entry", "LocalStore", "MemoryStore", "ObjectStore", "Store", "open_store"]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise no_name(__name__, name, __all__)
+def __getattr__(name: str) -> type:
+    return name_of_later(__name__, name, __all__)

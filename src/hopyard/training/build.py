@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 from hopyard.errors import EstimatorError
@@ -10,6 +11,10 @@ from hopyard.objects import load_state
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.program import Program
 from hopyard.training.session import Session
+
+_log = logging.getLogger("hopyard")
+_said: dict[tuple[int, ...], set[int]] = {}
+"""Batch sizes above the rows of partitions that this process has spoken of, by these rows."""
 
 
 def build_replica(
@@ -29,12 +34,13 @@ def build_in_session(
 ) -> Replica:
     """The same within a session. Initial weights derive from the run's seed and the trial's number."""
     estimator = _call(program, params, trial, session)
+    _say_whole_partitions(program, params, estimator)
     replica = estimator.replica(
         Context(
             program.feature_columns,
             program.label_columns,
             device or program.device,
-            tuple(len(partition) for partition in program.train_partitions),
+            program.partition_rows,
             program.num_epochs,
             params,
         )
@@ -43,6 +49,25 @@ def build_in_session(
         store, ref = program.init_from
         replica.load({"model": load_state(store, ref, verify=True)})
     return replica
+
+
+def _say_whole_partitions(program: Program, params: dict[str, Any], estimator: Estimator) -> None:
+    """Say once for each batch size that no partition has so many rows: batches do not span partitions."""
+    if program.train is None:  # a check on one batch, or a model that predicts
+        return
+    size, rows = estimator.batch_size, max(program.partition_rows)
+    if (
+        len(program.partition_rows) < 2
+        or size <= rows
+        or size in _said.setdefault(program.partition_rows, set())
+    ):
+        return
+    _said[program.partition_rows].add(size)
+    _log.warning(
+        f"batch_size={size}, but the {len(program.partition_rows)} partitions have {rows} rows at most, and batches do "
+        f"not span partitions: with {params} each batch is a whole partition, as with any larger size. Give a smaller "
+        f"num_partitions, down to 1, or a batch_size of at most {rows}."
+    )
 
 
 def build_estimator(program: Program, params: dict[str, Any], trial: int = 0) -> Estimator:

@@ -29,6 +29,10 @@ from hopyard.data.order import batch_bounds
 from hopyard.objects import derive_seed
 from hopyard.training.metric import MetricSet
 
+UNKNOWN_BATCHES = 1_000
+"""Batches of an epoch where rows are not counted yet: as one trial is tried out on rows of a stream. Warm-ups and the
+like that are right for any run of a useful length are right for so many."""
+
 
 class Rows(Protocol):
     """What a visit reads: a partition of a dataset, or a batch in memory."""
@@ -55,7 +59,8 @@ class Context:
     Attributes:
         feature_columns, label_columns: as in the program.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:n"``.
-        partition_rows: rows of every training partition, from which schedulers' steps follow.
+        partition_rows: rows of every training partition, from which schedulers' steps follow. Empty: not known yet;
+            schedulers are then told of ``UNKNOWN_BATCHES`` batches an epoch.
         num_epochs: epochs that schedulers are made for.
         params: the trial's point of the search space.
     """
@@ -201,6 +206,11 @@ class Replica(ABC):
     def nbytes(self) -> int:
         """Bytes of the state in memory."""
 
+    @property
+    @abstractmethod
+    def prediction_columns(self) -> list[str]:
+        """The feature columns that ``predict`` needs, in their order."""
+
     @abstractmethod
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         """Outputs for a dict of columns of n rows: (n, ...) arrays, in batches of the batch size."""
@@ -224,6 +234,9 @@ class Replica(ABC):
 class Estimator(ABC):
     """What the user's function returns."""
 
+    batch_size: int
+    """Rows of a batch."""
+
     @abstractmethod
     def replica(self, context: Context) -> Replica:
         """The estimator's model, optimizer and the rest, ready to train.
@@ -231,6 +244,12 @@ class Estimator(ABC):
         Raises:
             EstimatorError: arguments do not fit each other, the columns or the device.
         """
+
+
+def epoch_steps(context: Context, batch_size: int, accumulate: int) -> int:
+    """Steps of the optimizer in an epoch over all partitions, whose groups of batches end with the partition."""
+    batches = [len(batch_sizes(rows, batch_size)) for rows in context.partition_rows] or [UNKNOWN_BATCHES]
+    return max(1, sum(-(-count // accumulate) for count in batches))
 
 
 def batch_sizes(rows: int, batch_size: int) -> list[int]:

@@ -9,8 +9,7 @@ Outputs and labels decide what is counted:
 * labels of as many elements as outputs: each element is a yes/no question of its own (binary, or
   multi-label with outputs (n, L)); accuracy is the share of right answers, the others are macro
   means over the L labels. "Yes" is an output above 0 if outputs are logits, above 0.5 if they are
-  probabilities. Which they are follows from the loss where it says so, else from the range of all
-  outputs of the validation: within [0, 1] they are probabilities. Both counts are kept until then.
+  shares from 0 to 1; the loss says which, or the user: it is never guessed.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ from abc import abstractmethod
 import numpy as np
 
 from hopyard.errors import MetricError
-from hopyard.training.metric import Array, Metric, SumMetric, divide, row_weights
-
-_THRESHOLDS = np.array([0.0, 0.5])
+from hopyard.training.metric import Array, SumMetric, divide, row_weights
 
 
 class Counts(SumMetric):
-    """True positives, predicted and actual counts per class, for both thresholds.
+    """True positives, predicted and actual counts per class.
 
-    State: ``hits``, ``predicted``, ``actual`` (2, C), the two rows being the thresholds (equal for
-    int64 labels); ``right`` and ``weight`` () elements; ``range`` (2,) smallest and largest output.
+    State: ``hits``, ``predicted``, ``actual`` (C,); ``right`` and ``weight`` () elements; ``answers`` () elements that
+    were yes/no questions.
+
+    Args:
+        logits: whether outputs to yes/no questions are logits; None: nobody said.
     """
 
     mode = "max"
@@ -55,46 +55,34 @@ class Counts(SumMetric):
 
     def _add_classes(self, chosen: Array, labels: Array, right: Array, weight: Array, classes: int) -> None:
         hits = np.bincount(labels[right], weight[right], minlength=classes)
-        predicted = np.bincount(chosen, weight, minlength=classes)
-        actual = np.bincount(labels, weight, minlength=classes)
         self.add(
-            hits=np.stack([hits, hits]),
-            predicted=np.stack([predicted, predicted]),
-            actual=np.stack([actual, actual]),
-            right=np.repeat(hits.sum(), 2),
+            hits=hits,
+            predicted=np.bincount(chosen, weight, minlength=classes),
+            actual=np.bincount(labels, weight, minlength=classes),
+            right=hits.sum(),
             weight=weight.sum(),
+            answers=0,
         )
 
     def _count_answers(self, outputs: Array, labels: Array, weight: Array) -> None:
+        if self.logits is None:
+            raise MetricError(
+                f"The {type(self).__name__.lower()} of yes/no answers, outputs {outputs.shape}, counts an output as "
+                "yes above 0 if outputs are logits, above 0.5 if they are shares from 0 to 1, and the loss does not "
+                "say which. Give the estimator logits=True or logits=False, or a loss that says it, such as "
+                "torch.nn.BCEWithLogitsLoss() or torch.nn.BCELoss()."
+            )
         outputs, yes = outputs.reshape(len(outputs), -1), labels.reshape(len(outputs), -1) > 0.5
-        said = outputs[None] > _THRESHOLDS[:, None, None]
+        said = outputs > (0.0 if self.logits else 0.5)
         column = weight[:, None]
         self.add(
-            hits=((said & yes) * column).sum(axis=1),
-            predicted=(said * column).sum(axis=1),
-            actual=np.stack([(yes * column).sum(axis=0)] * 2),
-            right=((said == yes) * column).sum(axis=(1, 2)),
+            hits=((said & yes) * column).sum(axis=0),
+            predicted=(said * column).sum(axis=0),
+            actual=(yes * column).sum(axis=0),
+            right=((said == yes) * column).sum(),
             weight=weight.sum() * outputs.shape[1],
+            answers=outputs.size,
         )
-        self._widen(np.array([outputs.min(), outputs.max()], np.float64))
-
-    def _widen(self, span: Array) -> None:
-        seen = self.state.get("range", span)
-        self.state["range"] = np.array([min(seen[0], span[0]), max(seen[1], span[1])])
-
-    def merge(self, other: Metric) -> None:
-        terms = dict(other.state)
-        span = terms.pop("range", None)
-        self.add(**terms)
-        if span is not None:
-            self._widen(span)
-
-    def threshold(self) -> int:
-        """Row of the counts that applies: 0 for logits, 1 for probabilities."""
-        if self.logits is not None or "range" not in self.state:
-            return int(self.logits is False)
-        low, high = self.state["range"]
-        return int(low >= 0 and high <= 1)
 
 
 class Accuracy(Counts):
@@ -102,12 +90,10 @@ class Accuracy(Counts):
 
     def _add_classes(self, chosen: Array, labels: Array, right: Array, weight: Array, classes: int) -> None:
         # Counts per class would be all of the work here, and are not needed.
-        self.add(right=np.repeat(weight[right].sum(), 2), weight=weight.sum())
+        self.add(right=weight[right].sum(), weight=weight.sum())
 
     def compute(self) -> float:
-        if not self.state:
-            return float("nan")
-        return divide(self.state["right"][self.threshold()], self.state["weight"])
+        return divide(self.state["right"], self.state["weight"]) if self.state else float("nan")
 
 
 class _ClassMean(Counts):
@@ -120,14 +106,10 @@ class _ClassMean(Counts):
     def compute(self) -> float:
         if not self.state:
             return float("nan")
-        row = self.threshold()
-        hits, predicted, actual = (self.state[name][row] for name in ("hits", "predicted", "actual"))
-        if "range" not in self.state:  # classes
-            if len(hits) == 2:
-                hits, predicted, actual = hits[1:], predicted[1:], actual[1:]
-            else:
-                occurs = (predicted > 0) | (actual > 0)
-                hits, predicted, actual = hits[occurs], predicted[occurs], actual[occurs]
+        hits, predicted, actual = (self.state[name] for name in ("hits", "predicted", "actual"))
+        if not self.state["answers"]:
+            occurs = np.array([False, True]) if len(hits) == 2 else (predicted > 0) | (actual > 0)
+            hits, predicted, actual = hits[occurs], predicted[occurs], actual[occurs]
         return float(np.mean(self.ratio(hits, predicted, actual))) if len(hits) else float("nan")
 
 

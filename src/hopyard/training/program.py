@@ -43,6 +43,7 @@ class Program:
         threads: CPU threads of a unit.
         init_from: store and state of the weights that every trial starts from, or None.
         schema: of the training data, in a program that a model was saved with, without its data.
+        known_rows: rows of every training partition, in a program without its data; empty: nobody knows.
     """
 
     estimator_gen_fn: Callable[[dict[str, Any]], Any]
@@ -57,11 +58,17 @@ class Program:
     threads: int = 1
     init_from: tuple[Store, StateRef] | None = None
     schema: Schema | None = None
+    known_rows: tuple[int, ...] = ()
 
     @cached_property
     def train_partitions(self) -> Sequence[Partitioned]:
         """The partitions that models visit; none before data is prepared."""
         return [] if self.train is None else self.train.partitions(self.num_partitions)
+
+    @property
+    def partition_rows(self) -> tuple[int, ...]:
+        """Rows of every training partition; empty: nobody knows."""
+        return self.known_rows if self.train is None else tuple(map(len, self.train_partitions))
 
     @cached_property
     def val_partitions(self) -> Sequence[Partitioned]:

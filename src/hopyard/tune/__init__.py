@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import no_name
+from hopyard.errors import name_of_later
 from hopyard.search import (
     hp_choice,
     hp_int,
@@ -66,5 +66,5 @@ else:
     def __getattr__(name: str) -> Any:
         """Names that need an extra are imported when first asked for; they are not among those of ``import *``."""
         if name not in _ELSEWHERE:
-            raise no_name(__name__, name, __all__)
+            return name_of_later(__name__, name, __all__)
         return getattr(import_module(_ELSEWHERE[name]), name)

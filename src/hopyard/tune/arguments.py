@@ -20,7 +20,11 @@ from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
 from hopyard.tune.callbacks import Callback
 
-DEFAULT_PARTITIONS = 8
+MOST_PARTITIONS = 8
+"""Partitions where nobody says how many, at most."""
+LEAST_ROWS = 4_000
+"""Rows of a partition where nobody says how many there are: batches do not span partitions, and a unit takes time of
+its own to begin."""
 _LATER_PACKING = ("graph", "streams", "fused")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -268,3 +272,13 @@ def _column_names(name: str, value: Any) -> tuple[str, ...]:
     if twice:
         raise UsageError(f"{name} is {value!r}, which names {twice[0]!r} twice. Name each column once.")
     return names
+
+
+def default_partitions(rows: int, row_groups: int, wanted: int = 1) -> int:
+    """Partitions of training data where nobody says how many; they follow from the data, never from workers.
+
+    Args:
+        rows, row_groups: of the training data.
+        wanted: as many as the search needs to stop trials within an epoch.
+    """
+    return max(1, min(max(rows // LEAST_ROWS, wanted), MOST_PARTITIONS, row_groups))

@@ -66,6 +66,10 @@ class Inputs(ABC):
         """Identifies the data without preparing it; None if only preparation can (one-shot iterators)."""
 
     @abstractmethod
+    def training_rows(self) -> int | None:
+        """Rows that will be trained on; None if only preparation counts them."""
+
+    @abstractmethod
     def head(self, rows: int) -> Arrays:
         """The first rows, which are not lost to preparation."""
 
@@ -96,6 +100,12 @@ class Raw(Inputs):
 
     def fingerprint(self) -> str | None:
         return dataset_fingerprint(self.source, **self._how(), store=self.arguments.store)
+
+    def training_rows(self) -> int | None:
+        rows, share = self.source.rows, self.arguments.validation
+        if self.val is not None or share is None or rows is None:
+            return rows
+        return None if isinstance(share, str) else rows - round(rows * share)
 
     def head(self, rows: int) -> Arrays:
         how = self._how()
@@ -147,6 +157,9 @@ class Ready(Inputs):
 
     def fingerprint(self) -> str:
         return self.splits.fingerprint
+
+    def training_rows(self) -> int:
+        return len(self.splits.train)
 
     def head(self, rows: int) -> Arrays:
         train, val = self.splits.train, self.splits.val

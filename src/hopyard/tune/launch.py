@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -9,7 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from hopyard.backend import Backend
 from hopyard.backend.preflight import WorkerFacts, preflight
@@ -27,7 +32,7 @@ from hopyard.search import Budget, Create, Searcher, space_json
 from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, save_program
-from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, find_metric, metric_of
+from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
@@ -41,6 +46,9 @@ from hopyard.tune.recipe import code_along
 from hopyard.tune.run import Run
 from hopyard.tune.stock import Outcome
 from hopyard.tune.work import TrainingWork
+from hopyard.wording import are, counted
+
+_log = logging.getLogger("hopyard")
 
 _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged")
@@ -60,11 +68,13 @@ class Launch:
         arguments: Arguments,
         make_searcher: Callable[..., Searcher],
         searcher_settings: dict[str, Any],
+        partitions_wanted: int,
         inputs: Inputs,
         pickle_search: Callable[[], bytes],
     ) -> None:
         self._kind, self._arguments, self._inputs = kind, arguments, inputs
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
+        self._partitions_wanted = partitions_wanted
         self._pickle_search = pickle_search
         self._progress = Progress(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
@@ -104,8 +114,16 @@ class Launch:
             return self._kept(self._hop(splits, metric, facts))
 
     def _kept(self, run: Run) -> Model:
-        """The best model; the outcome is committed, if that was asked for."""
+        """The best model; the outcome is committed, if that was asked for. Trials that failed are named, whatever
+        ``progress`` is."""
         best = run.best
+        failed = [(trial.number, trial.error) for trial in run.failures() if trial.error is not None]
+        if failed:
+            number, error = failed[0]
+            _log.warning(
+                f"{len(failed)} of {counted(len(run.state.trials), 'trial')} of run {run.run_id} failed; trial "
+                f"{number} with {error.kind}: {error.message}\nmodel.trials() has all of them."
+            )
         if self._outcome is not None:
             if run.status == "completed":
                 self._outcome.commit(run, self._progress.say)
@@ -201,7 +219,8 @@ class Launch:
 
         Returns: the evaluation metric under the name that the estimator gives it.
         """
-        arguments, program = self._arguments, self._program(None)
+        arguments = self._arguments
+        program = replace(self._program(None, 1), known_rows=self._known_rows())
         self._progress.checking(arguments.backend)
         check_travels(program, self._estimator.undigestible)
         head = self._inputs.head(CHECKED_ROWS) if head is None else head
@@ -211,12 +230,24 @@ class Launch:
         return find_metric(self._metric, measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:
-        partitions = self._arguments.num_partitions or DEFAULT_PARTITIONS
-        num_models = self._searcher_settings.get("num_models")
-        searcher = self._make_searcher(Budget(num_models, self._arguments.num_epochs, partitions))
+        known = len(self._known_rows())
+        searcher = self._make_searcher(
+            self._budget(known or self._arguments.num_partitions or MOST_PARTITIONS)
+        )
         return [operation for operation in searcher.start() if isinstance(operation, Create)][:ALIKE]
 
-    def _program(self, splits: Splits | None) -> Program:
+    def _budget(self, partitions: int) -> Budget:
+        return Budget(self._searcher_settings.get("num_models"), self._arguments.num_epochs, partitions)
+
+    def _known_rows(self) -> tuple[int, ...]:
+        """Rows of every training partition, to a few; none if only preparation counts them."""
+        rows = self._inputs.training_rows()
+        if rows is None:
+            return ()
+        count = self._arguments.num_partitions or default_partitions(rows, rows, self._partitions_wanted)
+        return tuple(len(part) for part in np.array_split(range(rows), count))
+
+    def _program(self, splits: Splits | None, partitions: int) -> Program:
         arguments = self._arguments
         return Program(
             estimator_gen_fn=arguments.estimator_gen_fn,
@@ -224,7 +255,7 @@ class Launch:
             label_columns=arguments.label_columns,
             train=splits.train if splits else None,
             val=splits.val if splits else None,
-            num_partitions=self._layout(splits).train if splits else 1,
+            num_partitions=partitions,
             num_epochs=arguments.num_epochs,
             seed=arguments.seed,
             device=getattr(arguments.backend, "device", "auto"),
@@ -235,7 +266,11 @@ class Launch:
     # Run ------------------------------------------------------------------------------------
 
     def _layout(self, splits: Splits) -> Layout:
-        partitions = self._arguments.num_partitions or min(DEFAULT_PARTITIONS, splits.train.num_row_groups)
+        """Of a new run."""
+        rows, groups = len(splits.train), splits.train.num_row_groups
+        partitions = self._arguments.num_partitions or default_partitions(
+            rows, groups, self._partitions_wanted
+        )
         return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
 
     def _hop(self, splits: Splits, metric: Metric, facts: Sequence[WorkerFacts]) -> Run:
@@ -251,22 +286,42 @@ class Launch:
             known: Iterable[Record] = journal.replay()
             header = next(iter(known), None)
             if header is None:
-                program = self._saved_program(folder, splits)
-                header = self._header(run_id, settings, splits, metric, surroundings, program)
+                layout = self._layout(splits)
+                self._make_searcher(
+                    self._budget(layout.train)
+                )  # impossible budgets are said before the run begins
+                self._say_what_stops_nobody(layout)
+                program = self._saved_program(folder, splits, layout.train)
+                header = self._header(run_id, settings, splits, layout, metric, surroundings, program)
                 journal.append(header)
                 known = [header]
             state, decisions, pending = self._replayed(header, known, settings, surroundings)
             if state.finished != "completed" or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
-                work = TrainingWork(folder, self._saved_program(folder, splits), facts[0])
+                work = TrainingWork(folder, self._saved_program(folder, splits, state.layout.train), facts[0])
                 homes = homes_of([fact.node for fact in facts], state.layout.train)
                 self._drive(folder, journal, state, decisions, pending, work, homes)
         finally:
             journal.close()
         return Run(folder, run_id, list(read_records(folder)))
 
-    def _saved_program(self, folder: Store, splits: Splits) -> str:
-        program = self._program(splits)
+    def _say_what_stops_nobody(self, layout: Layout) -> None:
+        """Say that partitions are too few, and visits with them, to stop trials as early as the search might."""
+        epochs, wanted = self._arguments.num_epochs, self._partitions_wanted
+        if layout.train < wanted:
+            visits = epochs * layout.train
+            stops = (
+                "nobody" if visits < float(Fraction(self._searcher_settings["divisor"])) else "fewer of them"
+            )
+            _log.warning(
+                f"{self._kind} compares trials after parts of {counted(epochs, 'epoch')}, for which it needs "
+                f"{wanted} partitions, but there {are(layout.train)} {layout.train}: with {counted(visits, 'visit')} a "
+                f"trial it stops {stops} early. Give num_partitions={wanted}, data with as many row groups, or more "
+                "epochs."
+            )
+
+    def _saved_program(self, folder: Store, splits: Splits, partitions: int) -> str:
+        program = self._program(splits, partitions)
         with code_along(self._arguments.backend, program):
             return save_program(folder, program)
 
@@ -345,11 +400,12 @@ class Launch:
         run_id: str,
         settings: dict[str, Any],
         splits: Splits,
+        layout: Layout,
         metric: Metric,
         surroundings: dict[str, Any],
         program: str,
     ) -> Record:
-        arguments, layout = self._arguments, self._layout(splits)
+        arguments = self._arguments
         return {
             "r": "run",
             "run_id": run_id,

@@ -159,11 +159,11 @@ class Model:
 
     def predict(self, x: Any) -> Any:
         """The model's outputs for ``x``: an array of shape (n, ...) (one feature column), a tuple of arrays
-        (one per feature column), or anything that ``transform`` takes.
+        (one per feature column, without that of row weights), or anything that ``transform`` takes.
 
         Returns: array of shape (n, ...), or a tuple of them for a model of several outputs.
         """
-        outputs = outputs_of(self._loaded().predict, self.info.feature_columns, x, self._schema)
+        outputs = outputs_of(self._loaded().predict, self._features, x, self._schema)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def transform(self, data: Any) -> Any:
@@ -176,7 +176,7 @@ class Model:
         Raises:
             ColumnError: ``data`` lacks a feature, or has a column of an output's name.
         """
-        features, names = self.info.feature_columns, self._output_columns
+        features, names = self._features, self._output_columns
         elsewhere = transform_of(data)
         if elsewhere is not None:
             check_features(features, column_names(data))
@@ -203,7 +203,7 @@ class Model:
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """Loss and metrics on ``data``, which has the feature and label columns."""
-        columns = (*self.info.feature_columns, *self.info.label_columns)
+        columns = list(dict.fromkeys((*self.info.feature_columns, *self.info.label_columns)))
         batches = feature_batches(data, columns, PREDICTION_BATCH, self._schema)
         values: dict[str, float] = self._loaded().evaluate(batches)
         return values
@@ -246,20 +246,26 @@ class Model:
         return path
 
     def _two_rows(self, data: Any) -> Arrays:
-        rows = next(feature_batches(data, self.info.feature_columns, 2, self._schema))
-        if len(rows[self.info.feature_columns[0]]) < 2:
+        rows = next(feature_batches(data, self._features, 2, self._schema))
+        if len(rows[self._features[0]]) < 2:
             raise DataError(
                 "example has 1 row, but two are needed to tell the number of rows from other sizes."
             )
         return rows
 
     def _example(self) -> Arrays:
-        program, columns = self._weights.load_program(), self.info.feature_columns
+        program, columns = self._weights.load_program(), self._features
         if program.train is not None and len(program.train) > 1:
             with suppress(StorageError):  # the data may be gone
                 rows = program.train[0:2]
                 return {name: rows[name] for name in columns}
         return example_rows(self._schema.select(columns))
+
+    @property
+    def _features(self) -> list[str]:
+        """The columns that predictions are made from."""
+        columns: list[str] = self._loaded().prediction_columns
+        return columns
 
     @cached_property
     def _schema(self) -> Schema:

@@ -330,18 +330,17 @@ def _describe_trial(trial: TrialState) -> str:
 
 def describe_params(params: Any) -> str:
     """``lr=0.01 width=64`` from a point of a search space; nested names are joined with dots."""
-    return " ".join(_pairs(params, ""))
+    return " ".join(f"{name}={text}" for name, text in plain_params(params))
 
 
-def _pairs(params: Any, prefix: str) -> list[str]:
-    pairs: list[str] = []
+def plain_params(params: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Names, joined with dots, and values in words of a point of a search space."""
+    pairs: list[tuple[str, str]] = []
     for name, value in params.items():
         if isinstance(value, dict):
-            pairs += _pairs(value, f"{prefix}{name}.")
+            pairs += plain_params(value, f"{prefix}{name}.")
         else:
-            pairs.append(
-                f"{prefix}{name}={value:.4g}" if isinstance(value, float) else f"{prefix}{name}={value}"
-            )
+            pairs.append((f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)))
     return pairs
 
 

@@ -89,7 +89,14 @@ def schema_of(program: Program) -> Schema:
 def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
     """Write a model without its run and data; what says that it is there comes last."""
     program = weights.load_program()
-    program = replace(program, train=None, val=None, init_from=None, schema=schema_of(program))
+    program = replace(
+        program,
+        train=None,
+        val=None,
+        init_from=None,
+        schema=schema_of(program),
+        known_rows=program.partition_rows,
+    )
     tree = load_weights(info, weights)
     if has_trunk(tree):
         program = _with_trunk(program, info, tree)

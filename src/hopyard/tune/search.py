@@ -15,7 +15,7 @@ from hopyard.data import Dataset, open_dataset
 from hopyard.errors import DataError, UsageError, nearest
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
 from hopyard.storage import Store
-from hopyard.tune.arguments import DEFAULT_PARTITIONS, Arguments, check_arguments, metric_of
+from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, check_arguments, metric_of
 from hopyard.tune.callbacks import Callback
 from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
@@ -150,7 +150,8 @@ class Search(ABC):
         label_columns: columns that its outputs are compared with.
         validation: a share in (0, 1), the name of a bool or int column, or a second frame. None: no
             validation; trials are ranked by training.
-        num_partitions: partitions that the models visit; None: 8, or the row groups if fewer.
+        num_partitions: partitions that the models visit; None: by the data, never by workers: 1 for small data, at
+            most 8, each of 4,000 rows at least, but as many as a search needs that stops trials within an epoch.
         order_groups: trials ``n`` and ``n + order_groups`` visit partitions in the same order; None: as
             many as partitions.
         seed: everything random follows from it. None: a random one, recorded; always a new run.
@@ -215,8 +216,12 @@ class Search(ABC):
 
     def _budget(self) -> Budget:
         """What is asked for, as far as it is known before the data."""
-        partitions = self.arguments.num_partitions or DEFAULT_PARTITIONS
+        partitions = self.arguments.num_partitions or MOST_PARTITIONS
         return Budget(self._own_arguments().get("num_models"), self.arguments.num_epochs, partitions)
+
+    def _partitions_wanted(self) -> int:
+        """Partitions that the search needs to compare trials at all the lengths that its trials suffice for."""
+        return 1
 
     @property
     def given(self) -> dict[str, Any]:
@@ -303,7 +308,7 @@ class Search(ABC):
 
     def _launch(self, inputs: Inputs) -> Launch:
         return Launch(
-            self.kind, self.arguments, self._searcher, self._searcher_settings(), inputs,
+            self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(), inputs,
             partial(pickle_search, plain_class(type(self)), self.arguments, self._own_arguments()),
         )  # fmt: skip
 

@@ -21,9 +21,10 @@ from hopyard.search import (
 )
 from hopyard.search.asha import AdaptiveAsha
 from hopyard.search.base import positive
-from hopyard.search.brackets import MODES, brackets, checked_divisor, rungs_in_visits
+from hopyard.search.brackets import MODES, brackets, checked_divisor, log_floor, rungs_in_visits
 from hopyard.search.pbt import Pbt, share
 from hopyard.storage import Store
+from hopyard.tune.arguments import MOST_PARTITIONS
 from hopyard.tune.search import Common, Search, named_as_called
 
 
@@ -202,6 +203,11 @@ class ASHA(_Sampled):
         self.stop_once, self.sampler = stop_once, sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
+    def _partitions_wanted(self) -> int:
+        divisor = checked_divisor(self.divisor)
+        rungs = min(self.max_rungs, log_floor(positive("num_models", self.num_models), divisor) + 1)
+        return _partitions_for(int(divisor ** (rungs - 1)), self.arguments.num_epochs)
+
     def _make_searcher(self, budget: Budget) -> Searcher:
         num_models = positive("num_models", budget.num_models)
         visits, divisor = budget.visits, checked_divisor(self.divisor)
@@ -225,7 +231,8 @@ class Hyperband(_Sampled):
 
     Args:
         num_models: trials in all; None: as many as published for a length of ``num_epochs`` in visits, which may be
-            many: 49 for 9 epochs of 8 partitions.
+            many: 49 for 9 epochs of 8 partitions. There are 8 then, unless ``num_partitions`` says otherwise or the
+            data has fewer row groups.
         divisor: eta: one in so many trials of a rung trains on.
         sampler: see :class:`HyperOpt`; None: random draws.
 
@@ -250,6 +257,14 @@ class Hyperband(_Sampled):
     ) -> None:
         self.divisor, self.sampler = divisor, sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)  # type: ignore[arg-type]
+
+    def _partitions_wanted(self) -> int:
+        num_models = self._budget().num_models
+        if num_models is None:
+            return MOST_PARTITIONS
+        divisor = checked_divisor(self.divisor)
+        rungs = log_floor(positive("num_models", num_models), divisor)
+        return _partitions_for(int(divisor**rungs), self.arguments.num_epochs)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
         concurrent = self.arguments.max_concurrent_trials
@@ -319,3 +334,8 @@ class PBT(_Drawn):
             seed=arguments.seed,
             max_concurrent=arguments.max_concurrent_trials,
         )
+
+
+def _partitions_for(visits: int, num_epochs: int) -> int:
+    """Partitions of which so many epochs are so many visits, at most 8."""
+    return min(MOST_PARTITIONS, -(-visits // num_epochs))

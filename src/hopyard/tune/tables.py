@@ -2,16 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pandas as pd
 
 from hopyard.hopper.state import Record, RunState
 from hopyard.tune.export import epochs_of
-from hopyard.tune.progress import describe_state
+from hopyard.tune.progress import describe_number, describe_state, plain_params
 
 TRIAL_COLUMNS = ("number", "params", "state", "epochs", "metrics", "seconds", "error")
 SCHEDULE_COLUMNS = ("unit", "trial", "partition", "worker", "epoch", "phase", "start", "end")
+
+
+class TrialsTable(pd.DataFrame):
+    """A table of trials that is printed as a leaderboard: all metrics and hyperparameters as columns of their own,
+    none of them cut. It is a DataFrame in all else."""
+
+    _metadata = ["metric"]  # noqa: RUF012 (pandas' own convention)
+    metric = ""
+    """The metric that ranks the trials; its column comes first."""
+
+    @property
+    def _constructor(self) -> Callable[..., TrialsTable]:
+        return TrialsTable
+
+    def __repr__(self) -> str:
+        return (
+            self._leaderboard().to_string(index=False, line_width=10_000)
+            if self._is_whole
+            else super().__repr__()
+        )
+
+    def _repr_html_(self) -> str:
+        shown = self._leaderboard() if self._is_whole else pd.DataFrame(self)
+        html: str = shown.to_html(index=not self._is_whole)
+        return html
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self) > 0 and set(TRIAL_COLUMNS) <= set(self.columns)
+
+    def _leaderboard(self) -> pd.DataFrame:
+        rows = []
+        for trial in self.to_dict("records"):
+            metrics = sorted(trial["metrics"], key=lambda name: (name != self.metric, name))
+            row: dict[str, Any] = {"number": trial["number"]}
+            row |= {name: describe_number(trial["metrics"][name]) for name in metrics}
+            row |= {name: trial[name] for name in ("epochs", "state")}
+            row["seconds"] = describe_number(trial["seconds"])
+            row |= dict(plain_params(trial["params"]))
+            if not pd.isna(trial.get("source", pd.NA)):
+                row["source"] = str(trial["source"])
+            if not pd.isna(trial["error"]):
+                row["error"] = trial["error"]
+            rows.append(row)
+        # Columns in the order of the row that has most of them: a trial that failed has no metrics.
+        names = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+        last = [name for name in ("source", "error") if name in names]
+        order = [name for name in names if name not in last] + last
+        return pd.DataFrame([{name: row.get(name, "") for name in order} for row in rows], columns=order)
 
 
 def trials_table(state: RunState) -> pd.DataFrame:
@@ -28,8 +78,10 @@ def trials_table(state: RunState) -> pd.DataFrame:
         error = f"{trial.error.kind}: {trial.error.message}" if trial.error else None
         what = trial.number, trial.params, describe_state(state, trial), epochs_of(state, trial), metrics
         rows.append((*what, trial.seconds, error, trial.source))
-    table = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, "source"]).astype({"source": "Int64"})
-    return table if table["source"].notna().any() else table[list(TRIAL_COLUMNS)]
+    every = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, "source"]).astype({"source": "Int64"})
+    table = TrialsTable(every if every["source"].notna().any() else every[list(TRIAL_COLUMNS)])
+    table.metric = state.metric.key
+    return table
 
 
 def schedule_table(units: Iterable[Record]) -> pd.DataFrame:

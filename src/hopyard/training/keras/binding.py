@@ -57,6 +57,11 @@ class Binding:
         """The feature columns that the model takes."""
         return [name for group in self._inputs for name in group]
 
+    @property
+    def prediction_columns(self) -> list[str]:
+        """The feature columns but that of row weights, unless the model takes it."""
+        return [name for name in self.features if name != self._weight or name in self.model_columns]
+
     def columns(self, every_feature: bool) -> list[str]:
         """What a pass reads; ``every_feature`` where a transform may look at any."""
         names = (self.features if every_feature else self.model_columns) + self._labels

@@ -276,9 +276,13 @@ class KerasReplica(Replica):
 
     # Predictions ----------------------------------------------------------------------------
 
+    @property
+    def prediction_columns(self) -> list[str]:
+        return self._binding.prediction_columns
+
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         size = self._estimator.batch_size
-        names = [name for name in self._binding.features if name in batch]
+        names = [name for name in self.prediction_columns if name in batch]
         rows = len(batch[names[0]]) if names else 0
         pieces = ({name: batch[name][i : i + size] for name in names} for i in range(0, max(rows, 1), size))
         parts = [self._outputs(piece) for piece in self._prepared(pieces)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import Context, batch_sizes
+from hopyard.training.estimator import UNKNOWN_BATCHES, Context, batch_sizes, epoch_steps
 from hopyard.training.lightning.hooks import base_of, part_of_lightning
 from hopyard.training.lightning.logged import Logged
 
@@ -68,11 +68,13 @@ class SearchTrainer:
         self.current_epoch = self.batches = 0
         self._steps = _Steps()
         self.callback_metrics: dict[str, torch.Tensor] = {}
-        sizes = [len(batch_sizes(rows, estimator.batch_size)) for rows in context.partition_rows]
-        steps = sum(-(-size // estimator.accumulate) for size in sizes)
+        sizes = [len(batch_sizes(rows, estimator.batch_size)) for rows in context.partition_rows] or [
+            UNKNOWN_BATCHES
+        ]
+        steps = epoch_steps(context, estimator.batch_size, estimator.accumulate)
         self.max_epochs = context.num_epochs
         self.num_training_batches = sum(sizes)
-        self.estimated_stepping_batches = max(1, steps) * context.num_epochs
+        self.estimated_stepping_batches = steps * context.num_epochs
         self.accumulate_grad_batches = estimator.accumulate
         self.gradient_clip_val = estimator.gradient_clip
 

@@ -56,7 +56,7 @@ class Binding:
         device: torch.device,
     ) -> None:
         self.features = list(feature_columns)
-        self._labels = list(label_columns)
+        self._labels = [name for name in label_columns if name != weight_column]
         self._weight = weight_column
         self._device = device
         self._keywords = dict(inputs) if isinstance(inputs, Mapping) else None
@@ -94,6 +94,11 @@ class Binding:
             name: group if isinstance(group, str) else list(group) for name, group in self._keywords.items()
         }
 
+    @property
+    def prediction_columns(self) -> list[str]:
+        """The feature columns but that of row weights, unless the model takes it."""
+        return [name for name in self.features if name != self._weight or name in self.model_columns]
+
     def columns(self, every_feature: bool) -> list[str]:
         """What a pass reads; ``every_feature`` where a transform or step may look at any."""
         return list(dict.fromkeys((self.features if every_feature else self.model_columns) + self.besides))
@@ -108,7 +113,7 @@ class Binding:
             if name in placed:
                 placed[name] = self._move(_label(name, placed[name]))
         if self._weight is not None and self._weight in placed:
-            placed[self._weight] = self._move(_tensor(placed[self._weight]).to(torch.float32).reshape(-1))
+            placed[self._weight] = self._move(_row_weights(self._weight, placed[self._weight]))
         return placed
 
     def _move(self, value: Any) -> Any:
@@ -178,8 +183,8 @@ class Binding:
         if self._weight not in batch:
             raise ColumnError(
                 f"sample_weight_column is {self._weight!r}, but the columns are {', '.join(batch)}"
-                f"{nearest(self._weight, batch, '.')} Add it to the search's feature_columns; the model does not get "
-                "it unless inputs names it."
+                f"{nearest(self._weight, batch, '.')} Add it to the search's feature_columns or label_columns; the "
+                "model does not get it unless inputs names it."
             )
         weights: torch.Tensor = batch[self._weight]
         return weights
@@ -211,6 +216,23 @@ def _feature(value: Any) -> Any:
         return value
     wanted = _FEATURES.get(value.dtype)
     return value if wanted is None else value.to(wanted)
+
+
+def _row_weights(name: str, value: Any) -> torch.Tensor:
+    value = _tensor(value)
+    if not isinstance(value, torch.Tensor):
+        raise EstimatorError(
+            f"sample_weight_column is {name!r}, which holds {type(value).__name__}, but weights are numbers of at "
+            "least 0. Name another column."
+        )
+    weights = value.to(torch.float32).reshape(-1)
+    if not bool((weights >= 0).all()):
+        bad = weights[~(weights >= 0)][0]
+        raise EstimatorError(
+            f"sample_weight_column is {name!r}, which holds {float(bad):g}, but weights are numbers of at least 0. "
+            "Give rows that should not count the weight 0."
+        )
+    return weights
 
 
 def _label(name: str, value: Any) -> torch.Tensor:

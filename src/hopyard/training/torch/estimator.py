@@ -46,8 +46,10 @@ class TorchEstimator(Estimator):
             ``steps_per_epoch`` counts the optimizer's steps over all partitions.
         scheduler_interval: ``"step"`` (after every step) or ``"epoch"``.
         sample_weight_column: column of the rows' weights in loss and metrics; means are divided by the sum of
-            weights. A search keeps it if it is among feature_columns; the model gets it only if ``inputs`` names it.
-        class_weight: weight per class in the loss, a dict (others weigh 1) or a sequence.
+            weights. A search keeps it if it is among feature_columns or label_columns; the model gets it only if
+            ``inputs`` names it, and only then predictions need it.
+        class_weight: weight per class in the loss in training, as in Keras: a dict (others weigh 1) or a sequence.
+            Losses are multiplied by it; the mean stays one over rows. Validation does not count it.
         transform: ``fn(batch, rng)`` on every training batch before all else: a dict of CPU tensors, which
             may be changed in place, and a NumPy generator; returns the dict to use.
         val_transform: the same for validation and prediction. ``transform`` is not used there.
@@ -62,6 +64,8 @@ class TorchEstimator(Estimator):
             and without gradients (a copy of it, if it is not like that), is no part of a trial's state, and runs once
             for each partition: its outputs are kept in the machine's node cache, for all trials whose trunk has the
             same class, code and weights. With ``step``, the output is ``batch["trunk"]``.
+        logits: whether the outputs of a model that answers yes or no are logits, which metrics count as yes above 0, or
+            shares from 0 to 1 (yes above 0.5). None: the loss says, if it is one of PyTorch's.
 
     Raises:
         EstimatorError: an argument is not usable.
@@ -89,6 +93,7 @@ class TorchEstimator(Estimator):
         step: Callable[[nn.Module, Batch], dict[str, Any]] | None = None,
         predict: Callable[[Any], Any] | None = None,
         trunk: nn.Module | None = None,
+        logits: bool | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -109,6 +114,7 @@ class TorchEstimator(Estimator):
         self.step = step
         self.predict = predict
         self.trunk = trunk
+        self.logits = logits
         self._check_parts()
         self._check_numbers()
         self.named_metrics()
@@ -135,7 +141,9 @@ class TorchEstimator(Estimator):
             return {}
         found: dict[str, Metric] = {}
         for given in self.metrics:
-            name, metric = _metric(given, outputs_are_logits(self.loss))
+            name, metric = _metric(
+                given, outputs_are_logits(self.loss) if self.logits is None else self.logits
+            )
             if name in found:
                 raise EstimatorError(f"metrics names {name!r} twice; give each metric a name of its own.")
             if name != "loss":
@@ -236,6 +244,8 @@ class TorchEstimator(Estimator):
             raise EstimatorError(
                 f"gradient_clip={self.gradient_clip!r} was given, but must be a norm > 0 or None."
             )
+        if self.logits not in (None, True, False):
+            raise EstimatorError(f"logits={self.logits!r} was given, but must be True, False or None.")
         for name, options in (
             ("precision", ("fp32", "bf16", "fp16")),
             ("scheduler_interval", ("step", "epoch")),

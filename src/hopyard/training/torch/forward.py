@@ -23,7 +23,7 @@ class Result(NamedTuple):
     """What one batch gave. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
 
     loss: torch.Tensor
-    weight: torch.Tensor | None
+    weight: torch.Tensor | float | None
     outputs: Any
     labels: Labels | None
     values: dict[str, Any]
@@ -52,26 +52,27 @@ class Forward:
     def loss_is_sum(self) -> bool:
         return self.loss is not None and self.loss.is_sum
 
-    def __call__(self, batch: Batch) -> Result:
-        """
+    def __call__(self, batch: Batch, training: bool) -> Result:
+        """One batch; ``training``: whether ``class_weight`` counts.
+
         Raises:
             EstimatorError: the loss is not one number, or labels do not fit outputs.
         """
         if self._dtype is None:
-            return self._run(batch)
+            return self._run(batch, training)
         with self.autocast():
-            return self._run(batch)
+            return self._run(batch, training)
 
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._dtype is None else torch.autocast(self._device.type, self._dtype)
 
-    def _run(self, batch: Batch) -> Result:
+    def _run(self, batch: Batch, training: bool) -> Result:
         if self._step is not None:
             return self._run_step(batch)
         assert self.loss is not None
         outputs = self.outputs(batch)
         labels = self.labels(batch, outputs)
-        loss, weight = self.loss(outputs, labels, self.binding.weights(batch))
+        loss, weight = self.loss(outputs, labels, self.binding.weights(batch), training)
         return Result(scalar(loss), weight, outputs, labels, {})
 
     def outputs(self, batch: Batch) -> Any:
@@ -98,19 +99,26 @@ class Forward:
             return
         outputs = self.explained_outputs(batch)
         labels = self.labels(batch, outputs)
-        problem = explain_misfit(self.loss.module, outputs, labels)
-        if problem is not None:
-            raise EstimatorError(f"Labels {shape_of(labels)} do not fit the loss: {problem}.")
+        self.check_fit(outputs, labels)
         try:
             with self.autocast(), warnings.catch_warnings():
                 warnings.simplefilter("error")  # what broadcasts is only warned of
-                self.loss(outputs, labels, self.binding.weights(batch))
+                self.loss(outputs, labels, self.binding.weights(batch), training=True)
         except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
             raise EstimatorError(
                 f"The loss {describe(self.loss.module)} failed on outputs {shape_of(outputs)} and labels "
                 f"{shape_of(labels)}: {error}. Integer labels reach it as int64 (n,), floating ones as float32 "
                 "in the shape of the outputs; change the label column, the loss or the model's last layer."
             ) from error
+
+    def check_fit(self, outputs: Any, labels: Labels) -> None:
+        """
+        Raises:
+            EstimatorError: the loss would take labels for something else, or kill the device.
+        """
+        problem = None if self.loss is None else explain_misfit(self.loss.module, outputs, labels)
+        if problem is not None:
+            raise EstimatorError(f"Labels {shape_of(labels)} do not fit the loss: {problem}.")
 
     def explained_outputs(self, batch: Batch) -> Any:
         """The outputs; an error of PyTorch's is told with what the model was given."""

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from hopyard.errors import EstimatorError
 
@@ -26,66 +27,156 @@ _WANT_FLOATS = (
     nn.BCEWithLogitsLoss,
     nn.PoissonNLLLoss,
     nn.KLDivLoss,
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+    functional.binary_cross_entropy,
+    functional.binary_cross_entropy_with_logits,
+    functional.poisson_nll_loss,
+    functional.kl_div,
 )
-_WANT_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
+
+# Losses of PyTorch as modules and as functions, by their divisor and by the outputs that they take.
+_BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, functional.cross_entropy, functional.nll_loss)
+_BY_ELEMENT = (
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.PoissonNLLLoss,
+    nn.SoftMarginLoss,
+    nn.HingeEmbeddingLoss,
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+    functional.binary_cross_entropy,
+    functional.binary_cross_entropy_with_logits,
+    functional.poisson_nll_loss,
+    functional.soft_margin_loss,
+    functional.hinge_embedding_loss,
+)
+_OF_LOGITS = (
+    nn.BCEWithLogitsLoss,
+    nn.SoftMarginLoss,
+    nn.MultiLabelSoftMarginLoss,
+    functional.binary_cross_entropy_with_logits,
+    functional.soft_margin_loss,
+    functional.multilabel_soft_margin_loss,
+)
+_OF_SHARES = (
+    nn.BCELoss,
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    functional.binary_cross_entropy,
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+)
+_OF_PROBABLE_LABELS = (
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    functional.binary_cross_entropy,
+    functional.binary_cross_entropy_with_logits,
+)
 
 
 class Loss:
-    """A user's loss as one number per batch.
+    """A user's loss as one number per batch, and the weight with which batches are averaged.
 
-    Without weights it is called as given. With weights w it is sum(w * l) / sum(w) over the per-row
-    losses l of a copy with ``reduction="none"`` (elements of a row averaged); a batch without any
-    weight has loss 0. ``is_sum`` says that the loss is a sum over rows (``reduction="sum"``).
+    Over several batches the loss is sum(weight * loss) / sum(weight), which is the loss of all their rows in one
+    batch: ``weight`` is what the loss itself divides by. Cross entropy and NLL with class labels divide by the sum of
+    their class weights over elements that are not ``ignore_index``; losses of differences and of yes/no answers by
+    the elements; other losses, also functions of the user's, count as divided by the rows.
+
+    With row weights w it is sum(w * l) / sum(w * d), where l and d are a row's loss and divisor, from a copy of the
+    loss with ``reduction="none"``. ``class_weight`` multiplies w in the numerator only, and in training only, as in
+    Keras. A batch whose weights sum to nothing has loss 0. ``is_sum`` says that the loss is a sum over rows
+    (``reduction="sum"``).
     """
 
     def __init__(
         self, loss: Any, class_weight: ClassWeight | None, weighted: bool, device: torch.device
     ) -> None:
         self.module = loss.to(device) if isinstance(loss, nn.Module) else loss
-        self.is_sum = getattr(loss, "reduction", "mean") == "sum"
-        self.weighted = weighted or class_weight is not None
+        self.is_sum = _option(loss, "reduction", "mean") == "sum"
+        self.weighted = weighted
         self._table = None if class_weight is None else class_table(class_weight).to(device)
         self._others_weigh_one = isinstance(class_weight, Mapping)
-        self._per_row = per_row_loss(self.module) if self.weighted else None
+        self._per_row = per_row_loss(self.module) if weighted or class_weight is not None else None
 
     def __call__(
-        self, outputs: Any, labels: Labels, weights: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The loss, and the batch's sum of weights if rows are weighted."""
-        if self._per_row is None:
-            return self.module(outputs, labels), None
+        self, outputs: Any, labels: Labels, weights: torch.Tensor | None, training: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | float | None]:
+        """The loss, and the batch's weight; None: the number of rows.
+
+        Args:
+            weights: (n,) of rows, or None.
+            training: whether ``class_weight`` counts.
+        """
+        is_by_class = training and self._table is not None
+        if weights is None and not is_by_class:
+            return self.module(outputs, labels), self._divisor(labels)
+        assert self._per_row is not None
         losses = self._per_row(outputs, labels)
-        losses = losses.reshape(len(losses), -1).mean(dim=1)
-        weights = self._row_weights(labels, weights)
-        total, weighted = weights.sum(), (losses * weights).sum()
+        divisors = self._divisors(losses, labels)
+        if weights is not None:
+            divisors = divisors * weights
+        factors = weights
+        if is_by_class:
+            of_class = self._class_weights(labels)
+            factors = of_class if weights is None else of_class * weights
+        assert factors is not None
+        total, weighted = divisors.sum(), (losses.reshape(len(losses), -1).sum(dim=1) * factors).sum()
         return (weighted if self.is_sum else weighted / total.clamp_min(1e-30)), total
 
-    def _row_weights(self, labels: Labels, weights: torch.Tensor | None) -> torch.Tensor:
-        if self._table is None:
-            assert weights is not None
-            # What the loss ignores weighs nothing, as in the losses of PyTorch themselves.
-            ignored = self._ignored(labels)
-            return weights if ignored is None else weights.masked_fill(ignored, 0.0)
+    def _divisor(self, labels: Labels) -> torch.Tensor | float | None:
+        """What the loss divides by; None: the rows, or it divides by nothing."""
+        if self.is_sum or isinstance(labels, tuple):
+            return None
+        if _is_one_of(self.module, _BY_CLASS):
+            return None if labels.is_floating_point() else self._class_divisors(labels).sum()
+        return float(labels.numel()) if _is_one_of(self.module, _BY_ELEMENT) else None
+
+    def _divisors(self, losses: torch.Tensor, labels: Labels) -> torch.Tensor:
+        """(n,): each row's part in what the loss divides by."""
+        rows = len(losses)
+        if self.is_sum or _option(self.module, "reduction", "mean") == "batchmean":
+            return torch.ones(rows, device=losses.device)
+        elements = torch.full((rows,), losses.numel() / max(rows, 1), device=losses.device)
+        if isinstance(labels, tuple) or labels.is_floating_point() or labels.shape != losses.shape:
+            return elements
+        is_by_class = _is_one_of(self.module, _BY_CLASS)
+        return self._class_divisors(labels).reshape(rows, -1).sum(dim=1) if is_by_class else elements
+
+    def _class_divisors(self, labels: torch.Tensor) -> torch.Tensor:
+        counted = labels.ne(_option(self.module, "ignore_index", -100))
+        weight: torch.Tensor | None = _option(self.module, "weight", None)
+        if weight is None:
+            return counted
+        return weight[labels.clamp(0, len(weight) - 1)] * counted
+
+    def _class_weights(self, labels: Labels) -> torch.Tensor:
+        """(n,) float32: the ``class_weight`` of each row; 0 where the loss ignores it."""
         if isinstance(labels, tuple) or labels.numel() != len(labels):
             raise EstimatorError(
                 "class_weight was given, but labels are not one class per row; use sample_weight_column instead."
             )
+        assert self._table is not None
         classes = labels.reshape(-1).long()
         if self._others_weigh_one:
             classes = classes.clamp_max(len(self._table) - 1)
-        ignored = self._ignored(classes)
+        ignored = _option(self.module, "ignore_index", None) if _is_one_of(self.module, _BY_CLASS) else None
         if ignored is None:
-            of_class = self._table[classes]
-        else:
-            of_class = self._table[classes.masked_fill(ignored, 0)].masked_fill(ignored, 0.0)
-        return of_class if weights is None else of_class * weights
-
-    def _ignored(self, labels: Labels) -> torch.Tensor | None:
-        """(n,) bool: rows whose class the loss leaves out; None if it knows no such class."""
-        index = getattr(self.module, "ignore_index", None)
-        if index is None or isinstance(labels, tuple) or labels.ndim != 1 or labels.is_floating_point():
-            return None
-        return labels.eq(index)
+            return self._table[classes]
+        counted = classes.ne(ignored)
+        return self._table[classes * counted] * counted
 
 
 def per_row_loss(loss: Any) -> Callable[[Any, Any], torch.Tensor]:
@@ -123,10 +214,35 @@ def class_table(class_weight: ClassWeight) -> torch.Tensor:
 
 
 def outputs_are_logits(loss: Any) -> bool | None:
-    """Whether a binary model's outputs are logits, if the loss says so."""
-    if isinstance(loss, nn.BCEWithLogitsLoss):
+    """Whether a binary model's outputs are logits (True) or shares from 0 to 1 (False); None: the loss does not say."""
+    if _is_one_of(loss, _OF_LOGITS):
         return True
-    return False if isinstance(loss, nn.BCELoss) else None
+    return False if _is_one_of(loss, _OF_SHARES) else None
+
+
+def _is_one_of(loss: Any, losses: tuple[Any, ...]) -> bool:
+    """Whether it is one of these modules, or functions, of PyTorch; also one with arguments given by ``partial``."""
+    if isinstance(loss, nn.Module):
+        modules = [known for known in losses if isinstance(known, type) and issubclass(known, nn.Module)]
+        return any(isinstance(loss, known) and type(loss).forward is known.forward for known in modules)
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    return any(loss is known for known in losses)
+
+
+def _option(loss: Any, name: str, default: Any) -> Any:
+    """An argument of a loss: a module's attribute, or a function's keyword, given by ``partial`` or its default."""
+    if isinstance(loss, nn.Module):
+        return getattr(loss, name, default)
+    while isinstance(loss, functools.partial):
+        if name in loss.keywords:
+            return loss.keywords[name]
+        loss = loss.func
+    try:
+        parameter = inspect.signature(loss).parameters.get(name)
+    except (TypeError, ValueError):  # a callable without a signature
+        return default
+    return default if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
 def label_like_outputs(labels: torch.Tensor, outputs: Any) -> torch.Tensor:
@@ -153,20 +269,31 @@ def explain_misfit(loss: Any, outputs: Any, labels: Labels) -> str | None:
     """Why labels do not fit the loss, before it runs: some losses broadcast silently, or kill the GPU."""
     if not isinstance(labels, torch.Tensor) or not isinstance(outputs, torch.Tensor):
         return None
-    if isinstance(loss, _WANT_FLOATS) and not labels.is_floating_point():
+    if _is_one_of(loss, _WANT_FLOATS) and not labels.is_floating_point():
         return f"{describe(loss)} needs floating labels; store the label column as float32"
-    if isinstance(loss, _WANT_CLASSES) and not labels.is_floating_point() and outputs.ndim >= 2:
-        classes, ignored = outputs.shape[1], getattr(loss, "ignore_index", -100)
-        bad = labels[(labels != ignored) & ((labels < 0) | (labels >= classes))]
+    if _is_one_of(loss, _BY_CLASS) and not labels.is_floating_point() and outputs.ndim >= 2:
+        classes = outputs.shape[1]
+        bad = labels[(labels != _option(loss, "ignore_index", -100)) & ((labels < 0) | (labels >= classes))]
         if len(bad):
             return (
                 f"{describe(loss)} with {classes} outputs takes classes 0 to {classes - 1}, not {int(bad[0])}"
             )
-    if isinstance(loss, nn.NLLLoss) and labels.is_floating_point():
+    if _is_one_of(loss, (nn.NLLLoss, functional.nll_loss)) and labels.is_floating_point():
         return f"{describe(loss)} needs integer labels; store the label column as int64"
+    if _is_one_of(loss, _OF_PROBABLE_LABELS):
+        bad = labels[(labels < 0) | (labels > 1)]
+        if len(bad):
+            return (
+                f"{describe(loss)} takes labels from 0 (no) to 1 (yes), not {float(bad[0]):g}; store the label column "
+                "as 0.0 and 1.0"
+            )
     return None
 
 
 def describe(loss: Any) -> str:
     """How messages call a loss: the class of a module, the name of a function."""
-    return type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", repr(loss))
+    if isinstance(loss, nn.Module):
+        return type(loss).__name__
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    return getattr(loss, "__name__", repr(loss))

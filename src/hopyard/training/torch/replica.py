@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes, epoch_steps
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.binding import Binding, as_tensors
@@ -71,13 +71,8 @@ class TorchReplica(Replica):
             self._head,
             allow_fused=estimator.precision != "fp16",
         )
-        steps = sum(
-            -(-len(batch_sizes(rows, estimator.batch_size)) // estimator.accumulate)
-            for rows in context.partition_rows
-        )
-        self._scheduler = build_scheduler(
-            estimator.scheduler, self._optimizer, max(1, steps), context.num_epochs
-        )
+        steps = epoch_steps(context, estimator.batch_size, estimator.accumulate)
+        self._scheduler = build_scheduler(estimator.scheduler, self._optimizer, steps, context.num_epochs)
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
 
     def give_out(self) -> torch.nn.Module:
@@ -222,9 +217,13 @@ class TorchReplica(Replica):
         """Loss and metrics over dicts of columns, arrays or tensors."""
         return self._measure(self._prepared(batches)).compute()
 
+    @property
+    def prediction_columns(self) -> list[str]:
+        return self._forward.binding.prediction_columns
+
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         size = self._estimator.batch_size
-        names = [name for name in self._forward.binding.features if name in batch]
+        names = [name for name in self.prediction_columns if name in batch]
         rows = len(batch[names[0]]) if names else 0
         pieces = ({name: batch[name][i : i + size] for name in names} for i in range(0, max(rows, 1), size))
         return self._forward.predictions(self._prepared(pieces), self._estimator.predict)

@@ -63,7 +63,7 @@ class TrainingPass:
         self._optimizer.zero_grad(set_to_none=True)
         for number, batch in enumerate(batches):
             placed = place(batch)
-            result = forward(placed)
+            result = forward(placed, training=True)
             loss = result.loss if shares is None else result.loss * shares[number]
             if self._scaler is None:
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -26,10 +26,13 @@ def measure(
     for batch in batches:
         placed = forward.binding.place(batch)
         rows = forward.binding.rows(placed)
-        result = forward(placed)
+        result = forward(placed, training=False)
+        if result.labels is not None:
+            forward.check_fit(result.outputs, result.labels)
         weight = float(rows) if result.weight is None else float(result.weight)
-        loss = float(result.loss)
-        metrics.mean("loss", loss if forward.loss_is_sum else loss * weight, weight)
+        if weight:  # else the loss ignores all labels of the batch, and is 0 / 0
+            loss = float(result.loss)
+            metrics.mean("loss", loss if forward.loss_is_sum else loss * weight, weight)
         _check_values(result, step_metrics)
         for name, value in result.values.items():
             metrics.mean(name, float(value) * rows, rows)
