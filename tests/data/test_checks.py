@@ -244,8 +244,8 @@ def test_each_chunk_is_looked_at_once_by_all_processes_of_the_machine(tmp_path, 
     new_machine(monkeypatch, tmp_path)
     prepared_in(store, monkeypatch)
     looked = []
-    real = stored._damaged_chunks
-    monkeypatch.setattr(stored, "_damaged_chunks", lambda *args: looked.append(len(args[1])) or real(*args))
+    real = stored.damaged_chunks
+    monkeypatch.setattr(stored, "damaged_chunks", lambda *args: looked.append(len(args[1])) or real(*args))
     read_all(store)
     assert looked
     looked.clear()
@@ -256,7 +256,7 @@ def test_each_chunk_is_looked_at_once_by_all_processes_of_the_machine(tmp_path, 
     assert not looked, "another process of the machine would not look again"
     program = (
         "import sys; from hopyard.data import open_dataset; from hopyard.data.reading import stored\n"
-        "stored._damaged_chunks = None\n"
+        "stored.damaged_chunks = None\n"
         f"print(len(open_dataset({str(tmp_path / 's')!r}, cache=False)[:]['id']))"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -268,9 +268,9 @@ def test_a_slice_looks_at_no_more_than_its_row_groups(tmp_path, monkeypatch):
     new_machine(monkeypatch, tmp_path)
     dataset = prepared_in(store, monkeypatch).train
     looked = []
-    real = stored._damaged_chunks
+    real = stored.damaged_chunks
     monkeypatch.setattr(
-        stored, "_damaged_chunks", lambda *args: looked.extend(args[1].tolist()) or real(*args)
+        stored, "damaged_chunks", lambda *args: looked.extend(args[1].tolist()) or real(*args)
     )
     dataset[0:1]
     assert {group for group, _ in looked} == {0}

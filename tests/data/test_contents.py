@@ -59,8 +59,8 @@ def test_one_corrected_label_is_another_dataset(path):
 
 def test_a_loader_reads_no_file_to_name_it_before_its_state_is_asked_for(path, monkeypatch):
     named = []
-    real = stored._hash_of
-    monkeypatch.setattr(stored, "_hash_of", lambda content: named.append(len(content)) or real(content))
+    real = stored.hash_of
+    monkeypatch.setattr(stored, "hash_of", lambda content: named.append(len(content)) or real(content))
     loader = open_dataset(path, cache=False).loader(batch_size=100)
     batches = iter(loader)
     next(batches)
@@ -127,7 +127,7 @@ def test_a_pickled_dataset_opens_equal_content_and_nothing_else(path, tmp_path):
 def test_objects_of_a_store_without_paths_are_never_read_to_be_named(path, monkeypatch):
     store = MemoryStore()
     store.put("rows.parquet", path.read_bytes())
-    monkeypatch.setattr(stored, "_hash_of", None)
+    monkeypatch.setattr(stored, "hash_of", None)
     first = open_dataset(store, cache=False).fingerprint
     assert open_dataset(store, cache=False).fingerprint == first
     rewrite_in_place(path, 2.0)

@@ -16,8 +16,9 @@ from hopyard.data.combining.windows import Length, Windows
 from hopyard.data.manifest import FileEntry, Fingerprint, Manifest
 from hopyard.data.order import Reach, Rows, Window, epoch_windows
 from hopyard.data.preparing.parquet import FILE_DOMAIN
+from hopyard.data.reading.listed import open_entry
 from hopyard.data.reading.mapped import first_rows_of
-from hopyard.data.reading.reader import Bitmap, Reader, count_selected, open_entry
+from hopyard.data.reading.reader import Bitmap, Reader, count_selected
 from hopyard.data.reading.stream import WindowStream
 from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.recipe.recipe import Recipe

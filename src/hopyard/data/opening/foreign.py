@@ -16,8 +16,10 @@ from hopyard.data.manifest import Fingerprint, ForeignEntry, Manifest
 from hopyard.data.opening.hive import constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
 from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
-from hopyard.data.reading.reader import open_entry, unpack
-from hopyard.data.reading.stored import StoredFile, of_each, on_all_cores
+from hopyard.data.reading.listed import open_entry
+from hopyard.data.reading.parallel import of_each, on_all_cores
+from hopyard.data.reading.reader import unpack
+from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.schema import Column, Schema, unknown_columns
