@@ -332,3 +332,40 @@ def test_verify_finds_all_damage_in_a_store_whatever_was_found_before(tmp_path, 
     assert verify(store).ok
     with pytest.raises(NotFoundError, match="holds no prepared dataset"):
         verify(tmp_path / "elsewhere")
+
+
+def test_damaged_entries_of_the_node_cache_are_made_again(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path / "s")
+    prepared_in(store, monkeypatch)
+    expected, cache = rows(), tmp_path / "cache"
+
+    def read():
+        batches = list(open_dataset(store, cache=cache).loader(batch_size=16, shuffle=True, seed=2))
+        for batch in batches:
+            for name in KINDS:
+                for row, value in zip(batch["id"], batch[name], strict=True):
+                    assert np.array_equal(value, expected[name][row]), name
+        assert sum(len(batch["id"]) for batch in batches) == ROWS
+
+    read()
+    entries = sorted(cache.glob("*.flat"))
+    assert entries
+    draw = np.random.default_rng(4)
+    for path in entries[:12]:
+        whole = path.read_bytes()
+        one, other = entries[0].read_bytes(), entries[-1].read_bytes()
+        flip = bytearray(whole)
+        flip[int(draw.integers(len(whole)))] ^= 1 << int(draw.integers(8))
+        for damaged in (bytes(flip), whole[: int(draw.integers(len(whole)))], b"", whole + b"x"):
+            path.write_bytes(damaged)
+            read()
+    entries[0].unlink()
+    read()
+    assert len(list(cache.glob("*.flat"))) == len(entries)
+    entries[0].write_bytes(other)
+    entries[-1].write_bytes(one)
+    read()
+    entries[0].rename(tmp_path / "other")  # times and inodes stay
+    entries[-1].rename(entries[0])
+    (tmp_path / "other").rename(entries[-1])
+    read()
