@@ -189,7 +189,9 @@ def plain_fit(case: Case, program: Any) -> tuple[Any, dict[str, float]]:
                 rows = program.train_partitions[partition]
                 data += batches(case, rows, shuffle=True, seed=seed, tail="join", epoch=epoch)
         model.fit(Fixed(data), verbose=0, shuffle=False, class_weight=class_weight)
-        whole = Fixed([each for rows in program.val_partitions for each in batches(case, rows)])
+        parts = [each for rows in program.val_partitions for each in batches(case, rows)]
+        # In one batch: Keras' own averages of several losses count a short batch like a full one.
+        whole = Fixed([keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)])
         return model, model.evaluate(whole, verbose=0, return_dict=True)
 
 

@@ -96,9 +96,8 @@ class _Mean(keras.metrics.Mean):  # type: ignore[misc]
 
     def note(self, losses: list[tuple[NotedLoss, float]]) -> None:
         """Say which they are, each with its weight."""
-        self._noted = lambda: (
-            losses
-        )  # hidden from Keras, which would take the variables of others for its own
+        # Hidden from Keras, which would take the variables of others for its own.
+        self._noted: Callable[[], list[tuple[NotedLoss, float]]] = lambda: losses
 
     def reset_state(self) -> None:
         for variable in self.variables:
