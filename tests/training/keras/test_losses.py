@@ -11,6 +11,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from hopyard.errors import MetricError  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
 from hopyard.training.estimator import Context, OneBatch, Visit  # noqa: E402
 
@@ -266,3 +267,40 @@ def test_functions_of_scalar_labels_compare_each_row_with_itself(functional: boo
         "apart": np.mean(np.abs(label - guess)),
     }
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def of_flat_labels(y_true: Any, y_pred: Any) -> Any:
+    """Right for labels (n,)."""
+    return ops.abs(y_true - y_pred[:, 0])
+
+
+def of_one_column(y_true: Any, y_pred: Any) -> Any:
+    """Right for labels (n, 1)."""
+    return ops.abs(y_true[:, 0] - y_pred[:, 0])
+
+
+def of_reshaped(y_true: Any, y_pred: Any) -> Any:
+    """Right for both."""
+    return ops.equal(ops.reshape(y_true, (-1,)) > 0, ops.reshape(y_pred, (-1,)) > 0)
+
+
+def of_labels(y_true: Any, y_pred: Any) -> Any:
+    """Looks at labels only."""
+    return ops.mean(y_true)
+
+
+def test_functions_of_labels_in_another_shape_are_refused() -> None:
+    columns = table(label=labels_of("number"))
+
+    def check(*metrics: Any) -> None:
+        model = model_of("linear", 1)
+        given = KerasEstimator(model, "sgd", "mse", list(metrics), inputs=["features"], run_eagerly=True)
+        replica = given.replica(Context(("features",), ("label",), "cpu", (ROWS,), 1))
+        replica.check_labels(Visit(Batches(columns), 0, 0, 0))
+
+    check(exp_rmspe, apart, of_one_column, of_reshaped, of_labels, "mae")
+    with pytest.raises(
+        MetricError,
+        match=r"'of_flat_labels' compares every label with every prediction: .* reshape both of them",
+    ):
+        check(apart, of_flat_labels)

@@ -30,6 +30,7 @@ class NotedLoss:
 
     Attributes:
         noting: whether it does now; that is for validation.
+        has_noted: whether it ever did: else steps need not look.
         sums: a variable: sum(loss * divisor), sum(divisor), sum(loss * rows), sum(rows) over batches.
     """
 
@@ -39,7 +40,7 @@ class NotedLoss:
         vars(self.loss).update(vars(loss), call=self._call)
         self._plain_call = loss.call
         self.name = loss.name
-        self.noting = False
+        self.noting = self.has_noted = False
         self.sums = sums
         self._every = every
         self._losses: Any = None
@@ -76,6 +77,7 @@ class NotedLoss:
         return share * ops.cast(ops.prod(ops.convert_to_tensor(ops.shape(losses), "int32")), dtype)
 
     def _note(self, value: Any, divisor: Any, outputs: Any) -> None:
+        self.has_noted = True
         ops, dtype = keras.ops, self.sums.dtype
         rows = ops.cast(ops.shape(outputs)[0], dtype)
         divisor = rows if divisor is None else ops.cast(divisor, dtype)
@@ -110,6 +112,8 @@ class _Total(_Mean):
     def result(self) -> Any:
         total = super().result()
         for noted, weight in self._noted():
+            if not noted.has_noted:
+                continue
             whole, by_rows, _ = noted.values()
             total = total + weight * keras.ops.cast(whole - by_rows, total.dtype)
         return total

@@ -108,6 +108,51 @@ def check_additive(
             )
 
 
+def check_functions(model: Any, arguments: tuple[Any, ...]) -> None:
+    """See that metric functions of the user's own compare each row with itself, though labels come as (n, 1).
+
+    A function for labels (n,), such as ``y_true - y_pred[:, 0]``, would compare every label with every prediction: its
+    value stays the same as labels go round, and changes where it gets the labels that it is for.
+
+    Raises:
+        MetricError: one compares all with all.
+    """
+    compiled = model._compile_metrics
+    if compiled is None or not compiled.built:
+        return
+    labels = compiled._flatten_y(arguments[1])
+    for of_output in (compiled._flat_metrics, compiled._flat_weighted_metrics):
+        for metrics, label in zip(of_output, labels, strict=False):
+            for metric in () if metrics is None else metrics.metrics:
+                function = getattr(metric, "_fn", None)
+                if function is None or getattr(function, "__module__", "").startswith("keras."):
+                    continue
+                if _compares_all(function, metric._fn_kwargs, np.asarray(label)):
+                    raise MetricError(
+                        f"The metric function {metric.name!r} compares every label with every prediction: labels of "
+                        "one number a row come as (n, 1), like outputs, and it takes them for (n,). Compare y_true "
+                        "with y_pred as it is, not with y_pred[:, 0], or reshape both of them to (-1,)."
+                    )
+
+
+def _compares_all(function: Callable[..., Any], options: Mapping[str, Any], label: Any) -> bool:
+    if label.ndim != 2 or label.shape[1] != 1:
+        return False
+    guesses = np.random.default_rng(0).uniform(0.05, 0.95, label.shape).astype(np.float32)
+
+    def changes(labels: Any) -> bool:
+        turned = (np.roll(labels, by, axis=0) for by in range(min(len(labels), 5)))
+        tensors = [keras.ops.convert_to_tensor(each) for each in turned]
+        values = [function(each, keras.ops.convert_to_tensor(guesses), **options) for each in tensors]
+        means = [float(np.mean(as_numpy(value))) for value in values]
+        return not np.allclose(means, means[0], rtol=1e-4, atol=1e-6, equal_nan=True)
+
+    try:
+        return not changes(label) and changes(label[:, 0])
+    except Exception:  # the function's own, for labels that it is not for
+        return False
+
+
 def _cuts(middle: int) -> tuple[slice, slice]:
     return slice(None, middle), slice(middle, None)
 

@@ -21,7 +21,7 @@ from hopyard.training.keras.binding import Binding
 from hopyard.training.keras.callbacks import Callbacks, logs_of
 from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
 from hopyard.training.keras.loss import check_validates, correct_losses
-from hopyard.training.keras.metrics import KerasMetricSet, check_additive, results
+from hopyard.training.keras.metrics import KerasMetricSet, check_additive, check_functions, results
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
 from hopyard.training.transforms import transformed
@@ -122,6 +122,7 @@ class KerasReplica(Replica):
                 compiled = self._ready(arguments)
                 check_validates(compiled.model)
                 compiled.run("test", [arguments])
+                check_functions(compiled.model, arguments)
                 check_additive(compiled.model, partial(compiled.run, "test"), arguments)
             except HopyardError:
                 raise
