@@ -240,7 +240,7 @@ def test_padded_tokens_and_their_lengths_from_lists_to_onnx(tmp_path: Any) -> No
         # All of one length, shorter than the longest in training.
         np.testing.assert_allclose(each.predict([[4], [4]]), [alone[1]] * 2, rtol=1e-5, atol=1e-6)
         assert each.evaluate(data) == pytest.approx(model.evaluate(data))
-        with pytest.raises(DataError, match="'tokens' has a row of 9 values, but .* at most 8"):
+        with pytest.raises(DataError, match=r"'tokens' has a row of 9 values, but .* at most 8"):
             each.predict([[1] * 9, [2]])
     outputs = model.predict(data["tokens"])
     accuracy = (outputs.argmax(axis=1) == data["label"]).mean()

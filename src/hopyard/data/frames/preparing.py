@@ -25,6 +25,7 @@ from hopyard.data.manifest import Manifest
 from hopyard.data.preparing.policies import Policies, null_label, plan_policies
 from hopyard.data.preparing.prepared import Prepared, check_labels, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch
+from hopyard.data.preparing.split import check_split
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.preparing.unfinished import written_sizes
 from hopyard.data.preparing.write import Repeat
@@ -34,7 +35,6 @@ from hopyard.storage.base import Store
 from hopyard.storage.visible import wait_for_objects
 
 _log = logging.getLogger("hopyard")
-_SHARE_OFF = 0.02
 
 
 def known_fingerprint(request: Request, store: Store) -> str | None:
@@ -168,23 +168,8 @@ class FramePreparation:
         return plan_policies(samples, request.nulls, request.ragged, added=request.added)
 
     def _check_split(self, rows: int, val_rows: int) -> None:
-        validation = self._request.validation
-        if validation is None:
-            return
-        if not 0 < val_rows < rows:
-            raise DataError(
-                f"validation={validation!r} leaves the {'training' if val_rows else 'validation'} set empty ({rows} "
-                "rows in all; rows that are equal stay together). Give another share or column, more rows, or None "
-                "for no validation set."
-            )
-        if isinstance(validation, float) and abs(val_rows / rows - validation) > _SHARE_OFF:
-            _log.warning(
-                "validation=%s was asked for, but %.3f of the rows are in the validation set: rows that are equal stay "
-                "on one side, and many of these %d are. A column that splits says it exactly.",
-                validation,
-                val_rows / rows,
-                rows,
-            )
+        if self._request.validation is not None:
+            check_split(self._request.validation, rows, val_rows)
 
     def _publish(self, split: str, written: list[Written], policies: Policies, fingerprint: str) -> Dataset:
         store = split_stores(self._store, fingerprint)[split == "val"]
