@@ -11,8 +11,8 @@ from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.data.preparing.policies import null_label
 from hopyard.data.preparing.unfinished import finish_names
-from hopyard.data.reading.reader import is_whole
-from hopyard.data.reading.stored import of_each
+from hopyard.data.reading.listed import is_whole
+from hopyard.data.reading.parallel import of_each
 from hopyard.errors import CorruptError, NotFoundError, SettingsError
 from hopyard.storage.base import Store
 
