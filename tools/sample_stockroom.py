@@ -306,7 +306,8 @@ def described(value: Any) -> Any:
     if isinstance(value, dict):
         return {"dict": [[described(key), described(item)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
-        return {type(value).__name__: [described(item) for item in value]}
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [described(item) for item in value]}
     return repr(value)
 
 

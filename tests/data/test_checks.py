@@ -11,10 +11,10 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from hopyard.data import open_dataset, prepare
+from hopyard.data import open_dataset, prepare, verify
 from hopyard.data.reading import stored
 from hopyard.data.reading.stored import StoredFile
-from hopyard.errors import CorruptError, DataError, HopyardError
+from hopyard.errors import CorruptError, DataError, HopyardError, NotFoundError
 from hopyard.storage import LocalStore, MemoryStore
 
 ROWS = 60
@@ -244,8 +244,8 @@ def test_each_chunk_is_looked_at_once_by_all_processes_of_the_machine(tmp_path, 
     new_machine(monkeypatch, tmp_path)
     prepared_in(store, monkeypatch)
     looked = []
-    real = stored._damaged_chunks
-    monkeypatch.setattr(stored, "_damaged_chunks", lambda *args: looked.append(len(args[1])) or real(*args))
+    real = stored.damaged_chunks
+    monkeypatch.setattr(stored, "damaged_chunks", lambda *args: looked.append(len(args[1])) or real(*args))
     read_all(store)
     assert looked
     looked.clear()
@@ -256,7 +256,7 @@ def test_each_chunk_is_looked_at_once_by_all_processes_of_the_machine(tmp_path, 
     assert not looked, "another process of the machine would not look again"
     program = (
         "import sys; from hopyard.data import open_dataset; from hopyard.data.reading import stored\n"
-        "stored._damaged_chunks = None\n"
+        "stored.damaged_chunks = None\n"
         f"print(len(open_dataset({str(tmp_path / 's')!r}, cache=False)[:]['id']))"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -268,9 +268,9 @@ def test_a_slice_looks_at_no_more_than_its_row_groups(tmp_path, monkeypatch):
     new_machine(monkeypatch, tmp_path)
     dataset = prepared_in(store, monkeypatch).train
     looked = []
-    real = stored._damaged_chunks
+    real = stored.damaged_chunks
     monkeypatch.setattr(
-        stored, "_damaged_chunks", lambda *args: looked.extend(args[1].tolist()) or real(*args)
+        stored, "damaged_chunks", lambda *args: looked.extend(args[1].tolist()) or real(*args)
     )
     dataset[0:1]
     assert {group for group, _ in looked} == {0}
@@ -300,3 +300,72 @@ def test_foreign_readers_of_a_prepared_file_look_at_it_too(tmp_path, monkeypatch
     flipped(dataset, name, None)
     with pytest.raises((CorruptError, DataError), match=name):
         open_dataset([str(dataset.store.path(name))], cache=False)[:]
+
+
+def test_verify_finds_all_damage_in_a_store_whatever_was_found_before(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path / "s")
+    dataset = prepared_in(store, monkeypatch).train
+    read_all(store)
+    other = prepare({"x": np.arange(40)}, store, validation=0.5)
+    said = []
+    verified = verify(store, lambda done, total: said.append((done, total)))
+    assert verified.ok
+    assert len(verified.datasets) == 3
+    assert verified.files == len(dataset.manifest.files) + 2 == len(said)
+    assert "everything is as it was written" in str(verified)
+    one, two, three = (entry.name for entry in dataset.manifest.files[:3])
+    flipped(dataset, one, None)
+    deleted(dataset, two, None)
+    truncated(dataset, three, None)
+    other.val.store.delete("manifest.json")
+    for place in (store, str(tmp_path / "s"), tmp_path / "s"):
+        verified = verify(place)
+        assert not verified.ok
+        text = "\n".join(verified.problems)
+        assert len(verified.problems) == 4
+        for name in (one, two, three, other.val.manifest.files[0].name):
+            assert name in text
+        assert "row group" in text
+    assert len(verify(dataset).problems) == 3
+    prepared_in(store, monkeypatch)
+    prepare({"x": np.arange(40)}, store, validation=0.5)
+    assert verify(store).ok
+    with pytest.raises(NotFoundError, match="holds no prepared dataset"):
+        verify(tmp_path / "elsewhere")
+
+
+def test_damaged_entries_of_the_node_cache_are_made_again(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path / "s")
+    prepared_in(store, monkeypatch)
+    expected, cache = rows(), tmp_path / "cache"
+
+    def read():
+        batches = list(open_dataset(store, cache=cache).loader(batch_size=16, shuffle=True, seed=2))
+        for batch in batches:
+            for name in KINDS:
+                for row, value in zip(batch["id"], batch[name], strict=True):
+                    assert np.array_equal(value, expected[name][row]), name
+        assert sum(len(batch["id"]) for batch in batches) == ROWS
+
+    read()
+    entries = sorted(cache.glob("*.flat"))
+    assert entries
+    draw = np.random.default_rng(4)
+    for path in entries[:12]:
+        whole = path.read_bytes()
+        one, other = entries[0].read_bytes(), entries[-1].read_bytes()
+        flip = bytearray(whole)
+        flip[int(draw.integers(len(whole)))] ^= 1 << int(draw.integers(8))
+        for damaged in (bytes(flip), whole[: int(draw.integers(len(whole)))], b"", whole + b"x"):
+            path.write_bytes(damaged)
+            read()
+    entries[0].unlink()
+    read()
+    assert len(list(cache.glob("*.flat"))) == len(entries)
+    entries[0].write_bytes(other)
+    entries[-1].write_bytes(one)
+    read()
+    entries[0].rename(tmp_path / "other")  # times and inodes stay
+    entries[-1].rename(entries[0])
+    (tmp_path / "other").rename(entries[-1])
+    read()

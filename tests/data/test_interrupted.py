@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from hopyard.data import open_dataset
 from hopyard.data.preparing import parquet
 from hopyard.data.preparing.layout import writer_options
 from hopyard.data.preparing.prepare import prepare
-from hopyard.errors import CorruptError, StorageFullError
+from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -149,3 +152,51 @@ def test_a_lost_file_is_replaced_by_one_of_other_bytes(store, monkeypatch, data)
         np.sort(after.train[:]["id"]), np.sort(np.setdiff1d(np.arange(200), after.val[:]["id"]))
     )
     assert prepare(data(), store).reused
+
+
+@pytest.mark.parametrize("what", ["killed between files", "killed before the manifest", "manifest deleted"])
+def test_an_unfinished_preparation_is_no_dataset(what, tmp_path, monkeypatch):
+    """Neither for a store, nor for its path, nor as the folder of files that others wrote."""
+    monkeypatch.setattr("hopyard.data.preparing.write.FILE_BYTES", 400)
+    rows = {"x": np.arange(300)}
+    store = LocalStore(tmp_path / "s")
+    if what == "manifest deleted":
+        fingerprint = prepare(rows, store, validation=None).fingerprint
+        store.delete(f"train_data/{fingerprint}/manifest.json")
+    else:
+        at = 2 if what == "killed between files" else 7
+        with pytest.raises(StorageFullError, match="injected"):
+            prepare(rows, FaultyStore(store, Fault("full", at=at)), validation=None)
+        [folder] = (tmp_path / "s" / "train_data").iterdir()
+        fingerprint = folder.name
+    folder = tmp_path / "s" / "train_data" / fingerprint
+    left = [path.name for path in folder.iterdir()]
+    assert left
+    if what == "killed between files":
+        assert all(name.endswith(".parquet.unfinished") for name in left)
+    said = r"holds \d+ files? of a prepared dataset.*no manifest\.json.*Prepare the same data"
+    for opened in (store, str(tmp_path / "s"), folder.parent, folder):
+        with pytest.raises(DataError, match=said):
+            open_dataset(opened, "train")
+    for source in (str(folder), str(tmp_path / "s")):
+        with pytest.raises(DataError, match=said):
+            prepare(source, tmp_path / "other", validation=None)
+    again = prepare(rows, store, validation=None)
+    assert not again.reused
+    assert sorted(open_dataset(store)[:]["x"]) == list(range(300))
+    assert {path.name for path in folder.iterdir()} == {
+        "manifest.json", *(entry.name for entry in again.train.manifest.files)
+    }  # fmt: skip
+
+
+def test_parquet_of_others_is_a_dataset_where_it_is_named_and_not_in_a_store(tmp_path):
+    folder = tmp_path / "s" / "train_data"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"x": range(10)}), folder / "part.parquet")
+    for store in (LocalStore(tmp_path / "s"), tmp_path / "s"):
+        with pytest.raises(
+            NotFoundError, match=r"1 Parquet file but no manifest.json.*open_dataset\('.*train_data'\)"
+        ):
+            open_dataset(store)
+    assert len(open_dataset(folder)) == 10
+    assert len(open_dataset(LocalStore(tmp_path / "s", train_path=folder))) == 10

@@ -6,6 +6,7 @@ import json
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hopyard import StockRoom
 from hopyard.errors import CorruptError, StorageError
 from hopyard.objects import Tensor, digest
 from hopyard.stockroom.data.column import Column
@@ -21,7 +23,7 @@ from hopyard.stockroom.data.rows import Batch, Rows
 from hopyard.stockroom.data.samples import empty_record
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.experiments.values import read as read_value
-from hopyard.stockroom.history.commits import log, read_commit
+from hopyard.stockroom.history.commits import log, read_commit, write_commit
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.models.content import Content
@@ -361,3 +363,18 @@ def test_what_is_deeply_nested_is_refused() -> None:
     with pytest.raises(CorruptError, match=f"{names['json']} is no JSON .*nested too deep"):
         objects.json(names["json"])
     assert list(log(objects)) == []
+
+
+def test_verify_parses_what_it_hashes(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "stock") as stock:
+        objects = stock.local.objects
+        with objects.writing() as writer:
+            name = writer.add("fragment", b"HOPFRAG1" + b"\xff" * 100)
+            pages = SortedMap(writer, None).update(writer, {encode(0): [name, 4, 5, 40]})
+            record = ColumnRecord("tensor", "I64", (), False, 0, pages.root, 5, 40)
+            root = SortedMap(writer, None).update(writer, {encode(("data", "x")): record.to_json()}).root
+            commit = write_commit(writer, root, (), "crafted", "somebody")
+        stock.local.references.set("heads/crafted", commit.digest, "somebody")
+        (problem,) = stock.verify().problems
+    assert problem.name == name
+    assert "is not a fragment of it" in problem.reason

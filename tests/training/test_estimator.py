@@ -281,7 +281,9 @@ def test_a_sum_is_summed_and_its_mean_is_reported() -> None:
     assert sums["loss"][1] == ROWS
     assert 0.5 < sums["loss"][0] / ROWS < 3
     total = gradient(nn.CrossEntropyLoss(reduction="sum"))
-    torch.testing.assert_close(total / ROWS, expected_gradient(torch.ones(ROWS), torch.tensor(ROWS)), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        total / ROWS, expected_gradient(torch.ones(ROWS), torch.tensor(ROWS)), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_accumulated_batches_step_like_one_large_batch() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from hopyard import load_model, open_run
 from hopyard.data import open_dataset, prepare
+from hopyard.data.manifest import MANIFEST_DOMAIN
 from hopyard.errors import (
     ColumnError,
     CorruptError,
@@ -31,6 +33,7 @@ from hopyard.errors import (
     WorkerLostError,
 )
 from hopyard.hopper.journal import Journal, read_records
+from hopyard.objects.digests import digest_json
 from hopyard.storage import LocalStore
 from hopyard.training.unit import residents
 from hopyard.tune import Callback, list_runs
@@ -54,7 +57,12 @@ def rewrite(path: Path, data: bytes) -> None:
 def of_the_future(path: Path, old: bytes = b'"version": 1', new: bytes = b'"version": 9') -> None:
     data = path.read_bytes()
     assert old in data
-    rewrite(path, data.replace(old, new, 1).replace(b'"hopyard": "0.1.0"', b'"hopyard": "9.9.0"', 1))
+    data = data.replace(old, new, 1).replace(b'"hopyard": "0.1.0"', b'"hopyard": "9.9.0"', 1)
+    if path.name == "manifest.json":
+        fields = json.loads(data)
+        del fields["digest"]
+        data = json.dumps({**fields, "digest": digest_json(fields, MANIFEST_DOMAIN)}).encode()
+    rewrite(path, data)
 
 
 @pytest.fixture

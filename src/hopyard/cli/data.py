@@ -16,6 +16,7 @@ from hopyard.data import inspect as inspect_dataset
 from hopyard.data import prepare as prepare_dataset
 from hopyard.data import report as write_report
 from hopyard.data import throughput as measure_throughput
+from hopyard.data import verify as verify_data
 from hopyard.data.petastorm.convert import convert_petastorm
 from hopyard.data.progress import RowProgress
 from hopyard.data.reports.report import SAMPLE_ROWS
@@ -127,6 +128,16 @@ def convert_petastorm_command(
             progress=lambda done, total: progress("converting", done, total),
         )  # fmt: skip
     _say_prepared(prepared, store, time.monotonic() - began)
+
+
+@app.command()
+def verify(path: DataPath) -> None:
+    """Compare every byte of all prepared datasets in a store with what was written. Status 1 if something is wrong."""
+    with RowProgress(unit="files") as progress:
+        verified = verify_data(path, lambda done, total: progress("checking", done, total))
+    say(str(verified))
+    if not verified.ok:
+        raise typer.Exit(1)
 
 
 @app.command()

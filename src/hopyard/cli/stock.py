@@ -10,7 +10,8 @@ import typer
 
 from hopyard.cli import stock_history, stock_remotes, stock_things
 from hopyard.cli.terminal import Commands, say
-from hopyard.stockroom.git import Head, Place, at, driver
+from hopyard.stockroom.git import Place, at, driver
+from hopyard.stockroom.git_merges import run_driver
 from hopyard.stockroom.looking.graph import graph as draw_graph
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.working import short
@@ -128,12 +129,7 @@ def diff(
 @app.command(hidden=True)
 def merge_driver(base: str, ours: str, theirs: str, path: str) -> None:
     """What git calls to merge head.stock: three versions of it, and which one it is."""
-    with StockRoom(Path(path).parent) as room:
-
-        def merge(_: Head, mine: Head, other: Head) -> Head:
-            return room.merge_heads(mine, other)
-
-        raise typer.Exit(driver.run(Path(base), Path(ours), Path(theirs), merge))
+    raise typer.Exit(run_driver(Path(base), Path(ours), Path(theirs), Path(path)))
 
 
 stock_history.add(app)

@@ -92,10 +92,13 @@ def merge(
     revision: Revision,
     resolve: Resolve = None,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Bring only what has changed from this revision to the other.")
+    ] = None,
 ) -> None:
     """Merge another branch into this one."""
     with StockRoom() as room:
-        merged = room.merge(revision, resolve.value if resolve else None, message)
+        merged = room.merge(revision, resolve.value if resolve else None, message, base)
         say(f"{merged.how}: {room.head.branch or 'HEAD'} is at {short(merged.commit)}")
 
 

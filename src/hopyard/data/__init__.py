@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hopyard.data.dataset import Dataset
     from hopyard.data.loader import Loader
     from hopyard.data.opening.opening import open_dataset
+    from hopyard.data.opening.verifying import VerifiedData, verify
     from hopyard.data.petastorm.convert import convert_petastorm, petastorm_source
     from hopyard.data.preparing.prepare import prepare
     from hopyard.data.preparing.prepared import Prepared
@@ -38,6 +39,7 @@ __all__ = [
     "Schema",
     "Source",
     "Throughput",
+    "VerifiedData",
     "Windows",
     "as_source",
     "convert_petastorm",
@@ -51,6 +53,7 @@ __all__ = [
     "report",
     "shuffle_quality",
     "throughput",
+    "verify",
 ]
 
 _ELSEWHERE = {
@@ -65,6 +68,7 @@ _ELSEWHERE = {
     "Schema": "schema",
     "Source": "sources.sources",
     "Throughput": "reports.throughput",
+    "VerifiedData": "opening.verifying",
     "Windows": "combining.windows",
     "as_source": "sources.sources",
     "convert_petastorm": "petastorm.convert",
@@ -78,6 +82,7 @@ _ELSEWHERE = {
     "report": "reports.report",
     "shuffle_quality": "reports.throughput",
     "throughput": "reports.throughput",
+    "verify": "opening.verifying",
 }
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake

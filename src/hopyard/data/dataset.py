@@ -13,11 +13,13 @@ from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.combining.window_columns import WindowColumns
 from hopyard.data.combining.windows import Length, Windows
-from hopyard.data.manifest import FileEntry, Manifest
+from hopyard.data.manifest import FileEntry, Fingerprint, Manifest
 from hopyard.data.order import Reach, Rows, Window, epoch_windows
 from hopyard.data.preparing.parquet import FILE_DOMAIN
+from hopyard.data.preparing.policies import Policies
+from hopyard.data.reading.listed import open_entry
 from hopyard.data.reading.mapped import first_rows_of
-from hopyard.data.reading.reader import Bitmap, Reader, count_selected, open_entry
+from hopyard.data.reading.reader import Bitmap, Reader, count_selected
 from hopyard.data.reading.stream import WindowStream
 from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.recipe.recipe import Recipe
@@ -69,7 +71,7 @@ class Dataset(Partitioned):
         store: Store | None,
         manifest: Manifest,
         groups: Sequence[int] | None = None,
-        fingerprint: str | None = None,
+        fingerprint: str | Fingerprint | None = None,
         prepared: bool = True,
         *,
         recipe: Recipe | None = None,
@@ -83,7 +85,7 @@ class Dataset(Partitioned):
         self.recipe = Recipe.plain(manifest.schema) if recipe is None else recipe
         self.cache = cache
         self.skipped = tuple(skipped)
-        self._fingerprint = manifest.fingerprint if fingerprint is None else fingerprint
+        self.lazy_fingerprint = manifest.fingerprint if fingerprint is None else fingerprint
         self._groups = tuple(range(manifest.num_row_groups)) if groups is None else tuple(groups)
         self.selected = (None,) * len(self._groups) if selected is None else tuple(selected)
         whole = manifest.group_rows()[list(self._groups)].tolist()
@@ -100,9 +102,22 @@ class Dataset(Partitioned):
         return self.manifest.schema
 
     @property
+    def policies(self) -> Policies:
+        if self.prepared:
+            return Policies.of_settings(self.schema, self.manifest.settings)
+        nulls = "fill" if self.recipe.filled else "error"
+        return replace(self.recipe.policies or Policies(self.schema, nulls=nulls), schema=self.schema)
+
+    @property
     def fingerprint(self) -> str:
-        """Digest of what the rows are."""
-        return self._fingerprint
+        """Digest of what the rows are. Of files that ``prepare`` did not write, those of this machine are read for it
+        when it is first asked for, once as long as nobody touches them.
+
+        Raises:
+            CorruptError: such a file was changed since the dataset was opened.
+        """
+        known = self.lazy_fingerprint
+        return known if isinstance(known, str) else known.value()
 
     @property
     def split(self) -> str:
@@ -230,12 +245,18 @@ class Dataset(Partitioned):
             self.store,
             replace(self.manifest, files=tuple(files)),
             [renumbered[group] for group in groups],
-            digest_json([self.fingerprint, list(chosen)], "hopyard.partition"),
+            self._fingerprint_of(list(chosen)),
             self.prepared,
             recipe=self.recipe.of_files(numbers),
             selected=[self.selected[number] for number in chosen],
             cache=self.cache,
         )
+
+    def _fingerprint_of(self, chosen: list[int]) -> str | Fingerprint:
+        def make() -> str:
+            return digest_json([self.fingerprint, chosen], "hopyard.partition")
+
+        return make() if isinstance(self.lazy_fingerprint, str) else Fingerprint(make)
 
     def verify(self) -> None:
         """Read every byte of the files and compare with what was written; see :func:`hopyard.data.verify`.

@@ -8,7 +8,8 @@ manifest alone, no listing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,6 +49,49 @@ class FileEntry:
     @property
     def rows(self) -> int:
         return sum(self.group_rows)
+
+
+class Fingerprint:
+    """A fingerprint that is made when it is first asked for, since files must be read for it. Pickled, it is known.
+
+    Threads may share it.
+    """
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make: Callable[[], str] | None = make
+        self._value = ""
+        self._lock = threading.Lock()
+
+    def value(self) -> str:
+        """The fingerprint.
+
+        Raises:
+            CorruptError: a file was changed since it was opened.
+        """
+        with self._lock:
+            if self._make is not None:
+                self._value, self._make = self._make(), None
+            return self._value
+
+    def __reduce__(self) -> tuple[Callable[[str], Fingerprint], tuple[str]]:
+        return _known_fingerprint, (self.value(),)
+
+
+def _known_fingerprint(value: str) -> Fingerprint:
+    return Fingerprint(lambda: value)
+
+
+@dataclass(frozen=True)
+class ForeignEntry(FileEntry):
+    """A Parquet file that others wrote, and maybe will write to; its digest is that of its footer.
+
+    Attributes:
+        identity: of the file when it was opened; see ``StoredFile``.
+        content: tells its content from any other.
+    """
+
+    identity: tuple[Any, ...]
+    content: Fingerprint = field(compare=False)
 
 
 @dataclass(frozen=True)

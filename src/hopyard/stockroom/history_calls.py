@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -11,16 +12,20 @@ from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import Head
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.commits import Commit, log, read_commit
-from hopyard.stockroom.history.conflicts import Conflict, Resolve, listed
-from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
-from hopyard.stockroom.history.publish import commit_draft
-from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.history.conflicts import Conflict, Resolve, counted_conflicts
+from hopyard.stockroom.history.merge import (
+    MergeResult,
+    merge_commits,
+    merge_message,
+    merge_roots,
+    merge_since,
+)
 from hopyard.stockroom.looking.differences import Diff
 from hopyard.stockroom.looking.status import Status, status_of
 from hopyard.stockroom.name_calls import NameCalls
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.working import root_of, short
-from hopyard.stockroom.writing import Staged
+from hopyard.stockroom.writing import Staged, is_clean
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,8 @@ class HistoryCalls(NameCalls):
         self._check_open()
         references = self.local.references
         branch: str | None = name if name in references.names("heads") else None
-        if branch is None and name == self._standing.named and self._standing.commit is None:
-            return self.head
+        if branch is None and name == self._standing.branch:
+            return self.head  # it is made by the first commit
         try:
             commit = self.resolve(name if branch is None else f"heads/{name}")
         except NotFoundError:
@@ -131,13 +136,17 @@ class HistoryCalls(NameCalls):
         return self.head
 
     @exclusive
-    def merge(self, revision: str, resolve: Resolve = None, message: str | None = None) -> Merged:
-        """Bring here what another branch has, and this has not.
+    def merge(
+        self, revision: str, resolve: Resolve = None, message: str | None = None, base: str | None = None
+    ) -> Merged:
+        """Bring here what another branch has, and this has not; with ``base``, what has changed from there.
 
         Args:
             resolve: who decides what both changed differently: ``"ours"``, ``"theirs"``, or a function of a conflict
                 that gives ``"ours"``, ``"theirs"``, or for samples and values what to have instead.
             message: of the commit, if one is needed.
+            base: a revision: bring only what has changed from it to the other, as git's cherry-pick does. With the
+                other's later commit as base, that is undone.
 
         Raises:
             ConflictError: nobody decided; its ``conflicts`` lists them. Nothing has happened.
@@ -145,67 +154,36 @@ class HistoryCalls(NameCalls):
         """
         self._settle("merge")
         theirs = self.resolve(revision)
+        before = None if base is None else self.resolve(base)
         ours = self._standing.commit
-        if ours is None:
+        if ours is None and before is None:
             self._move_to(theirs)
             return Merged("fast-forward", theirs)
         draft = Draft(self._objects, self._root)
         try:
-            result = merge_commits(draft.writer, ours, theirs, resolve)
+            if before is None and ours is not None:
+                result, parents = merge_commits(draft.writer, ours, theirs, resolve), [ours, theirs]
+            else:
+                result, parents = merge_since(draft.writer, before, ours, theirs, resolve)
             if result.how == "up to date":
+                if ours is None:
+                    raise UsageError(
+                        f"nothing is committed here, and nothing has changed from {base} to {revision}. Commit first."
+                    )
                 return Merged(result.how, ours)
             if result.how == "fast-forward":
                 self._move_to(theirs)
                 return Merged(result.how, theirs)
-            name = revision if revision != theirs else short(theirs)
-            self._commit_merged(draft, result, message or f"Merge {name}", ("merge", revision), theirs)
+            if message is None:
+                name = revision if revision != theirs else short(theirs)
+                message = merge_message(self._objects, name, before, theirs, theirs in parents)
+            call = ("merge", revision) if base is None else ("merge", revision, base)
+            self._commit_merged(draft, result, message, call, *(each for each in parents if each != ours))
         finally:
             draft.close()
         self._arrived()
         assert self._standing.commit is not None
         return Merged("merged", self._standing.commit)
-
-    def merge_heads(self, mine: Head, theirs: Head) -> Head:
-        """Merge what two versions of ``head.stock`` name, without changing the one that is here: for git's driver.
-
-        No branch moves, since git may still drop the merge: a branch follows ``head.stock`` once git has written that.
-        Until then the log of the working tree keeps the commit.
-
-        Raises:
-            ConflictError: both changed something differently. UsageError: something is staged upon mine.
-            NotFoundError: a commit is not here.
-        """
-        if mine.commit is None or theirs.commit is None:
-            return theirs if mine.commit is None else mine
-        for each in sorted(self.local.objects.missing([mine.commit, theirs.commit])):
-            if not self._tree.bring(each):
-                raise NotFoundError(
-                    f"the commit {short(each)} is neither here nor at a remote that is known. Push it from where it "
-                    "was made, then merge again; or fetch it from where it was pushed: hopyard stock fetch URL"
-                )
-        if not self._is_clean(self._tree.stage(mine.commit), mine.commit):
-            raise UsageError(
-                f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
-                "(hopyard stock reset)."
-            )
-        draft = Draft(self._objects, root_of(self.local, mine.commit))
-        try:
-            result = merge_commits(draft.writer, mine.commit, theirs.commit)
-            if result.conflicts:
-                raise conflict_error(result.conflicts, "merge", short(theirs.commit))
-            if result.how == "up to date":
-                return mine
-            if result.how == "fast-forward":
-                return Head(mine.branch, theirs.commit)
-            draft.back(result.root)
-            parents = [mine.commit, theirs.commit]
-            message = f"Merge {theirs.branch or short(theirs.commit)}"
-            reference = self._tree.reference(None)
-            commit = commit_draft(draft, self.local.references, reference, parents, message, self._facts)
-            assert commit is not None
-            return Head(mine.branch, commit.digest)
-        finally:
-            draft.close()
 
     @exclusive
     def revert(self, revision: str, parent: int | None = None, resolve: Resolve = None) -> str:
@@ -265,7 +243,7 @@ class HistoryCalls(NameCalls):
             self._move_to(commit)
 
     def _commit_merged(
-        self, draft: Draft, result: MergeResult, message: str, call: tuple[str, str], *theirs: str
+        self, draft: Draft, result: MergeResult, message: str, call: Sequence[str], *theirs: str
     ) -> None:
         if result.conflicts:
             raise conflict_error(result.conflicts, *call)
@@ -308,27 +286,19 @@ class HistoryCalls(NameCalls):
         if self._draft is not None:
             with self._draft.writing():  # what others staged counts, too
                 pass
-        if not self._is_clean(self._stage, self._standing.commit):
+        if not is_clean(self._objects, self.local, self._stage):
             raise UsageError(
                 f"{what} would leave behind what is staged upon {short(self._standing.commit)}. Commit it "
                 "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
             )
         self._staged = Staged()
         self._renew()
-        self._tree.catch_up(self._standing, lambda: self._author)
-
-    def _is_clean(self, stage: Stage, commit: str | None) -> bool:
-        """Whether what is staged upon a commit, if anything is, changes nothing. Then it is gone afterwards."""
-        entries = stage.entries()
-        if entries:
-            draft = Draft(self._objects, root_of(self.local, commit))
-            draft.apply(map(Operation.decode, entries.values()))
-            changed = draft.changed
-            draft.close()
-            if changed:
-                return False
-            stage.clear(entries)
-        return True
+        self._catch_up()
+        standing = self._standing
+        if standing.went_back and standing.tip != standing.commit:
+            # The branch has gone on to a commit with the same content: what is done now is done upon that.
+            self._tree.set_head(standing.branch, standing.tip)
+            self._arrived()
 
     def _check_no_block(self, what: str) -> None:
         if self._blocks:
@@ -337,12 +307,12 @@ class HistoryCalls(NameCalls):
             )
 
 
-def conflict_error(conflicts: list[Conflict], call: str, argument: str) -> ConflictError:
+def conflict_error(conflicts: list[Conflict], call: str, argument: str, base: str = "") -> ConflictError:
     """Both sides changed things differently, and nobody decided. ``call`` is to be repeated, with a decision."""
-    how_many = "1 change conflicts" if len(conflicts) == 1 else f"{len(conflicts)} changes conflict"
+    option, keyword = (f" --base {base}", f", base={base!r}") if base else ("", "")
     return ConflictError(
-        f"{how_many}:\n{listed(conflicts)}\nNothing was merged. Say whose to have: "
-        f"hopyard stock {call} {argument} --resolve ours (or theirs); in Python "
-        f"stock.{call}({argument!r}, resolve=...) takes 'ours', 'theirs', or a function of a conflict.",
+        f"{counted_conflicts(conflicts)}\nNothing was merged. Say whose to have: "
+        f"hopyard stock {call} {argument}{option} --resolve ours (or theirs); in Python "
+        f"stock.{call}({argument!r}{keyword}, resolve=...) takes 'ours', 'theirs', or a function of a conflict.",
         conflicts,
     )

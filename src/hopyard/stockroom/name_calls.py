@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from hopyard.errors import NotFoundError, UsageError, nearest
@@ -43,6 +44,8 @@ class NameCalls(Room):
         if self._standing.branch is None and commit == self._standing.commit:
             self._tree.set_head(name, commit)
             self._standing = Standing(name, commit, name, commit)
+        elif name == self._standing.branch:
+            self._standing = replace(self._standing, tip=commit)
         return commit
 
     def tag(self, name: str, revision: str = "HEAD") -> str:
@@ -63,7 +66,7 @@ class NameCalls(Room):
             NotFoundError: there is none; UsageError: this is on it, or it has commits that are nowhere else.
         """
         self._check_open()
-        if name == self._standing.named:
+        if name == self._standing.branch:
             raise UsageError(
                 f"this is on the branch {name!r}, so it cannot be deleted. Switch to another first."
             )
@@ -77,6 +80,8 @@ class NameCalls(Room):
                 "or tag it first, or delete it for good with force=True (hopyard stock branch --delete --force)."
             )
         references.set(f"heads/{name}", None, self._author)
+        if name == self._standing.named:
+            self._standing = self._tree.stand()  # git's branch had an old namesake here
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag.

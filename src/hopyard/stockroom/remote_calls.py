@@ -88,7 +88,7 @@ class RemoteCalls(HistoryCalls):
             NotFoundError: there is no such branch, tag or remote; or data that are nowhere. Nothing was sent.
         """
         self._check_open()
-        self._tree.catch_up(self._standing, lambda: self._author)  # git may have merged head.stock
+        self._catch_up()  # git may have merged head.stock
         given = list(tags)
         if branches is None:
             branches = [] if given else [self._own_branch("push")]

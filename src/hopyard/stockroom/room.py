@@ -50,7 +50,8 @@ class StockRoom(CareCalls):
 
     @classmethod
     def init(cls, path: str | os.PathLike[str] = ".", enable_write: bool = False) -> Self:
-        """Make a stockroom in a folder, which is made if need be. Its first branch is ``main``.
+        """Make a stockroom in a folder, which is made if need be. Its first branch is ``main``; where git is at another
+        branch than ``main`` or ``master``, that of the same name.
 
         In a git repository its objects are kept in git's own directory; ``head.stock`` is to be added to git.
 
@@ -77,7 +78,8 @@ class StockRoom(CareCalls):
             )
         prepare(place)
         claim_format(store, KIND)
-        write(place.head, likely(place, logs(store)[0]))  # objects may be there: somebody deleted head.stock
+        # Objects may be there: somebody deleted head.stock.
+        write(place.head, likely(place, logs(store)[0]), place.id)
         return cls(folder, enable_write)
 
     def import_from(

@@ -12,18 +12,20 @@ import json
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hopyard.errors import CorruptError, NotFoundError
-from hopyard.stockroom.git import Head, Place, read, write
-from hopyard.stockroom.history.commits import is_ancestor, read_commit
-from hopyard.stockroom.history.locks import locked
+from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
+from hopyard.stockroom.git import Head, Place, branch_like, current_branch, has_had, read, write
+from hopyard.stockroom.history.commits import is_ancestor, read_commit, write_commit
+from hopyard.stockroom.history.locks import locked, writing
+from hopyard.stockroom.history.references import check_name
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
 
 _KIND = "moving"
+_CHOSEN = "head.stock names a commit, and no branch"
 _DIGEST_BYTES = 32
 
 
@@ -34,26 +36,24 @@ class Standing:
     Attributes:
         branch: what commits move; None: they are detached, and move no branch.
         commit: what is read; None: nothing is committed yet.
-        named: the branch that ``head.stock`` names; None: none.
+        named: the branch that is meant, by ``head.stock`` or by git; None: none.
         tip: where that branch is.
+        reason: why commits move no branch; None: they do.
+        went_back: git has gone back from the branch's tip to the commit, by a revert or a reset: what is committed next
+            follows both, and has the content of the commit.
     """
 
     branch: str | None
     commit: str | None
     named: str | None
     tip: str | None
+    reason: str | None = None
+    went_back: bool = False
 
     @property
-    def reason(self) -> str | None:
-        """Why commits move no branch; None: they do."""
-        if self.branch is not None:
-            return None
-        if self.named is None:
-            return "head.stock names a commit, and no branch"
-        return (
-            f"head.stock is at {short(self.commit)}, but its branch {self.named!r} is at {short(self.tip)}, which does "
-            "not come before it"
-        )
+    def is_chosen(self) -> bool:
+        """Whether there is no branch because the user went to a commit."""
+        return self.reason == _CHOSEN
 
 
 class WorkingTree:
@@ -101,14 +101,49 @@ class WorkingTree:
 
     def _standing(self, head: Head) -> Standing:
         # Read, not looked for: what a damaged index does not know is found by reading.
-        root_of(self._local, head.commit)
-        if head.branch is None:
-            return Standing(None, head.commit, None, None)
-        tip = self._local.references.tip(f"heads/{head.branch}").commit
-        follows = tip is None or tip == head.commit
-        if not follows and head.commit is not None and tip is not None:
-            follows = is_ancestor(self._local.objects, tip, head.commit)
-        return Standing(head.branch if follows else None, head.commit, head.branch, tip)
+        root = root_of(self._local, head.commit)
+        name, why = self.branch_of(head)
+        if name is None:
+            return Standing(None, head.commit, None, None, why)
+        tip = self._local.references.tip(f"heads/{name}").commit
+        if tip is None or self._follows(tip, head.commit):
+            return Standing(name, head.commit, name, tip)
+        if root_of(self._local, tip) == root or self._was_at(tip):
+            return Standing(name, head.commit, name, tip, went_back=True)
+        why = (
+            f"head.stock is at {short(head.commit)}, but its branch {name!r} is at {short(tip)}, which does not come "
+            "before it, nor was it ever here"
+        )
+        return Standing(None, head.commit, name, tip, why)
+
+    def branch_of(self, head: Head) -> tuple[str | None, str]:
+        """The branch that is meant; without one, why there is none.
+
+        As long as git is at the branch at which ``head.stock`` was written, that says it. Where git has moved on, it is
+        the branch of the same name as git's.
+        """
+        git = current_branch(self.place)
+        if self.place.git is None or git == head.git:
+            return head.branch, _CHOSEN
+        if git is None:
+            return None, "git has checked out a commit, and no branch"
+        try:
+            check_name(f"heads/{branch_like(git)}")
+        except UsageError:
+            return None, f"git's branch {git!r} has a name that no branch here can have"
+        return branch_like(git), ""
+
+    def _follows(self, before: str, commit: str | None) -> bool:
+        return commit is not None and (before == commit or is_ancestor(self._local.objects, before, commit))
+
+    def _was_at(self, tip: str) -> bool:
+        """Whether git has gone back from there; if its history cannot be read, that is not known."""
+        if self.place.git is None:
+            return False
+        try:
+            return has_had(self.place, current_branch(self.place), tip)
+        except StorageError:
+            return False
 
     def _absent(self, commit: str) -> NotFoundError:
         remotes = [recall(self._local.store, name) for name in names(self._local.store)]
@@ -125,13 +160,36 @@ class WorkingTree:
         """What a commit moves."""
         return f"worktrees/{self.place.worktree}" if branch is None else f"heads/{branch}"
 
-    def catch_up(self, standing: Standing, by: Callable[[], str]) -> None:
-        """Let the branch be where ``head.stock`` is, if that follows it: as after a ``git pull`` and a fetch."""
-        if standing.branch is not None and standing.commit not in (None, standing.tip):
-            name = f"heads/{standing.branch}"
-            tip = self._local.references.tip(name)
-            if tip.commit == standing.tip:
-                self._local.references.move(name, tip, standing.commit, by())
+    def catch_up(self, standing: Standing, by: Callable[[], str]) -> Standing:
+        """Let the branch have what ``head.stock`` has, as after a ``git pull``; where it stands then.
+
+        Where git has gone back, the branch moves to a commit that follows its tip and has the older content.
+        """
+        if standing.branch is None or standing.tip == standing.commit:
+            return standing
+        name = f"heads/{standing.branch}"
+        tip = self._local.references.tip(name)
+        if tip.commit != standing.tip:
+            return standing
+        commit = self._back(standing, by) if standing.went_back else standing.commit
+        if commit not in (None, tip.commit) and self._local.references.move(name, tip, commit, by()) is None:
+            return standing
+        return replace(standing, tip=commit)
+
+    def _back(self, standing: Standing, by: Callable[[], str]) -> str:
+        """A commit that follows the branch, and ``head.stock``, and has the content of the latter."""
+        assert standing.tip is not None
+        root = root_of(self._local, standing.commit)
+        is_before = standing.commit is None or self._follows(standing.commit, standing.tip)
+        if is_before and root_of(self._local, standing.tip) == root:
+            return standing.tip
+        parents = [standing.tip, *([] if is_before else [str(standing.commit)])]
+        message = f"Back to {short(standing.commit)}, as git has done"
+        with writing(self._local.store):
+            writer = self._local.objects.writing()
+            commit = write_commit(writer, root, parents, message, by())
+            writer.publish()
+        return commit.digest
 
     def stage(self, commit: str | None) -> Stage:
         """What is written upon a commit."""
@@ -139,7 +197,7 @@ class WorkingTree:
 
     def set_head(self, branch: str | None, commit: str | None) -> None:
         """Write ``head.stock``."""
-        write(self.place.head, Head(branch, commit))
+        write(self.place.head, Head(branch, commit, current_branch(self.place)))
 
     @contextmanager
     def moving(
@@ -181,9 +239,9 @@ class WorkingTree:
         head = read(self.place.head)
         if commit is not None and operations and is_all:
             is_all = read_commit(self._local.objects, commit).parents == ((was.commit,) if was.commit else ())
-        if head.branch == was.named and self._is_between(was.commit, head.commit):
+        if self.branch_of(head)[0] == was.named and self._is_between(was.commit, head.commit):
             self.set_head(branch, commit)
-        elif head != Head(branch, commit):
+        elif (head.branch, head.commit) != (branch, commit):
             warnings.warn(
                 f"{short(commit)} was committed to {branch or 'no branch'}, but {self.place.head} was changed "
                 f"meanwhile, to {head.branch or 'no branch'} at {short(head.commit)}, and stays so. To go there: "

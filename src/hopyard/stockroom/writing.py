@@ -12,16 +12,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from hopyard.errors import ConflictError, CorruptError, NotFoundError, StorageError, UsageError
+from hopyard.errors import (
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    NotWritableError,
+    StorageError,
+    UsageError,
+)
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
-from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find
+from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, settle
 from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.revisions import resolve
-from hopyard.stockroom.history.stage import Log
+from hopyard.stockroom.history.stage import Log, Stage
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.remotes import (
@@ -66,27 +73,9 @@ class Room(Shelves):
         self._writes = enable_write
         self.place: Place = find(None if path is None else Path(path))
         self.guard = Guard(str(self.place.root))
-        store = LocalStore(self.place.objects).without_links()
-        if not store.exists(FORMAT_NAME):
-            if next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None:
-                raise CorruptError(
-                    f"{self.place.objects} holds the objects of {self.place.head}, but its file {FORMAT_NAME} is gone. "
-                    "This writes it anew: hopyard stock verify --repair"
-                )
-            raise NotFoundError(
-                f"{self.place.head} is there, but its objects, which would be in {self.place.objects}, are not: git "
-                "does not carry them. Bring them from where they were pushed: "
-                f"hopyard stock clone URL {self.place.root}"
-            )
-        try:
-            read_format(store, KIND)
-        except CorruptError as error:
-            raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
-        index = self.place.objects / "index.sqlite"
-        self.local = Repository.at(store, index)
-        absent = Absent(self.local, fetch)
-        self._objects = Objects(store, index, absent)
-        self._tree = WorkingTree(self.place, self.local, absent.bring_commit)
+        self.local, self._objects, self._tree = open_place(self.place, fetch)
+        with contextlib.suppress(NotWritableError):
+            settle(self.place)
         self._refresh()
         if enable_write:
             self._draft = self._begin()
@@ -252,7 +241,7 @@ class Room(Shelves):
 
     def _begin(self) -> Draft:
         """A draft with what is staged."""
-        self._tree.catch_up(self._standing, lambda: self._author)
+        self._catch_up()
         draft = Draft(self._objects, self._root, self._tell, self._in_order, self.guard)
         self.guard.stay_in_process(True)
         self._apply_staged(draft)
@@ -275,7 +264,7 @@ class Room(Shelves):
     def _move_on(self) -> None:
         self._refresh()
         if self._draft is not None:
-            self._tree.catch_up(self._standing, lambda: self._author)
+            self._catch_up()
             self._draft.rebase(self._root)
             self._apply_staged(self._draft)
 
@@ -312,6 +301,9 @@ class Room(Shelves):
             upon = self._tree.stage(self._tree.stand().commit)
             if upon.has(last) or self._stage.entries():
                 self._look_again()
+
+    def _catch_up(self) -> None:
+        self._standing = self._tree.catch_up(self._standing, lambda: self._author)
 
     def _tell(self, operation: Operation) -> None:
         number = self._log.append(operation.encode())
@@ -441,14 +433,16 @@ class Room(Shelves):
                 self._stage.clear(self._staged.known)
                 self._staged = Staged()
             return None
-        if was.branch is None and was.named is not None:
+        if was.branch is None and not was.is_chosen:
             warnings.warn(
                 f"{short(commit.digest)} was committed to no branch: {was.reason}. Make a branch for it: "
                 "stock.branch('NAME'), or hopyard stock branch NAME.",
                 UserWarning,
                 stacklevel=4,
             )
-        self._stand(Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None))
+        self._stand(
+            Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None, was.reason)
+        )
         self._staged = Staged()
         return commit
 
@@ -459,6 +453,48 @@ class Room(Shelves):
     def _facts(self) -> tuple[str, dict[str, Any] | None]:
         found = facts(self.place)
         return self._author, None if found == GitFacts() else asdict(found)
+
+
+def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Objects, WorkingTree]:
+    """The repository at a place, its objects, which come from remotes where they are not here, and the working tree.
+
+    Raises:
+        NotFoundError: its objects are not here; FormatError: a newer version wrote them; CorruptError: the root is
+            damaged.
+    """
+    store = LocalStore(place.objects).without_links()
+    if not store.exists(FORMAT_NAME):
+        if next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None:
+            raise CorruptError(
+                f"{place.objects} holds the objects of {place.head}, but its file {FORMAT_NAME} is gone. This writes "
+                "it anew: hopyard stock verify --repair"
+            )
+        raise NotFoundError(
+            f"{place.head} is there, but its objects, which would be in {place.objects}, are not: git does not carry "
+            f"them. Bring them from where they were pushed: hopyard stock clone URL {place.root}"
+        )
+    try:
+        read_format(store, KIND)
+    except CorruptError as error:
+        raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
+    index = place.objects / "index.sqlite"
+    local = Repository.at(store, index)
+    absent = Absent(local, fetch)
+    return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
+
+
+def is_clean(objects: Objects, local: Repository, stage: Stage) -> bool:
+    """Whether what is staged, if anything is, changes nothing. Then it is gone afterwards."""
+    entries = stage.entries()
+    if entries:
+        draft = Draft(objects, root_of(local, stage.base))
+        draft.apply(map(Operation.decode, entries.values()))
+        changed = draft.changed
+        draft.close()
+        if changed:
+            return False
+        stage.clear(entries)
+    return True
 
 
 class Staged:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from hopyard.backend import Backend
-from hopyard.data import open_dataset
-from hopyard.errors import UsageError, nearest
+from hopyard.data import Dataset, open_dataset
+from hopyard.errors import DataError, UsageError, nearest
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
 from hopyard.storage import Store
 from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, check_arguments, metric_of
@@ -270,28 +270,41 @@ class Search(ABC):
 
     def fit_on_prepared_data(self) -> Model:
         """Search on the newest dataset that ``prepare`` or ``backend.prepare_data`` left in the store."""
-        return self.fit_on_parquet()
+        train_set, val_set = self._stored_sets()
+        for split, dataset in (("training", train_set), ("validation", val_set)):
+            if dataset is not None and not dataset.prepared:
+                raise DataError(
+                    f"The {split} data in {self.arguments.store.url} is Parquet without a manifest, which prepare() "
+                    "did not write. Prepare it with prepare(data, store), or call fit_on_parquet() to train on the "
+                    "files as they are."
+                )
+        return self._fit_on_sets(train_set, val_set)
 
     def fit_on_parquet(self, train: Any = None, val: Any = None) -> Model:
         """Search on Parquet as it is, without preparing it.
 
         Args:
-            train: a path, a list of paths or a URL; None: the store's training data.
+            train: a path, a list of paths or a URL; None: the store's training data, prepared, or Parquet of others in
+                its ``train_path``.
             val: the same for validation; None: the store's validation data, if any.
         """
-        store, arguments = self.arguments.store, self.arguments
-        if train is not None and val is None and arguments.validation is not None:
+        if train is None and val is None:
+            return self._fit_on_sets(*self._stored_sets())
+        if train is not None and val is None and self.arguments.validation is not None:
             raise UsageError(
                 "fit_on_parquet was given training data without validation data; Parquet is trained on as it is, so "
                 "none is split off. Give val=... too, or validation=None to rank trials by training."
             )
-        train_set = open_dataset(store if train is None else train, "train")
-        val_set = None
-        if val is not None:
-            val_set = open_dataset(val, "val")
-        elif train is None and arguments.validation is not None:
-            val_set = open_dataset(store, "val")
-        return self._launch(Ready(Splits.of(train_set, val_set), arguments, (train_set, val_set))).fit()
+        train_set = open_dataset(self.arguments.store if train is None else train, "train")
+        return self._fit_on_sets(train_set, None if val is None else open_dataset(val, "val"))
+
+    def _stored_sets(self) -> tuple[Dataset, Dataset | None]:
+        """The store's training data, and its validation data if trials are ranked by it."""
+        store, validation = self.arguments.store, self.arguments.validation
+        return open_dataset(store, "train"), None if validation is None else open_dataset(store, "val")
+
+    def _fit_on_sets(self, train: Dataset, val: Dataset | None) -> Model:
+        return self._launch(Ready(Splits.of(train, val), self.arguments, (train, val))).fit()
 
     def _launch(self, inputs: Inputs) -> Launch:
         return Launch(

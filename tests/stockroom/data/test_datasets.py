@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hopyard import StockRoom
 from hopyard.data import Dataset, open_dataset, prepare
 from hopyard.data.manifest import Manifest
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
@@ -263,3 +264,34 @@ def test_what_both_sides_replaced_is_a_conflict(tmp_path: Path, local: Objects) 
         assert merge_datasets(writer, None, ours, theirs) is None
     narrow = stored(local, prepared(LocalStore(tmp_path / "narrow"), columns=2))
     assert merged(local, base, stored(local, several(tmp_path, 1, 2)), narrow) is None
+
+
+def test_damage_of_a_held_file_is_named_verified_and_healed_by_storing_again(tmp_path: Path) -> None:
+    rows = {"id": np.arange(50), "text": [f"row {i}" for i in range(50)]}
+    source = LocalStore(tmp_path / "store")
+    made = prepare(rows, source, validation=None).train
+    stock = StockRoom.init(tmp_path / "repo")
+    with stock.enable_write():
+        stock.data["rows"] = made
+    stock.close()
+    (entry,) = made.manifest.files
+    [held] = (tmp_path / "repo").rglob(f"**/files/{entry.digest}")
+    held.chmod(0o644)
+    content = bytearray(held.read_bytes())
+    content[len(content) // 4] ^= 2
+    with held.open("r+b") as file:  # the same file as the prepared one's, which is linked
+        file.write(content)
+    with StockRoom(tmp_path / "repo") as stock:
+        dataset = stock.data["rows"]
+        with pytest.raises(
+            CorruptError, match=r"row group \d+, column '(id|text)': .*stock verify --repair-from"
+        ):
+            dataset[:]
+        assert not stock.verify().ok
+    healed = prepare(rows, source, validation=None)
+    assert not healed.reused
+    with StockRoom(tmp_path / "repo", enable_write=True) as stock:
+        stock.data["rows"] = healed.train
+        assert stock.verify().ok
+    with StockRoom(tmp_path / "repo") as stock:
+        assert sorted(stock.data["rows"][:]["id"]) == list(range(50))

@@ -117,7 +117,6 @@ def test_extend_takes_what_has_no_keys_of_its_own(draft: Draft) -> None:
         (pl.DataFrame({"a": [1]}), r"given a DataFrame of polars, which has several columns"),
         (pa.table({"a": [1]}), r"given a Table of Arrow, which has several columns"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_cannot_be_a_column_is_an_error_and_changes_nothing(draft: Draft, given: Any, text: str) -> None:
     column = draft()

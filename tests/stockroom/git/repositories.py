@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from hopyard.stockroom.git import Head, at, write
+from hopyard.stockroom.git import Head, at, prepare, write
 
 Git = Callable[..., str]
 
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+ID = "0123456789abcdef"
 
 
 def run_git(folder: Path, *arguments: str, code: int = 0) -> str:
@@ -23,7 +24,7 @@ def run_git(folder: Path, *arguments: str, code: int = 0) -> str:
 
 def commit_head(folder: Path, head: Head, message: str = "head") -> str:
     """Write ``head.stock`` in ``folder`` and commit everything; the git commit."""
-    write(folder / "head.stock", head)
+    write(folder / "head.stock", head, ID)
     run_git(folder, "add", "-A", ".")
     run_git(folder, "commit", "-m", message)
     return run_git(folder, "rev-parse", "HEAD").strip()
@@ -31,9 +32,9 @@ def commit_head(folder: Path, head: Head, message: str = "head") -> str:
 
 def stored(folder: Path) -> Path:
     """Put one file where the objects of the stockroom in ``folder`` are; its path."""
-    objects = at(folder).objects
-    objects.mkdir(parents=True, exist_ok=True)
-    file = objects / "FORMAT"
+    place = at(folder)
+    prepare(place)
+    file = place.objects / "FORMAT"
     file.write_text("{}")
     return file
 

@@ -13,7 +13,7 @@ from hopyard.errors import HopyardError, UsageError
 from hopyard.stockroom.git import Head, at, find, read, write
 from hopyard.stockroom.git.driver import ARGUMENTS, install, offer, run
 
-from .repositories import A, B, C, D, Git, commit_head
+from .repositories import ID, A, B, C, D, Git, commit_head
 
 # Stands in for the command: merges to D, unless the file `refuse` is there.
 MERGE = f"""
@@ -31,7 +31,7 @@ def merge(base, ours, theirs):
         raise UsageError("3 samples of image conflict")
     return Head(ours.branch, "{D}")
 
-raise SystemExit(run(*map(Path, sys.argv[1:4]), merge))
+raise SystemExit(run(*map(Path, sys.argv[1:4]), merge, Path(sys.argv[4]).parent))
 """
 
 
@@ -56,8 +56,8 @@ def parted(repository: Path, git: Git) -> Path:
 def test_git_merge_merges_the_data(parted: Path, git: Git) -> None:
     git(parted, "merge", "dev")
     assert read(parted / "head.stock") == Head("main", D)
-    where = (str(parted), str(parted / ".git" / "hopyard"), "main", "main")
-    assert (parted / "seen").read_text() == repr((Head("main", A), Head("main", B), Head("dev", C), where))
+    where = (str(parted), str(parted / ".git" / "hopyard" / ID), "main", "main")
+    assert (parted / "seen").read_text() == repr(([A], Head("main", B), Head("dev", C), where))
     assert git(parted, "status", "--porcelain", "--untracked-files=no") == ""
 
 
@@ -65,7 +65,7 @@ def test_a_conflict_is_reported_and_leaves_our_side(parted: Path, git: Git) -> N
     (parted / "refuse").touch()
     said = git(parted, "merge", "dev", code=1)
     assert "head.stock was not merged: 3 samples of image conflict" in said
-    assert f"    hopyard stock merge {C}\n    git add head.stock" in said
+    assert f"    hopyard stock merge {C} --base {A}\n    git add head.stock" in said
     assert read(parted / "head.stock") == Head("main", B)
     assert git(parted, "status", "--porcelain", "--untracked-files=no") == "UU head.stock\n"
 
@@ -89,7 +89,7 @@ def test_a_worktree_merges_into_the_shared_objects(parted: Path, git: Git) -> No
     tree = parted.parent / "tree"
     git(tree, "merge", "dev")
     assert read(tree / "head.stock") == Head("main", D)
-    where = (str(tree), str(parted / ".git" / "hopyard"), "worktree-tree", "feature")
+    where = (str(tree), str(parted / ".git" / "hopyard" / ID), "worktree-tree", "feature")
     assert repr(where) in (tree / "seen").read_text()
 
 
@@ -100,15 +100,15 @@ def test_without_a_common_version_the_base_says_nothing(tmp_path: Path) -> None:
     write(theirs, Head("dev", C))
     seen = []
 
-    def merge(*heads: Head) -> Head:
-        seen.append(heads)
+    def merge(*versions: object) -> Head:
+        seen.append(versions)
         return Head("main", D)
 
-    assert run(base, ours, theirs, merge) == 0
-    assert seen == [(Head(None, None), Head("main", B), Head("dev", C))]
+    assert run(base, ours, theirs, merge, tmp_path) == 0
+    assert seen == [([], Head("main", B), Head("dev", C))]
     assert read(ours) == Head("main", D)
     write(theirs, Head("main", D))
-    assert run(base, ours, theirs, merge) == 0
+    assert run(base, ours, theirs, merge, tmp_path) == 0
     assert len(seen) == 1  # equal sides need no merge
 
 
@@ -120,10 +120,10 @@ def test_a_side_that_is_not_understood_is_a_conflict(
     write(ours, Head("main", B))
     theirs.write_text("colour blue\n")
 
-    def merge(*_: Head) -> Head:
+    def merge(*_: object) -> Head:
         raise HopyardError("not reached")
 
-    assert run(base, ours, theirs, merge) == 1
+    assert run(base, ours, theirs, merge, tmp_path) == 1
     said = capsys.readouterr().err
     assert "'colour blue'" in said
     assert "hopyard stock merge THE_OTHER_COMMIT" in said
@@ -144,7 +144,7 @@ def test_what_is_offered_is_what_install_does(repository: Path, tmp_path: Path, 
     install(by_us)
     assert offer(by_hand) is None
     assert offer(by_us) is None
-    for name in ("merge.hopyard.driver", "merge.hopyard.name"):
+    for name in ("merge.hopyard.driver", "merge.hopyard.name", "merge.hopyard.recursive"):
         assert git(by_us.root, "config", "--local", name) == git(by_hand.root, "config", "--local", name)
     assert (repository / ".gitattributes").read_text() == (by_hand.root / ".gitattributes").read_text()
 

@@ -120,9 +120,11 @@ def test_asking_changes_no_file_of_git_or_the_user(repository: Path, git: Git) -
     git(repository, "worktree", "add", "../tree")
     (repository / "train.py").touch()  # the index is stale: git status would like to refresh it
     (repository / "head.stock").touch()
-    before, tree = digests(repository), digests(repository.parent / "tree")
-    for place in (find(repository), find(repository.parent / "tree"), at(repository / "sub")):
+    places = (find(repository), find(repository.parent / "tree"), at(repository / "sub"))
+    for place in places:
         prepare(place)
+    before, tree = digests(repository), digests(repository.parent / "tree")
+    for place in places:
         if place.root.is_dir():
             facts(place), author(place), offer(place)
             assert commits_in_history(place) == {A, B}

@@ -92,9 +92,9 @@ def test_comments_of_the_user_stay(file: Path) -> None:
     [
         (
             "colour blue\n",
-            "line 1 of {file} is 'colour blue', but only 'branch NAME' and 'commit DIGEST' mean",
+            "line 1 of {file} is 'colour blue', but only 'stockroom ID' (16 hex digits), 'branch NAME', ",
         ),
-        (f"{A}\n", "is '" + A + "', but only 'branch NAME'"),
+        (f"{A}\n", "is '" + A + "', but only 'stockroom ID'"),
         ("\n\nbranch\n", "line 3 of {file} is 'branch', but only"),
         ("commit abc\n", "names the commit 'abc' (3 characters), but a commit has 64 hex digits"),
         (f"commit {'g' * 64}\n", "(64 characters), but a commit has 64 hex digits"),
@@ -134,9 +134,8 @@ def test_a_conflict_of_git_says_how_to_merge(file: Path, end: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(file)
     said = str(caught.value)
-    assert f"{file} holds a merge conflict of git between {A[:12]} and {C[:12]} and {B[:12]}" in said
-    assert f"git checkout --ours -- head.stock\n    hopyard stock merge {B}\n    git add head.stock" in said
-    assert "merge driver" in said
+    assert f"{file} holds a merge conflict of git between {A[:12]} and {B[:12]}" in said
+    assert "init --git-driver\n    git checkout --merge -- head.stock\n    git add head.stock" in said
     before = file.read_bytes()
     with pytest.raises(UsageError):
         write(file, Head("main", A))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from hopyard.errors import NotFoundError, StorageError
-from hopyard.stockroom.git import Head, Place, at, facts, find, prepare, read, write
+from hopyard.stockroom.git import Head, Place, at, facts, find, folders, prepare, read, settle, write
 from hopyard.storage.names import validate_name
 
-from .repositories import A, B, Git, commit_head, stored
+from .repositories import ID, A, B, Git, commit_head, stored
 
 
 def test_found_from_a_folder_a_file_and_the_current_directory(
@@ -22,7 +23,7 @@ def test_found_from_a_folder_a_file_and_the_current_directory(
     place = find(deep)
     assert (place.root, place.head) == (repository, repository / "head.stock")
     assert (place.git, place.objects, place.worktree) == (
-        repository / ".git", repository / ".git" / "hopyard", "main"
+        repository / ".git", repository / ".git" / "hopyard" / ID, "main"
     )  # fmt: skip
     monkeypatch.chdir(deep)
     assert find() == find(Path()) == find(repository / "train.py") == find(repository / "head.stock") == place
@@ -31,7 +32,7 @@ def test_found_from_a_folder_a_file_and_the_current_directory(
 def test_the_nearest_head_counts(repository: Path) -> None:
     inner = repository / "a" / "b"
     inner.mkdir(parents=True)
-    write(inner / "head.stock", Head("main", B))
+    write(inner / "head.stock", Head("main", B), ID)
     assert find(inner).root == inner
     assert find(inner.parent).root == repository
 
@@ -60,7 +61,7 @@ def test_without_git_objects_ignore_themselves(tmp_path: Path, git: Git) -> None
     assert not place.objects.exists()
     prepare(place)
     prepare(place)
-    write(place.head, Head("main", None))
+    write(place.head, Head("main", None), place.id)
     git(tmp_path, "init")
     assert git(tmp_path, "status", "--porcelain", "-uall").split("\n") == ["?? head.stock", ""]
 
@@ -76,7 +77,7 @@ def test_objects_that_were_there_before_git_are_found_where_they_were(tmp_path: 
     commitless = at(tmp_path)
     prepare(commitless)
     stored(tmp_path)
-    write(commitless.head, Head("main", A))
+    write(commitless.head, Head("main", A), ID)
     git(tmp_path, "init")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "later")
@@ -91,20 +92,44 @@ def test_objects_that_were_there_before_git_are_found_where_they_were(tmp_path: 
     assert place.exposed is not None
     command = place.exposed.partition("uses it: ")[2]
     git(tmp_path, "-c", f"alias.sh=!{command}", "sh")
-    assert (tmp_path / ".git" / "hopyard" / "FORMAT").exists()
-    assert find(tmp_path).objects == tmp_path / ".git" / "hopyard"
+    assert (tmp_path / ".git" / "hopyard" / ID / "FORMAT").exists()
+    assert find(tmp_path).objects == tmp_path / ".git" / "hopyard" / ID
     assert find(tmp_path).exposed is None
 
 
-def test_stockrooms_of_one_repository_are_apart(repository: Path) -> None:
-    folders = ["packs", "a/b", "a=2Fb", "a b/ü~", "x" * 100 + "/" + "x" * 100, "x" * 100 + "/" + "x" * 101]
-    objects = [at(repository / folder).objects for folder in folders]
-    assert objects[0] == repository / ".git" / "hopyard" / "=2Fpacks"
-    assert objects[1].name == "=2Fa=2Fb"
-    assert len(set(objects)) == len(folders)
-    assert all(
-        validate_name(path.name) and path.parent == repository / ".git" / "hopyard" for path in objects
-    )
+def test_a_stockroom_is_found_by_its_id_wherever_its_folder_is(repository: Path, git: Git) -> None:
+    (repository / "a" / "b").mkdir(parents=True)
+    commit_head(repository / "a" / "b", Head("main", B))
+    prepare(at(repository / "a" / "b"))
+    place = at(repository / "a" / "b")
+    assert folders(place.objects) == {"main": "a/b"}
+    git(repository, "mv", "a/b", "c")
+    moved = at(repository / "c")
+    assert (moved.objects, moved.worktree) == (place.objects, "main")
+    settle(moved)
+    assert folders(place.objects) == {"main": "c"}
+    shutil.copytree(repository / "c", repository / "copied")
+    copy = at(repository / "copied")
+    assert (copy.objects, copy.worktree) == (place.objects, "copy2-main")
+    settle(copy)
+    assert at(repository / "c").worktree == "main"
+    (repository / "copied").rename(repository / "again")
+    assert at(repository / "again").worktree == "copy2-main"
+
+
+def test_a_head_that_names_no_stockroom_is_the_only_one_that_was_in_its_folder(repository: Path) -> None:
+    place = at(repository)
+    prepare(place)
+    place.head.unlink()
+    assert at(repository) == place
+    prepare(at(repository, "f" * 16))
+    assert at(repository).id not in (place.id, "f" * 16)
+
+
+def test_new_stockrooms_of_one_repository_are_apart(repository: Path) -> None:
+    ids = {at(repository / name).id for name in ("a", "b", "c")}
+    assert len(ids) == 3
+    assert all(re.fullmatch("[0-9a-f]{16}", each) for each in ids)
 
 
 def test_worktrees_share_objects_and_have_their_own_id(repository: Path, git: Git) -> None:
@@ -116,8 +141,6 @@ def test_worktrees_share_objects_and_have_their_own_id(repository: Path, git: Gi
     assert place.worktree.startswith("worktree-")
     assert validate_name(place.worktree)
     assert facts(place).branch == "dev"
-    (tree / "sub").mkdir()
-    assert at(tree / "sub").objects == at(repository / "sub").objects
     git(repository, "worktree", "move", str(tree), "../moved")
     assert find(repository.parent / "moved").worktree == place.worktree
 
@@ -134,7 +157,7 @@ def test_worktrees_of_a_bare_repository_share_objects(repository: Path, tmp_path
     (tmp_path / "all" / ".git").write_text("gitdir: ./.bare\n")
     git(tmp_path / "all", "worktree", "add", "one", "main")
     place = find(tmp_path / "all" / "one")
-    assert place.objects == tmp_path / "all" / ".bare" / "hopyard"
+    assert place.objects == tmp_path / "all" / ".bare" / "hopyard" / ID
     assert place.worktree == "worktree-one"
     bare = at(tmp_path / "all" / ".bare")
     assert bare.git == tmp_path / "all" / ".bare"
@@ -147,7 +170,7 @@ def test_a_submodule_has_its_own_objects(repository: Path, tmp_path: Path, git: 
     git(outer, "init")
     git(outer, "submodule", "add", str(repository), "inner")
     place = find(outer / "inner")
-    assert place.objects == outer / ".git" / "modules" / "inner" / "hopyard"
+    assert place.objects == outer / ".git" / "modules" / "inner" / "hopyard" / ID
     assert place.worktree == "main"
 
 
@@ -172,7 +195,7 @@ def test_a_clone_by_git_alone_has_a_place_and_no_objects(repository: Path, tmp_p
     git(tmp_path, "clone", str(repository), "copy")
     place = find(tmp_path / "copy")
     assert read(place.head) == Head("main", A)
-    assert place.objects == tmp_path / "copy" / ".git" / "hopyard"
+    assert place.objects == tmp_path / "copy" / ".git" / "hopyard" / ID
     assert not place.objects.exists()
 
 
@@ -205,17 +228,17 @@ def test_variables_name_a_repository_elsewhere(
     tree = tmp_path / "tree"
     tree.mkdir()
     git(tree, "init", "inner")
-    inner = at(tree / "inner")
-    write(tree / "head.stock", Head("main", A))
+    inner = at(tree / "inner", "f" * 16)
+    write(tree / "head.stock", Head("main", A), ID)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "dots.git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tree))
     place = find(tree)
-    assert place.objects == tmp_path / "dots.git" / "hopyard"
+    assert place.objects == tmp_path / "dots.git" / "hopyard" / ID
     assert place.worktree.startswith("tree-")
     assert facts(place).branch == "main"
-    assert find(repository).objects == repository / ".git" / "hopyard"  # another tree: not meant
+    assert find(repository).objects == repository / ".git" / "hopyard" / ID  # another tree: not meant
     assert facts(find(repository)).commit is not None
-    assert at(tree / "inner") == inner  # nearer
+    assert at(tree / "inner", "f" * 16) == inner  # nearer
 
 
 def test_variables_of_a_hook_mean_the_repository_it_is_in(
@@ -227,11 +250,11 @@ def test_variables_of_a_hook_mean_the_repository_it_is_in(
     nested = repository / "nested"
     nested.mkdir()
     git(nested, "init")
-    inner = at(nested)
+    inner = at(nested, ID)
     monkeypatch.chdir(repository)
     monkeypatch.setenv("GIT_DIR", ".git")
     assert (find(repository), find(tree)) == plain
-    assert at(nested) == inner
+    assert at(nested, ID) == inner
     monkeypatch.chdir(tree)
     monkeypatch.setenv("GIT_DIR", str(repository / ".git" / "worktrees" / "tree"))
     assert (find(repository), find(tree)) == plain

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ def test_a_full_disk_loses_nothing_that_is_pending() -> None:
 KILLED = """
 import pickle, sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from hopyard.stockroom.packs import Objects
 store, index, file = pickle.load(sys.stdin.buffer)
@@ -271,3 +273,28 @@ def test_many_tensors_are_packed_at_once_and_a_full_disk_loses_none(
     again = [Tensor.from_numpy(np.full(200, number)) for number in (1, 2, 1)]
     assert adding.add_tensors(again) == [tensor.digest for tensor in again]
     assert len(packs(store)) == before + 2
+
+
+def test_adding_a_tensor_takes_as_many_steps_however_many_are_pending() -> None:
+    def steps(number: int) -> int:
+        """Lines of the writer that are run for one more tensor."""
+        lines = 0
+
+        def count(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal lines
+            if frame.f_code.co_filename != writer.__file__:
+                return None
+            lines += event == "line"
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            adding.add_tensor(Tensor.from_numpy(np.array([number])))
+        finally:
+            sys.settrace(before)
+        return lines
+
+    adding = Objects(MemoryStore()).writing()
+    first, *_, last = [steps(number) for number in range(100)]
+    assert last == first > 0

@@ -12,7 +12,7 @@ from tests.stockroom.remotes.repositories import at, commit, content, samples, t
 
 from hopyard.errors import NotFoundError, StorageError, UsageError
 from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.git import HEAD_NAME, Head, read
+from hopyard.stockroom.git import HEAD_NAME, Head, id_of, read
 from hopyard.stockroom.git import write as write_head
 from hopyard.stockroom.history.commits import write_commit
 from hopyard.stockroom.remotes import OnDemand, Repository, clone, open_remote, push, recall
@@ -116,7 +116,8 @@ def test_a_clone_beside_git_keeps_its_head(local: Repository, tmp_path: Path) ->
     write_head(git / HEAD_NAME, Head("main", first))
     place, _ = clone(store, git)
     assert read(git / HEAD_NAME) == Head("main", first)  # git checked out an older version
-    assert place.objects == git / ".git" / "hopyard"
+    assert place.objects == git / ".git" / "hopyard" / place.id
+    assert id_of(place.head) == place.id
     assert at(LocalStore(place.objects)).references.tip("heads/main").commit == last
 
 

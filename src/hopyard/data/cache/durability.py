@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from pathlib import Path
 
 from hopyard.data.cache.format import make_durable
 
@@ -74,7 +75,7 @@ def _sync(path: str) -> bool:
     except OSError:
         return False  # a cache that may only be read
     try:
-        make_durable(fd)
+        make_durable(fd, Path(path).stem)
     except OSError:
         with contextlib.suppress(OSError):  # the disk did not take it, so what is read later may be wrong
             os.unlink(path)  # noqa: PTH108

@@ -2,13 +2,14 @@
 
 ::
 
-    content | description (JSON) | content bytes, JSON bytes, xxh3-64 of both, boot, stamp, durable, magic
+    content | description (JSON) | content bytes, JSON bytes, checksum, boot, stamp, durable, magic
 
 The 64 bytes at the end are little-endian. An entry can be read as soon as it has its name, long before the disk has
 it. Its bytes are compared with their checksum when it is first read after the machine started, and when somebody
-wrote to it since: ``boot`` is the id of the boot in which it was last found good (or made), ``stamp`` the file's
-modification time then, in nanoseconds, which every use of the entry moves together with it. ``durable`` is set after
-the content was synced.
+wrote to it since. The checksum is the xxh3-64 of content, description and key, so that no entry passes for another.
+``boot`` is the xxh3-128 of the key and the id of the boot in which it was last found good (or made), ``stamp`` the
+file's modification time then, in nanoseconds, which every use of the entry moves together with it. ``durable`` is set
+after the content was synced.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xxhash import xxh3_64
+from xxhash import xxh3_64, xxh3_128_digest
 
 MAGIC = b"HOPFLAT\x02"  # the last byte is the version of the format
 
@@ -55,26 +56,30 @@ def boot_id() -> bytes | None:
         return None
 
 
-def finish(fd: int, description: dict[str, Any]) -> int:
-    """Write the trailer behind the content of an open file; the bytes of the content.
+def finish(fd: int, key: str, description: dict[str, Any]) -> int:
+    """Write the trailer of the entry of a key behind the content of an open file; the bytes of the content.
 
     Without a boot id the content is synced before, and the trailer says that the disk has it.
     """
     size = os.fstat(fd).st_size
     text = json.dumps(description, separators=(",", ":")).encode()
-    end = _END.pack(size, len(text), 0, _check(fd, size, text), bytes(16), 0, boot_id() is None, MAGIC)
+    end = _END.pack(size, len(text), 0, _check(fd, size, text, key), bytes(16), 0, boot_id() is None, MAGIC)
     data, start = text + end, size
     while data:
         written = os.pwrite(fd, data, start)
         data, start = data[written:], start + written
     if boot_id() is None:
         os.fsync(fd)
-    mark(fd)
+    mark(fd, key)
     return size
 
 
-def read(fd: int) -> Trailer | None:
-    """The trailer of an open file, whose content is not looked at; None if the file is not a whole entry."""
+def read(fd: int, key: str = "") -> Trailer | None:
+    """The trailer of an open file, whose content is not looked at; None if the file is not a whole entry.
+
+    Args:
+        key: of the entry; without it, nobody is believed to have found it good.
+    """
     status = os.fstat(fd)
     end = os.pread(fd, _GUESS, max(0, status.st_size - _GUESS))
     if len(end) < _END.size:
@@ -88,33 +93,39 @@ def read(fd: int) -> Trailer | None:
         description = _parse(text)
     except ValueError:
         return None
-    marked = boot == boot_id() and stamp == status.st_mtime_ns
+    marked = boot == _boot_of(key) and stamp == status.st_mtime_ns
     return Trailer(size, description, bool(durable), status.st_mtime, check, marked)
 
 
-def is_good(fd: int, trailer: Trailer) -> bool:
-    """Whether content and description are what was written; if so, the entry is marked."""
+def is_good(fd: int, key: str, trailer: Trailer) -> bool:
+    """Whether content and description are what was written under the key; if so, the entry is marked."""
     length = os.fstat(fd).st_size - _END.size - trailer.size
-    if _check(fd, trailer.size, os.pread(fd, length, trailer.size)) != trailer.check:
+    if _check(fd, trailer.size, os.pread(fd, length, trailer.size), key) != trailer.check:
         return False
-    mark(fd)
+    mark(fd, key)
     return True
 
 
-def _check(fd: int, size: int, text: bytes) -> int:
+def _check(fd: int, size: int, text: bytes, key: str) -> int:
     hasher = xxh3_64()
     if size:
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as content:
             hasher.update(content)
     hasher.update(text)
+    hasher.update(key.encode())
     return int(hasher.intdigest())
 
 
-def mark(fd: int) -> None:
+def _boot_of(key: str) -> bytes | None:
+    boot = boot_id()
+    return xxh3_128_digest(boot + key.encode()) if boot is not None and key else None
+
+
+def mark(fd: int, key: str) -> None:
     """Note that the entry is good and is used now, if this process may write to it."""
     now = time.time_ns()
     with contextlib.suppress(OSError):
-        os.pwrite(fd, _MARK.pack(boot_id() or bytes(16), now), os.fstat(fd).st_size - _MARKED)
+        os.pwrite(fd, _MARK.pack(_boot_of(key) or bytes(16), now), os.fstat(fd).st_size - _MARKED)
         os.utime(fd, ns=(now, now))
 
 
@@ -125,13 +136,13 @@ def _parse(text: bytes) -> dict[str, Any]:
     return description
 
 
-def make_durable(fd: int) -> None:
+def make_durable(fd: int, key: str) -> None:
     """Bring an entry to the disk, then say so in it."""
-    trailer = read(fd)
+    trailer = read(fd, key)
     if trailer is None or trailer.durable:
         return
     os.fsync(fd)
     # What is synced first is on the disk before this byte can be. It counts as a use: the file's time is now.
     os.pwrite(fd, b"\x01", os.fstat(fd).st_size + _DURABLE)
     if trailer.marked:
-        mark(fd)
+        mark(fd, key)

@@ -109,12 +109,12 @@ class NodeCache:
         if fd is None:
             return None
         try:
-            trailer = cache_format.read(fd)
-            if trailer is None or not (trailer.marked or _is_good(fd, trailer)):
+            trailer = cache_format.read(fd, key)
+            if trailer is None or not (trailer.marked or _is_good(fd, key, trailer)):
                 cache_files.remove(file, fd)
                 return None
             if trailer.marked and abs(time.time() - trailer.used) > _REFRESH:
-                cache_format.mark(fd)
+                cache_format.mark(fd, key)
             inode = os.fstat(fd).st_ino
         except OSError:
             return None
@@ -308,7 +308,7 @@ class Claim:
         """
         try:
             fd = self._file.fileno()
-            size = cache_format.finish(fd, description)
+            size = cache_format.finish(fd, self.key, description)
             status = os.fstat(fd)
             nbytes = status.st_size
             if nbytes > self._cache.limit:
@@ -323,16 +323,16 @@ class Claim:
         return Found(Path(file), size, description, status.st_ino)
 
 
-_good: set[tuple[int, int, int]] = set()
-"""What this process found good of entries that it may not write to: device, inode, modification time."""
+_good: set[tuple[int, int, int, str]] = set()
+"""What this process found good of entries that it may not write to: device, inode, modification time, key."""
 
 
-def _is_good(fd: int, trailer: cache_format.Trailer) -> bool:
+def _is_good(fd: int, key: str, trailer: cache_format.Trailer) -> bool:
     status = os.fstat(fd)
-    state = status.st_dev, status.st_ino, status.st_mtime_ns
+    state = status.st_dev, status.st_ino, status.st_mtime_ns, key
     if state in _good:
         return True
-    good = cache_format.is_good(fd, trailer)
+    good = cache_format.is_good(fd, key, trailer)
     if good and os.fstat(fd).st_mtime_ns == status.st_mtime_ns:
         _good.add(state)
     return good

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.dataset import Dataset
+from hopyard.data.manifest import Fingerprint
 from hopyard.data.opening.filters import matching_rows
 from hopyard.data.opening.foreign import Files, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
@@ -133,10 +134,13 @@ def _dataset(
     }
     manifest = replace(manifest, schema=schema, statistics=kept)
     fingerprint = _fingerprint(files, recipe, schema, groups, selected)
+    if isinstance(fingerprint, str):
+        manifest = replace(manifest, fingerprint=fingerprint)
     return Dataset(
         files.store,
-        replace(manifest, fingerprint=fingerprint),
+        manifest,
         groups,
+        fingerprint,
         prepared=files.prepared,
         recipe=recipe,
         selected=selected,
@@ -176,7 +180,7 @@ def _fingerprint(
     schema: Schema,
     groups: Sequence[int],
     selected: Sequence[npt.NDArray[np.uint8] | None],
-) -> str:
+) -> str | Fingerprint:
     """That of the files, unless something was asked of them."""
     changes: dict[str, Any] = {}
     if recipe.digest:
@@ -188,8 +192,12 @@ def _fingerprint(
             (group, None if bits is None else digest(bits.tobytes(), "hopyard.selected-rows"))
             for group, bits in zip(groups, selected, strict=True)
         ]
-    before = files.manifest.fingerprint
-    return digest_json([before, changes], "hopyard.opened-dataset") if changes else before
+    before = files.fingerprint
+    if not changes:
+        return before
+    if isinstance(before, Fingerprint):
+        return Fingerprint(lambda: digest_json([before.value(), changes], "hopyard.opened-dataset"))
+    return digest_json([before, changes], "hopyard.opened-dataset")
 
 
 def _leave_out_undecodable(dataset: Dataset, files: Files) -> None:
@@ -275,7 +283,7 @@ def _facts(files: Files, options: Options) -> dict[str, Facts]:
 def _must_be_read(column: Column, counted: Facts | None, lists: bool, options: Options) -> bool:
     if lists and (options.ragged == "pad" or (options.ragged == "error" and column.kind == "ragged")):
         return True
-    return counted is None and (options.nulls == "mask" or (options.nulls == "fill" and lists))
+    return counted is None and options.nulls != "error"
 
 
 def _policies(
@@ -312,7 +320,11 @@ def _policies(
         if options.nulls == "mask" and its is not None and its.nulls:
             masked.add(name)
             result.append(Column(f"{name}_mask", "tensor", "bool"))
-    return Policies(checked_schema(result), frozenset(masked), padded), Schema(stored), frozenset(filled)
+    return (
+        Policies(checked_schema(result), frozenset(masked), padded, options.nulls),
+        Schema(stored),
+        frozenset(filled),
+    )
 
 
 def _settled(column: Column, facts: Facts | None) -> Column:

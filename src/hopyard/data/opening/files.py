@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlparse
 
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.data.opening.hive import is_hidden
+from hopyard.data.preparing.unfinished import refuse_leftovers
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import DataError, NotFoundError
 from hopyard.storage import open_store
@@ -115,6 +116,7 @@ def _in_store(url: str) -> list[FoundFile]:
         entries = Manifest.from_bytes(manifest, f"{url}/{MANIFEST_NAME}").files
         names = [directory + entry.name for entry in entries]
     else:
+        refuse_leftovers(names, store, url)
         names = [name for name in names if _is_data(name[len(directory) :])]
     return [FoundFile(name, name[len(directory) :], store) for name in names]
 
@@ -149,9 +151,9 @@ def _on_this_machine(place: Path) -> list[FoundFile]:
 
 
 def _below(directory: Path, named: Path) -> list[FoundFile]:
-    found = [
-        FoundFile(str(file), file.relative_to(named).as_posix()) for file in sorted(directory.rglob("*"))
-    ]
+    there = sorted(directory.rglob("*"))
+    refuse_leftovers([file.as_posix() for file in there], None, str(directory))
+    found = [FoundFile(str(file), file.relative_to(named).as_posix()) for file in there]
     return [each for each in found if _is_data(each.relative)]
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hopyard.data.dataset import Dataset, Skipped
-from hopyard.data.manifest import FileEntry, Manifest
+from hopyard.data.manifest import Fingerprint, ForeignEntry, Manifest
 from hopyard.data.opening.hive import constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
 from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
-from hopyard.data.reading.reader import open_entry, unpack
-from hopyard.data.reading.stored import StoredFile, of_each
+from hopyard.data.reading.listed import open_entry
+from hopyard.data.reading.parallel import of_each, on_all_cores
+from hopyard.data.reading.reader import unpack
+from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.schema import Column, Schema, unknown_columns
@@ -39,6 +42,7 @@ class Files:
         manifest: of them; its schema is what the files hold, with partitions' columns and fields of structs.
         scan: of the files, for what footers do not say.
         flats: of each file, its columns as Arrow has them.
+        fingerprint: of all rows; that of the manifest, where it has one.
         constants: of columns of partitions, the value in each file.
         prepared: whether ``prepare`` wrote them.
     """
@@ -47,6 +51,7 @@ class Files:
     manifest: Manifest
     scan: Scan
     flats: Sequence[Mapping[str, FlatColumn]]
+    fingerprint: str | Fingerprint
     constants: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     prepared: bool = False
 
@@ -65,8 +70,9 @@ def foreign_files(
 ) -> Files:
     """Parquet files without a manifest: it is made here, one file after another.
 
-    Nothing but footers is read (and some rows of columns that hold lists). The fingerprint is of the footers
-    and the sizes of the files, wherever they are, and of the names of their partitions.
+    Nothing but footers is read (and some rows of columns that hold lists). The fingerprint is of the content of the
+    files, wherever they are, and of the names of their partitions: files of this machine are read when it is first
+    asked for, once as long as nobody touches them.
 
     Args:
         store: holds the files, or None if their names are paths.
@@ -100,10 +106,15 @@ def foreign_files(
             common[name] = constant_column(name, values)
     found = [(names[number], file) for number, file in zip(kept, files, strict=True)]
     entries = of_each(store, names, found, lambda pair: _entry(*pair))
-    identity: list[Any] = [[entry.digest, entry.size] for entry in entries]
-    fingerprint = digest_json([*identity, *([constants] if constants else [])], "hopyard.parquet-files")
-    manifest = Manifest("train", fingerprint, Schema(common.values()), tuple(entries))
-    return Files(store, manifest, scan, [each.flats for each in described], constants)
+    manifest = Manifest("train", "", Schema(common.values()), tuple(entries))
+    fingerprint = Fingerprint(partial(_fingerprint, entries, dict(constants)))
+    return Files(store, manifest, scan, [each.flats for each in described], fingerprint, constants)
+
+
+def _fingerprint(entries: Sequence[ForeignEntry], constants: Mapping[str, Any]) -> str:
+    contents = on_all_cores(lambda entry: entry.content.value(), entries)
+    identity: list[Any] = [[content, entry.size] for content, entry in zip(contents, entries, strict=True)]
+    return digest_json([*identity, *([constants] if constants else [])], "hopyard.parquet-files")
 
 
 def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None = None) -> Files:
@@ -127,8 +138,9 @@ def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None
     schema = manifest.schema.select(_wanted(columns, manifest.schema.names))
     flats = [flat_columns(file.footer.schema.to_arrow_schema()) for file in files]
     return Files(
-        dataset.store, replace(manifest, schema=schema), scan, flats, recipe.constants, dataset.prepared
-    )
+        dataset.store, replace(manifest, schema=schema), scan, flats, dataset.lazy_fingerprint, recipe.constants,
+        dataset.prepared,
+    )  # fmt: skip
 
 
 def _opened(
@@ -158,10 +170,11 @@ def _opened(
     return files, kept, broken
 
 
-def _entry(name: str, file: StoredFile) -> FileEntry:
+def _entry(name: str, file: StoredFile) -> ForeignEntry:
     footer = file.footer
     rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    return FileEntry(name, file.size, file.footer_digest, "", rows)
+    content = Fingerprint(lambda: file.content)
+    return ForeignEntry(name, file.size, file.footer_digest, "", rows, file.identity, content)
 
 
 @dataclass(frozen=True)

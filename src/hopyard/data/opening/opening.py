@@ -15,10 +15,12 @@ from hopyard.data.opening.files import CSV, PARQUET, FoundFile, find_data, is_an
 from hopyard.data.opening.foreign import Files, files_of, foreign_files
 from hopyard.data.opening.hive import is_hidden
 from hopyard.data.petastorm.schema import local_directory, warn_of_encoded
+from hopyard.data.preparing.unfinished import refuse_leftovers
 from hopyard.data.recipe.recipe import Transform
 from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError, nearest
 from hopyard.storage import open_store
 from hopyard.storage.base import Store, has_root
+from hopyard.wording import counted
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -41,7 +43,7 @@ def open_dataset(
 ) -> Dataset:
     """The dataset that ``data`` names, prepared or not.
 
-    * a store, or its path or URL: the newest prepared dataset of the split in it;
+    * a store, or its path or URL: the newest prepared dataset of the split in it; one without a manifest is none;
     * a directory with a manifest: that dataset;
     * a Parquet file, a list of them, a pattern, or a directory of them, here or in a bucket: their rows, without
       preparation.
@@ -148,20 +150,37 @@ def _reopened(dataset: Dataset, options: Options) -> Dataset:
 
 
 def _from_store(store: Store, split: str, options: Options) -> Dataset:
-    """The newest dataset of the split below ``store``, or what ``store`` itself holds."""
+    """The newest dataset of the split below ``store``, or what ``store`` itself holds.
+
+    Parquet that others wrote is a dataset where a user named its folder: as the store, or as its train_path or
+    val_path. Where Hopyard keeps datasets there is none without a manifest.
+    """
     part = store.train_data if split == "train" else store.val_data
-    places = [part, *([store] if has_root(store) else [])]
-    for place in places:
+    single = store.single_train if split == "train" else store.single_val
+    places = [(part, single), *([(store, True)] if has_root(store) else [])]
+    for place, may_be_foreign in places:
         dataset = _newest(place, split)
         if dataset is not None:
             return _reopened(dataset, options)
-        if names := [entry.name for entry in place.list() if _is_source(entry.name)]:
+        listed = [entry.name for entry in place.list()]
+        if place is store:
+            listed = [name for name in listed if name.split("/")[0] not in _NO_SOURCES]
+        refuse_leftovers(listed, place, place.url)
+        names = [name for name in listed if _is_source(name)]
+        if names and may_be_foreign:
             files = _foreign_in(place, names, options)
             _say_if_petastorm(place, files, options)
             return assemble(files, options)
+        if names:
+            raise NotFoundError(
+                f"{place.url} holds {counted(len(names), 'Parquet file')} but no {MANIFEST_NAME}, so no {split} "
+                "dataset: in a store, that is what prepare() finished. Prepare the data, or name the files' folder, "
+                f"open_dataset({place.url!r}), to read them as they are."
+            )
+    places_searched = " or ".join(place.url for place, _ in places)
     raise NotFoundError(
         f"{store.url} holds no {split} dataset: neither a {MANIFEST_NAME} nor Parquet files are in "
-        f"{' or '.join(place.url for place in places)}. Prepare one with prepare(data, store=...)."
+        f"{places_searched}. Prepare one with prepare(data, store=...)."
     )
 
 

@@ -27,7 +27,7 @@ from hopyard.data.preparing.policies import Policies
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.preparing.unfinished import unfinished_name
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.reader import is_whole
+from hopyard.data.reading.listed import is_whole
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, gather
 from hopyard.errors import StorageFullError

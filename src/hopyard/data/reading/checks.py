@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128
 
+from hopyard.data.reading.parallel import on_all_cores
 from hopyard.errors import CorruptError
 
 MAGIC = b"HOPCHKS\x01"  # the last byte is the version
@@ -33,6 +34,8 @@ _SHAPE = struct.Struct("<II")
 _SEAL = struct.Struct("<Q8s")
 _CHUNK = np.dtype([("start", "<i8"), ("end", "<i8"), ("sum", "<u8")])
 _PARQUET_END = 8
+_CHECKED_AT_ONCE = 4 << 20  # bytes, by one thread
+_HASHED_AT_ONCE = 64 << 20
 _GUESS = 64 << 10  # bytes read at first: most tables and footers together are shorter
 
 Read = Callable[[int, int], bytes]
@@ -130,3 +133,34 @@ def read_checks(read: Read, size: int, name: str, remedy: str) -> Checks | None:
         f"{name}: the checksums or the footer at its end are not what was written, so it was truncated or changed. "
         f"{remedy}"
     )
+
+
+def damaged_chunks(
+    checks: Checks, places: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]
+) -> list[tuple[int, int]]:
+    """(row group, leaf) of the chunks at these places that are not what was written."""
+    described = checks.chunks[places[:, 0], places[:, 1]]
+    parts = np.cumsum(described["end"] - described["start"]) // _CHECKED_AT_ONCE
+    tasks = np.split(np.arange(len(places)), np.flatnonzero(np.diff(parts)) + 1)
+    rows = list(zip(*(described[name].tolist() for name in ("start", "end", "sum")), strict=True))
+    view = content.data
+
+    def bad(task: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        found = []
+        for number in task.tolist():
+            start, end, expected = rows[number]
+            # Bytes that the file does not have any more are no reason to map what is behind its end.
+            if end > len(view) or xxh3_64_intdigest(view[start:end]) != expected:
+                found.append((int(places[number, 0]), int(places[number, 1])))
+        return found
+
+    return [place for found in on_all_cores(bad, tasks) for place in found]
+
+
+def hash_of(content: npt.NDArray[np.uint8]) -> str:
+    """32 hex digits that tell the bytes from any others: the xxh3-128 of those of their parts."""
+    starts = range(0, len(content), _HASHED_AT_ONCE)
+    parts = on_all_cores(
+        lambda start: xxh3_128(content[start : start + _HASHED_AT_ONCE].data).digest(), starts
+    )
+    return xxh3_128(b"".join(parts)).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data.cache.node import NodeCache
-from hopyard.data.manifest import FileEntry, Manifest
+from hopyard.data.manifest import ForeignEntry, Manifest
 from hopyard.data.order import Rows
 from hopyard.data.preparing.layout import stored_dtype
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.decoder import Decoder, Flat
 from hopyard.data.reading.flat import Packs, pack
+from hopyard.data.reading.listed import Guard, check_content, open_entry
 from hopyard.data.reading.mapped import (
     Bodies,
     MappedColumn,
@@ -26,9 +27,10 @@ from hopyard.data.reading.mapped import (
     first_rows_of,
     stored_as,
 )
+from hopyard.data.reading.parallel import of_each
 from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
-from hopyard.data.reading.stored import StoredFile, of_each
+from hopyard.data.reading.stored import StoredFile
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
@@ -110,11 +112,8 @@ class Reader:
         entry = self.manifest.files[number]
         file = open_entry(store, entry)
         footer = file.footer
-        if not prepared and file.path is not None and file.footer_digest != entry.digest:
-            raise CorruptError(
-                f"{file.name} was changed since the dataset was opened. Restore it, or open the dataset again: its "
-                "rows are others now."
-            )
+        if isinstance(entry, ForeignEntry) and file.identity != entry.identity:
+            check_content(file, entry)
         rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
         if rows != entry.group_rows:
             raise CorruptError(
@@ -299,6 +298,8 @@ class Reader:
     def _mapped(self, column: Column, groups: tuple[int, ...]) -> Source:
         found = self._find_bodies(column)
         if found is None or self._region is None:
+            for number, within in self._places:  # says better what is wrong, where checksums tell
+                self._files[number].check_columns(within, self._recipe.needs([column.name]))
             raise CorruptError(self._not_flat(column))
         stored, starts = found
         rows = [self._whole_rows[group] for group in groups]
@@ -451,79 +452,6 @@ class Reader:
         if file not in self._schemas:
             self._schemas[file] = self._files[file].footer.schema.to_arrow_schema()
         return self._schemas[file]
-
-
-class Guard:
-    """Compares row groups with their checksums when rows of them are gathered for the first time.
-
-    Args:
-        files: by number: each with its bytes, and the leaves that are gathered from.
-        places: of the row groups: the number of the file, and their number in it.
-    """
-
-    def __init__(
-        self,
-        files: Mapping[int, tuple[StoredFile, npt.NDArray[np.uint8], list[int]]],
-        places: Sequence[tuple[int, int]],
-    ) -> None:
-        self._files = files
-        self._places = places
-        self._todo = np.ones(len(places), bool)
-
-    def check(self, groups: Rows) -> bool:
-        """Whether no row group is left to be compared; those that these rows are in are, if they were not before.
-
-        Raises:
-            CorruptError: one is not what was written; names file, row group and column.
-        """
-        present = np.bincount(groups, minlength=len(self._todo)).astype(bool) & self._todo
-        if present.any():
-            by_file: dict[int, list[int]] = {}
-            for group in np.flatnonzero(present).tolist():
-                number, within = self._places[group]
-                by_file.setdefault(number, []).append(within)
-            for number, withins in by_file.items():
-                file, content, leaves = self._files[number]
-                if file.checks is not None:
-                    wanted = np.zeros(file.checks.chunks.shape, bool)
-                    wanted[np.array(withins)[:, None], np.array(leaves)[None, :]] = True
-                    file.check(wanted, content)
-            self._todo &= ~present
-        return not self._todo.any()
-
-
-def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
-    """A file that a manifest lists, if it is the one that is meant, as far as its size and its seal tell.
-
-    Raises:
-        CorruptError: it is another.
-        NotFoundError: it is not there.
-    """
-    file = StoredFile.open(store, entry.name)
-    if file.size != entry.size:
-        raise CorruptError(
-            f"{file.name} has {file.size} bytes, but had {entry.size} when the dataset was made: it was "
-            f"truncated or changed. {file.remedy}"
-        )
-    if entry.seal:
-        file.check_sealed(entry.seal)
-    return file
-
-
-def is_whole(store: Store, entry: FileEntry) -> bool:
-    """Whether a file that a manifest lists is there as it was written.
-
-    Of a file at a path all bytes are compared that were not since the machine started; of an object in a store
-    without paths only the size, and whether this machine found damage in it.
-    """
-    if store.path(entry.name) is None:
-        if store.size(entry.name) != entry.size:
-            return False
-        return not StoredFile.open(store, entry.name).is_known_damaged
-    try:
-        return not open_entry(store, entry).damage()
-    except (CorruptError, NotFoundError):
-        return False
 
 
 def _stacked(wanted: Wanted) -> list[tuple[str, ...]]:

@@ -11,22 +11,21 @@ import io
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from xxhash import xxh3_64_intdigest, xxh3_128
 
 from hopyard.data.cache.format import boot_id
 from hopyard.data.cache.known import DATA, Known, key_of, known
 from hopyard.data.cache.node import cache_directory
-from hopyard.data.reading.checks import Checks, read_checks
+from hopyard.data.reading.checks import Checks, damaged_chunks, hash_of, read_checks
+from hopyard.data.reading.ranges import RangeReader
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.storage.base import REMEDY, Store
@@ -36,14 +35,8 @@ READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int9
 """Of ``pyarrow.parquet.ParquetFile``: checksums are looked at where pages have them, and old timestamps (INT96)
 that nanoseconds do not reach, as 9999-12-31, become errors instead of other times."""
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 _REMEMBERED_FOOTERS = 4096
-_REQUESTS = 32  # to a store, at once
 _READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
-_CHECKED_AT_ONCE = 4 << 20  # bytes, by one thread
-_HASHED_AT_ONCE = 64 << 20
 
 Chunks = npt.NDArray[np.bool_]
 """(row groups, leaves) of a file: which of its chunks."""
@@ -90,10 +83,7 @@ class StoredFile:
         try:
             status = path.stat()
         except OSError as error:
-            raise NotFoundError(
-                f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare "
-                "the data again."
-            ) from error
+            raise _missing(path, error) from error
         remedy = REMEDY if store is None else store.remedy
         return cls(str(path), status.st_size, _identity(path, status), path, remedy=remedy)
 
@@ -220,7 +210,7 @@ class StoredFile:
             return []
         if content is None:
             content = self._mapped()
-        bad = _damaged_chunks(checks, places, content)
+        bad = damaged_chunks(checks, places, content)
         for place in bad:
             todo[place] = False
         good |= todo
@@ -256,6 +246,8 @@ class StoredFile:
                 if _identity(self.path, status) != self.identity:
                     raise self._changed(status.st_size)
                 return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        except FileNotFoundError as error:
+            raise _missing(self.path, error) from error
         except OSError as error:
             raise read_error(self.name, error) from error
 
@@ -323,7 +315,7 @@ class StoredFile:
             return f"version {version}" if version is not None else f"{self.size} {self.footer_digest}"
         known_content = self._known_content()
         if known_content is None:
-            known_content = _hash_of(self._mapped() if self.size else np.empty(0, np.uint8))
+            known_content = hash_of(self._mapped() if self.size else np.empty(0, np.uint8))
             status = self.path.stat()
             if _identity(self.path, status) != self.identity:
                 raise self._changed(status.st_size)
@@ -406,7 +398,7 @@ class StoredFile:
         if self.path is not None:
             return self.path
         assert self.store is not None
-        reader = _RangeReader(self.store, self.key, self.size, end, held)
+        reader = RangeReader(self.store, self.key, self.size, end, held)
         return pa.PythonFile(io.BufferedReader(reader, _READ_AHEAD), "r")
 
     @property
@@ -452,55 +444,10 @@ class StoredFile:
             with self.path.open("rb") as file:
                 file.seek(start)
                 return file.read(length)
+        except FileNotFoundError as error:
+            raise _missing(self.path, error) from error
         except OSError as error:
             raise read_error(self.name, error) from error
-
-
-class _RangeReader(io.RawIOBase):
-    """An object of a store as a file; only the ranges that are asked for are fetched, none across ``end``.
-
-    Args:
-        held: stretches that are here already, with where they begin.
-    """
-
-    def __init__(
-        self, store: Store, key: str, size: int, end: int | None, held: Sequence[tuple[int, bytes]] = ()
-    ) -> None:
-        self._store, self._key, self._size = store, key, size
-        self._held = held
-        self._end = size if end is None else end
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
-        self._place = base + offset
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def readinto(self, buffer: Any) -> int:
-        end = self._end if self._place < self._end else self._size
-        wanted = min(len(buffer), end - self._place)
-        if wanted <= 0:
-            return 0
-        for start, here in self._held:
-            if start <= self._place < start + len(here):
-                first = self._place - start
-                taken = min(wanted, len(here) - first)
-                buffer[:taken] = here[first : first + taken]
-                self._place += taken
-                return taken
-        data = self._store.get(self._key, self._place, wanted)
-        buffer[:wanted] = data
-        self._place += wanted
-        return wanted
 
 
 _UNREAD: Any = object()
@@ -508,6 +455,12 @@ _BITS = 8 * DATA
 _footers: OrderedDict[tuple[Any, ...], pq.FileMetaData] = OrderedDict()
 _checks: OrderedDict[tuple[Any, ...], Checks | None] = OrderedDict()
 _good: OrderedDict[tuple[Any, ...], Chunks] = OrderedDict()
+
+
+def _missing(path: Path, error: OSError) -> NotFoundError:
+    return NotFoundError(
+        f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare the data again."
+    )
 
 
 def _identity(path: Path, status: os.stat_result) -> tuple[Any, ...]:
@@ -524,68 +477,8 @@ def _known() -> Known:
         return known(os.devnull)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _damaged_chunks(
-    checks: Checks, places: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]
-) -> list[tuple[int, int]]:
-    """(row group, leaf) of the chunks at these places that are not what was written."""
-    described = checks.chunks[places[:, 0], places[:, 1]]
-    parts = np.cumsum(described["end"] - described["start"]) // _CHECKED_AT_ONCE
-    tasks = np.split(np.arange(len(places)), np.flatnonzero(np.diff(parts)) + 1)
-    rows = list(zip(*(described[name].tolist() for name in ("start", "end", "sum")), strict=True))
-    view = content.data
-
-    def bad(task: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        found = []
-        for number in task.tolist():
-            start, end, expected = rows[number]
-            # Bytes that the file does not have any more are no reason to map what is behind its end.
-            if end > len(view) or xxh3_64_intdigest(view[start:end]) != expected:
-                found.append((int(places[number, 0]), int(places[number, 1])))
-        return found
-
-    return [place for found in on_all_cores(bad, tasks) for place in found]
-
-
-def on_all_cores(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """``work`` of each item, which leaves Python's lock to others; in their order."""
-    threads = min(_cores(), len(items))
-    if threads < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(threads, "hopyard-check") as pool:
-        return list(pool.map(work, items))
-
-
-def _hash_of(content: npt.NDArray[np.uint8]) -> str:
-    starts = range(0, len(content), _HASHED_AT_ONCE)
-    parts = on_all_cores(
-        lambda start: xxh3_128(content[start : start + _HASHED_AT_ONCE].data).digest(), starts
-    )
-    return xxh3_128(b"".join(parts)).hexdigest()
-
-
 def remember(cache: OrderedDict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any, limit: int) -> None:
     """Keep a value for this process, and forget the oldest ones beyond ``limit``."""
     cache[key] = value
     while len(cache) > limit:
         cache.popitem(last=False)
-
-
-def of_each(
-    store: Store | None, names: Sequence[str], items: Sequence[Item], read: Callable[[Item], Result]
-) -> list[Result]:
-    """``read`` of each item, in their order; several at once where each waits for a network.
-
-    Args:
-        names: of the files in ``store`` that the items are about; at paths if it is None.
-
-    Raises:
-        Exception: what it raised for the first of them that failed.
-    """
-    if store is None or len(items) < 2 or store.path(names[0]) is not None:
-        return [read(item) for item in items]
-    with ThreadPoolExecutor(min(_REQUESTS, len(items)), "hopyard-files") as pool:
-        return list(pool.map(read, items))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hopyard.errors import HopyardError, StorageError
-from hopyard.stockroom.git import HEAD_NAME, Head, Place, parse, write
+from hopyard.stockroom.git import HEAD_NAME, Head, Place, branch_like, current_branch, folders, parse, write
 from hopyard.stockroom.git.command import demand
 from hopyard.stockroom.git.head import lines_of
 from hopyard.stockroom.git.layout import locate
@@ -20,37 +20,40 @@ _CHANGED = 2  # digits of a digest: a flipped bit changes one
 
 
 def heads(place: Place) -> Iterator[Path]:
-    """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder."""
+    """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder or where else the
+    stockroom was in one of them."""
     files = {place.head}
     layout = None if place.git is None else locate(place.root)
     if layout is not None:
-        inside = place.root.relative_to(layout.top)
+        inside = {place.root.relative_to(layout.top), *map(Path, folders(place.objects).values())}
         linked = layout.common / "worktrees"
         tops = [layout.common.parent]
         for tree in sorted(linked.iterdir()) if linked.is_dir() else ():
             link = tree / "gitdir"
             if link.is_file():
                 tops.append((tree / link.read_text().strip()).parent)
-        files |= {top / inside / HEAD_NAME for top in tops}
+        files |= {top / folder / HEAD_NAME for top in tops for folder in inside}
     return (file for file in sorted(files) if file.exists())
 
 
 def likely(place: Place, logs: Iterable[Log]) -> Head:
-    """Where the working tree most likely was: on the branch that git's version of ``head.stock`` names, else at what
-    was moved last of all branches and of this working tree's own commits; ``main`` without a commit if nothing is
+    """Where the working tree most likely was: on git's branch, or that which git's version of ``head.stock`` names;
+    else at what was moved last of all branches and of this working tree's own commits; without a commit if nothing is
     committed."""
+    git = current_branch(place)
     moves = {log.name: move for log in logs if (move := _last(log)) is not None}
     for head in _versions(place):
         if head.branch is None:
             return head
-        if (move := moves.get(f"heads/{head.branch}")) is not None:
-            return Head(head.branch, move.commit)
+        name = head.branch if git in (None, head.git) else branch_like(git)
+        if (move := moves.get(f"heads/{name}")) is not None:
+            return Head(name, move.commit, git)
     own = f"worktrees/{place.worktree}"
     known = {name: move for name, move in moves.items() if name == own or name.startswith("heads/")}
     if not known:
-        return Head("main", None)
+        return Head(branch_like(git), None, git)
     name = max(known, key=lambda each: known[each].time)
-    return Head(None if name == own else name.removeprefix("heads/"), known[name].commit)
+    return Head(None if name == own else name.removeprefix("heads/"), known[name].commit, git)
 
 
 def nearest(commit: str, logs: Iterable[Log]) -> str | None:
@@ -82,7 +85,7 @@ def rewrite(place: Place, head: Head, store: Store) -> None:
             raise StorageError(f"{place.head} cannot be read ({error}), so it is not replaced.") from error
         store.put(f"{ASIDE}/{HEAD_NAME}", found)
         place.head.unlink()
-    write(place.head, head)
+    write(place.head, head, place.id)
 
 
 def _last(log: Log) -> Move | None:

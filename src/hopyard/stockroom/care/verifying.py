@@ -22,6 +22,7 @@ from hopyard.stockroom.care.problems import Kind, Problem, Verified
 from hopyard.stockroom.care.repairing import fetch, repair_logs, set_aside
 from hopyard.stockroom.care.roots import Roots, roots_of_store
 from hopyard.stockroom.care.walk import Walk
+from hopyard.stockroom.data.gathering import fragment_of
 from hopyard.stockroom.data.purging import is_stand_in
 from hopyard.stockroom.git import Head, Place, read, write
 from hopyard.stockroom.history.commits import is_ancestor
@@ -254,6 +255,11 @@ class _Verification:
         for digest, kind in self._lost.items():
             if digest not in damaged:
                 self._add("missing", digest, f"the {kind} is not here", walk.needed_by(digest))
+        for digest, (record, entry) in walk.fragments.items():
+            if digest in self._present:
+                with self._noted(digest):
+                    data = self._objects.read(digest, verify=False)
+                    fragment_of(record, entry, data).check_content()
         for digest, error in walk.failures.items():
             if digest in self._present:
                 self._add("unreadable", digest, str(error), walk.needed_by(digest))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageError
+from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import decode
 from hopyard.stockroom.maps.pages import Page
@@ -48,6 +49,7 @@ class Walk:
     Attributes:
         found: by digest, in the order in which they were reached; what reached it first.
         columns: by thing, the pages of each version of a column.
+        fragments: by digest, what a column and its map say of each.
         failures: by digest, why an object could not be read or understood. What it leads to is not reached by it.
     """
 
@@ -56,6 +58,8 @@ class Walk:
         self.found: dict[str, Named] = {}
         self.columns: dict[str, set[str]] = {}
         self.failures: dict[str, StorageError] = {}
+        self.fragments: dict[str, tuple[ColumnRecord, Entry]] = {}
+        self._records: dict[str, ColumnRecord] = {}  # by page of a column's map
         self._pages: deque[tuple[str, str, Of]] = deque()
 
     def commits(self, commits: Mapping[str, str]) -> None:
@@ -115,6 +119,8 @@ class Walk:
                     continue
                 if page.level:
                     for child in page.values:
+                        if of == "column":
+                            self._records.setdefault(child.digest, self._records[digest])
                         self._page(child.digest, thing, of, digest)
                 else:
                     self._leaf(digest, thing, of, page)
@@ -140,8 +146,11 @@ class Walk:
                     name = "/".join(place_of(key))
                     self._record(name, parse(value, name), digest)
                 elif of == "column":
+                    entry = Entry.of(key, value)
+                    self.fragments[entry.digest] = self._records[digest], entry
                     self._reach(
-                        value[0], Named("fragment", thing, f"[{decode(key)!r}..{_key(value[1])!r}]", digest)
+                        entry.digest,
+                        Named("fragment", thing, f"[{decode(key)!r}..{_key(value[1])!r}]", digest),
                     )
                 else:
                     self._reach(value["digest"], Named("file", thing, "", digest))
@@ -156,6 +165,7 @@ class Walk:
         if isinstance(record, ColumnRecord):
             if record.pages is not None:
                 self.columns.setdefault(thing, set()).add(record.pages)
+                self._records.setdefault(record.pages, record)
             self._page(record.pages, thing, "column", by)
         elif isinstance(record, DatasetRecord):
             self._reach(record.manifest, Named("json", thing, "", by))

@@ -158,6 +158,14 @@ class StoredFiles(Store):
         """Whether other processes see the same files."""
         return self._objects.shared
 
+    @property
+    def remedy(self) -> str:
+        """What brings back a file that is damaged here."""
+        return (
+            "`stock verify --repair-from URL_OR_FOLDER` brings it back from a remote or another clone; preparing the "
+            "same data again and storing it under this name does so too."
+        )
+
     def _digest(self, name: str) -> str:
         if name not in self._files:
             raise NotFoundError(f"{self._where} has no file {name}. It has {len(self._files)}: see list().")

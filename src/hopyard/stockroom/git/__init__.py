@@ -15,10 +15,10 @@ Any number of threads and processes may call anything here at once; of two that 
 wins. Digests are strings here: this room knows nothing of packs, maps or commits.
 """
 
-from hopyard.stockroom.git.facts import GitFacts, author, facts
-from hopyard.stockroom.git.head import HEAD_NAME, Head, parse, read, write
-from hopyard.stockroom.git.history import commits_in_history
-from hopyard.stockroom.git.place import Place, at, find, prepare
+from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts
+from hopyard.stockroom.git.head import HEAD_NAME, Head, id_of, parse, read, write
+from hopyard.stockroom.git.history import commits_in_history, has_had
+from hopyard.stockroom.git.place import Place, at, find, folders, prepare, settle
 
 __all__ = [
     "HEAD_NAME",
@@ -27,11 +27,17 @@ __all__ = [
     "Place",
     "at",
     "author",
+    "branch_like",
     "commits_in_history",
+    "current_branch",
     "facts",
     "find",
+    "folders",
+    "has_had",
+    "id_of",
     "parse",
     "prepare",
     "read",
+    "settle",
     "write",
 ]

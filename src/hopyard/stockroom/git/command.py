@@ -24,6 +24,7 @@ _ALLOWED = (
     # Writes; only `driver.install` asks for it.
     ("config", "--local", "merge.hopyard.name"),
     ("config", "--local", "merge.hopyard.driver"),
+    ("config", "--local", "merge.hopyard.recursive"),
 )
 
 _SETTINGS = (

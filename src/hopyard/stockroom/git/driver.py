@@ -1,5 +1,8 @@
 """The merge driver: git hands three versions of ``head.stock`` to Hopyard, which merges the data that they name.
 
+The common version is git's own, whatever git is doing: of a cherry-pick it is what was before the picked commit, of a
+revert the commit to be undone. So the data change as the code does.
+
 Git knows a driver only if the user says so, once in each clone: a command in git's config, and a line in
 ``.gitattributes``, which is tracked. See gitattributes(5), "Defining a custom merge driver".
 """
@@ -9,12 +12,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hopyard.errors import HopyardError, UsageError
 from hopyard.stockroom.git.command import ask, demand, installed
-from hopyard.stockroom.git.head import HEAD_NAME, Head, read, write
+from hopyard.stockroom.git.head import HEAD_NAME, Head, read, read_bases, write
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import write_errors
 from hopyard.wording import visible
@@ -24,6 +27,8 @@ ARGUMENTS = ("stock", "merge-driver", "%O", "%A", "%B", "%P")
 
 _NAME = "merges data, models and experiments of StockRoom"
 _LINE = f"{HEAD_NAME} merge=hopyard"
+# Several common versions are given as one with conflicts, which names all of them; a driver could name but one.
+_AMONG_BASES = "text"
 
 
 def offer(place: Place) -> str | None:
@@ -35,6 +40,7 @@ def offer(place: Place) -> str | None:
         f"To let git merge call Hopyard, run in {place.root}:\n"
         f"    git config --local merge.hopyard.name {shlex.quote(_NAME)}\n"
         f"    git config --local merge.hopyard.driver {shlex.quote(_command())}\n"
+        f"    git config --local merge.hopyard.recursive {_AMONG_BASES}\n"
         f"    echo {shlex.quote(_LINE)} >> .gitattributes"
     )
 
@@ -50,6 +56,7 @@ def install(place: Place) -> None:
         raise UsageError(f"{place.root} is in no git repository, so nothing is merged there. First: git init")
     demand(place.root, "config", "--local", "merge.hopyard.name", _NAME)
     demand(place.root, "config", "--local", "merge.hopyard.driver", _command())
+    demand(place.root, "config", "--local", "merge.hopyard.recursive", _AMONG_BASES)
     if _attribute(place) != "hopyard":
         _append(place.root / ".gitattributes")
     if (attribute := _attribute(place)) != "hopyard":
@@ -59,35 +66,33 @@ def install(place: Place) -> None:
         )
 
 
-def run(base: Path, ours: Path, theirs: Path, merge: Callable[[Head, Head, Head], Head]) -> int:
+def run(
+    base: Path, ours: Path, theirs: Path, merge: Callable[[Sequence[str], Head, Head], Head], root: Path
+) -> int:
     """Be the driver: merge what three versions of ``head.stock`` name, and write the result into ``ours``.
 
     Args:
         base: the common version; an empty file if there is none.
-        merge: base, ours, theirs -> the merged head. A `HopyardError` of it, as one that lists conflicts, is
-            reported on standard error, and ``ours`` left as it is.
+        merge: commits of the common version, ours, theirs -> the merged head. A `HopyardError` of it, as one that
+            lists conflicts, is reported on standard error, and ``ours`` left as it is.
+        root: the folder of the ``head.stock``, for messages.
 
     Returns:
         the exit status for git: 0 merged, 1 a conflict remains.
     """
     try:
         mine, other = read(ours), read(theirs)
-        merged = mine if mine == other else merge(_base(base), mine, other)
+        merged = mine if mine == other else merge(read_bases(base), mine, other)
         write(ours, merged)
     except HopyardError as error:
         print(
             f"{HEAD_NAME} was not merged: {visible(str(error))}\n"
-            f"It still names your side. Merge the data, then tell git:\n"
-            f"    hopyard stock merge {_commit_of(theirs)}\n    git add {HEAD_NAME}",
+            f"It still names your side. Merge the data, then tell git, in {root}:\n"
+            f"    hopyard stock merge {_commit_of(theirs)}{_since(base)}\n    git add {HEAD_NAME}",
             file=sys.stderr,
         )
         return 1
     return 0
-
-
-def _base(file: Path) -> Head:
-    """What both sides began with; git gives an empty file where they have nothing in common."""
-    return read(file) if file.stat().st_size else Head(None, None)
 
 
 def _commit_of(theirs: Path) -> str:
@@ -95,6 +100,15 @@ def _commit_of(theirs: Path) -> str:
         return read(theirs).commit or "THE_OTHER_COMMIT"
     except HopyardError:
         return "THE_OTHER_COMMIT"
+
+
+def _since(base: Path) -> str:
+    """The option that names the common version."""
+    try:
+        bases = read_bases(base)
+    except HopyardError:
+        return ""
+    return f" --base {bases[0]}" if len(bases) == 1 else ""
 
 
 def _command() -> str:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from hopyard.stockroom.git.command import ask, installed
 from hopyard.stockroom.git.head import HEAD_NAME
+from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.git.place import Place
+from hopyard.storage.oserrors import read_error
 
 _SECONDS = 10.0
 
@@ -57,6 +59,27 @@ def facts(place: Place, seconds: float = _SECONDS) -> GitFacts:
         None if branch == "(detached)" else branch,
         any(line and not line.startswith("# ") for line in lines),
     )
+
+
+def current_branch(place: Place) -> str | None:
+    """git's branch, read from its files; None: detached, or no git."""
+    layout = None if place.git is None else locate(place.root)
+    if layout is None:
+        return None
+    try:
+        text = (layout.own / "HEAD").read_text(errors="surrogateescape").strip()
+    except OSError as error:
+        raise read_error(str(layout.own / "HEAD"), error) from error
+    if not text.startswith("ref:"):
+        return None
+    name = text.removeprefix("ref:").strip().removeprefix("refs/heads/")
+    # In a repository whose references are tables, the file only says that git is to be asked.
+    return _line(place, "symbolic-ref", "--quiet", "--short", "HEAD") if name == ".invalid" else name
+
+
+def branch_like(git: str | None) -> str:
+    """The branch here that belongs to a branch of git: that of the same name; to ``master``, and to none, ``main``."""
+    return "main" if git in (None, "master") else str(git)
 
 
 def _line(place: Place, *arguments: str) -> str | None:

@@ -1,14 +1,18 @@
-"""``head.stock``: a few plain lines that say at which branch and commit a working tree is.
+"""``head.stock``: a few plain lines that say which stockroom a working tree is of, and at which branch and commit.
 
 ::
 
     # StockRoom: the data, models and experiments that belong to this working tree (hopyard stock status)
+    stockroom 5d0e3a86c2f41b97
     branch main
+    git main
     commit 3f0c...
 
-A missing ``branch`` means detached, ``commit none`` that there is none yet; a file without a ``commit`` was emptied or
-cut off. Lines that begin with ``#`` are comments, and the user's own are kept. People edit this file and git merges it,
-so it is read tolerantly (byte order mark, CRLF, blank lines, spaces at the ends), but never guessed at.
+``stockroom`` is made once, and stays when folders are renamed, copied or cloned; ``git`` is the branch of git at which
+the file was written, and missing where git was at none, or not there. A missing ``branch`` means detached,
+``commit none`` that there is none yet; a file without a ``commit`` was emptied or cut off. Lines that begin with ``#``
+are comments, and the user's own are kept. People edit this file and git merges it, so it is read tolerantly (byte order
+mark, CRLF, blank lines, spaces at the ends), but never guessed at.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import stat
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.errors import CorruptError, UsageError
+from hopyard.errors import CorruptError, HopyardError, UsageError
 from hopyard.storage import files
 from hopyard.storage.oserrors import read_error, write_errors
 from hopyard.storage.temporary import is_alive, machine, temporary_name
@@ -32,9 +37,13 @@ _TITLE = (
     "# StockRoom: the data, models and experiments that belong to this working tree (hopyard stock status)"
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_STOCKROOM = re.compile(r"^stockroom +([0-9A-Fa-f]{16})$", re.MULTILINE)
 _NONE = "none"
 _MARKER = re.compile(r"^(?:<{7}|>{7}|\|{7})(?: |$)|^={7}$", re.MULTILINE)
 _IN_CONFLICT = re.compile(r"^commit +([0-9A-Fa-f]{64})$", re.MULTILINE)
+# git merges several common versions into one that has conflicts, whose markers are longer, and may show their own base.
+_ANY_MARKER = re.compile(r"^(?:<{7,}|>{7,}|={7,})(?: |$)", re.MULTILINE)
+_SHOWN_BASE = re.compile(r"^\|{7,}(?: .*)?\n(?:(?!={7,}$).*\n)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,27 @@ class Head:
     Attributes:
         branch: its name, or None: detached.
         commit: 64 lower-case hex digits, or None: no commit yet.
+        git: the branch of git at which this was written, or None: at none.
     """
 
     branch: str | None
     commit: str | None
+    git: str | None = None
+
+
+def new_id() -> str:
+    """The id of a new stockroom."""
+    return secrets.token_hex(8)
+
+
+def id_of(file: Path) -> str | None:
+    """The id of the stockroom that ``file`` belongs to, also if the file holds a conflict; None: it names none, or two,
+    or cannot be read."""
+    try:
+        found = set(_STOCKROOM.findall(_text(file)))
+    except HopyardError:
+        return None
+    return str(found.pop()).lower() if len(found) == 1 else None
 
 
 def read(file: Path) -> Head:
@@ -60,15 +86,33 @@ def read(file: Path) -> Head:
     return _parse(_text(file), file)[0]
 
 
+def read_bases(file: Path) -> list[str]:
+    """The commits of a common version, as git gives one to a merge driver: none if there is no version or no commit,
+    several if git has several common versions.
+
+    Raises:
+        CorruptError: lines that mean nothing here; StorageError: it cannot be read.
+    """
+    text = _text(file)
+    if _ANY_MARKER.search(text):
+        return sorted({commit.lower() for commit in _IN_CONFLICT.findall(_SHOWN_BASE.sub("", text))})
+    commit = read(file).commit if text.strip() else None
+    return [] if commit is None else [commit]
+
+
 def parse(data: bytes, file: Path) -> Head:
-    """The same of bytes; ``file`` is for messages."""
+    """The same as `read` of bytes; ``file`` is for messages."""
     return _parse(_decoded(data, file), file)[0]
 
 
-def write(file: Path, head: Head) -> None:
+def write(file: Path, head: Head, room_id: str | None = None) -> None:
     """Replace ``file`` durably: after a crash there is the old or the new content. Equal content is not written anew.
 
-    The mode of a file that is there stays, a new one honours the umask, a link stays one, comments are kept.
+    The mode of a file that is there stays, a new one honours the umask, a link stays one, comments and the id of the
+    stockroom are kept.
+
+    Args:
+        room_id: the id of the stockroom, for a file that has none yet.
 
     Raises:
         UsageError: ``head`` cannot be written as lines, or the file holds a conflict.
@@ -76,8 +120,10 @@ def write(file: Path, head: Head) -> None:
         StorageError: the file cannot be written.
     """
     file = Path(os.path.realpath(file))
-    comments = (_parse(_text(file), file)[1] if file.exists() else []) or [_TITLE]
-    data = "".join(line + "\n" for line in [*comments, *lines_of(head)]).encode()
+    lines = (_parse(_text(file), file)[1] if file.exists() else []) or [_TITLE]
+    if room_id is not None and not any(_STOCKROOM.fullmatch(line) for line in lines):
+        lines.append(f"stockroom {room_id}")
+    data = "".join(line + "\n" for line in [*lines, *lines_of(head)]).encode()
     with write_errors(file):
         if not file.exists() or file.read_bytes() != data:
             _replace(file, data)
@@ -91,8 +137,12 @@ def lines_of(head: Head) -> list[str]:
     """
     if head.commit is not None and not _DIGEST.fullmatch(head.commit):
         raise UsageError(f"{head.commit!r} is not a commit: give all its 64 lower-case hex digits.")
-    branch = [] if head.branch is None else [f"branch {_checked_branch(head.branch)}"]
-    return [*branch, f"commit {head.commit or _NONE}"]
+    named = [
+        f"{word} {_checked_branch(name)}"
+        for word, name in (("branch", head.branch), ("git", head.git))
+        if name is not None
+    ]
+    return [*named, f"commit {head.commit or _NONE}"]
 
 
 def _text(file: Path) -> str:
@@ -114,7 +164,7 @@ def _decoded(data: bytes, file: Path) -> str:
 
 
 def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
-    """The head, and the comments."""
+    """The head; and the lines that stay: comments, and the id of the stockroom."""
     if _MARKER.search(text):
         raise UsageError(_conflict(text, file))
     found: dict[str, str] = {}
@@ -125,11 +175,14 @@ def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
         if not line or line.startswith("#"):
             continue
         word, value = (*re.split(r"[ \t]+", line, maxsplit=1), "")[:2]
-        if word not in ("branch", "commit") or not value:
+        is_id = _STOCKROOM.fullmatch(f"{word} {value}") is not None
+        if (word not in ("branch", "git", "commit") and not is_id) or not value:
             raise CorruptError(
-                f"line {number} of {file} is {line[:80]!r}, but only 'branch NAME' and 'commit DIGEST' mean "
-                f"something there. {_restore(file)}"
+                f"line {number} of {file} is {line[:80]!r}, but only 'stockroom ID' (16 hex digits), 'branch NAME', "
+                f"'git BRANCH' and 'commit DIGEST' mean something there. {_restore(file)}"
             )
+        if is_id:
+            comments.append(line)
         if word in found:
             raise CorruptError(
                 f"{file} has two lines '{word} ...' ({found[word]!r} and {value!r}), but a working tree is at one "
@@ -149,7 +202,8 @@ def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
             f"{file} {'is empty' if not text.strip() else 'has no line that begins with commit'}, so it does not say "
             f"where this working tree is. {_restore(file)}"
         )
-    return Head(found.get("branch"), None if found["commit"] == _NONE else found["commit"]), comments
+    commit = None if found["commit"] == _NONE else found["commit"]
+    return Head(found.get("branch"), commit, found.get("git")), comments
 
 
 def _checked_branch(name: str) -> str:
@@ -171,17 +225,15 @@ def _restore(file: Path) -> str:
 
 
 def _conflict(text: str, file: Path) -> str:
-    commits = list(dict.fromkeys(_IN_CONFLICT.findall(text)))
-    theirs = commits[-1] if commits else "THE_OTHER_COMMIT"
+    commits = list(dict.fromkeys(_IN_CONFLICT.findall(_SHOWN_BASE.sub("", text))))
     between = f" between {' and '.join(f'{commit[:12]}' for commit in commits)}" if len(commits) > 1 else ""
     return (
-        f"{file} holds a merge conflict of git{between}: two versions of the data are to be merged. "
-        f"Take one side, merge the other, and tell git:\n"
-        f"    git checkout --ours -- {file.name}\n"
-        f"    hopyard stock merge {theirs}\n"
+        f"{file} holds a merge conflict of git{between}: two versions of the data are to be merged. Let git call "
+        f"Hopyard for that, and merge again, in {file.parent}:\n"
+        "    hopyard stock init --git-driver\n"
+        f"    git checkout --merge -- {file.name}\n"
         f"    git add {file.name}\n"
-        "Or take one side's lines by hand. With the merge driver git does this by itself: "
-        "hopyard stock init shows how to install it."
+        "Or take one side's lines by hand: then the data are those of that side."
     )
 
 

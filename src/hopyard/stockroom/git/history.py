@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from hopyard.errors import StorageError
-from hopyard.stockroom.git.command import demand
+from hopyard.stockroom.git.command import ask, demand
 from hopyard.stockroom.git.head import HEAD_NAME
 from hopyard.stockroom.git.layout import Layout, locate
 from hopyard.stockroom.git.place import Place
@@ -46,6 +46,22 @@ def commits_in_history(place: Place) -> set[str]:
         raise StorageError(f"{said}\n{_partial(layout, place.root)}{_KEEP}") from error
 
 
+def has_had(place: Place, branch: str | None, digest: str) -> bool:
+    """Whether the ``head.stock`` of this folder has named a commit in the history of what git has checked out, or in
+    the log of git's ``branch``, which may have been reset or rebased.
+
+    Raises:
+        StorageError: git is not installed, or cannot read its history.
+    """
+    revisions = ["HEAD"]
+    if branch is not None:
+        log = ask(place.root, "log", "--walk-reflogs", "--format=%H", f"refs/heads/{branch}", "--")
+        revisions += [] if log is None or log.returncode else log.stdout.decode().split()
+    given = "".join(f"{revision}\n" for revision in revisions).encode()
+    blobs = _logged(place.root, "--ignore-missing", "--stdin", given=given, only=HEAD_NAME)
+    return digest in _digests(place.root, blobs)
+
+
 _KEEP = "Until git's history can be read, nothing is deleted; then try again."
 
 
@@ -69,12 +85,12 @@ def _committed(layout: Layout, root: Path) -> set[str]:
     return ids
 
 
-def _logged(root: Path, *revisions: str, given: bytes = b"") -> set[str]:
+def _logged(root: Path, *revisions: str, given: bytes = b"", only: str = _EVERY_HEAD) -> set[str]:
     # -m and --full-history: also what a merge made, and what it threw away.
     answer = demand(
         root,
         "log", *revisions, "--full-history", "-m", "--root", "--raw", "-z",
-        "--no-abbrev", "--no-renames", "--no-color", "--no-ext-diff", "--format=", "--", _EVERY_HEAD,
+        "--no-abbrev", "--no-renames", "--no-color", "--no-ext-diff", "--format=", "--", only,
         given=given,
     )  # fmt: skip
     ids: set[str] = set()

@@ -2,31 +2,35 @@
 
 =========================================  ============================================
 no git                                     ``<root>/.hopyard``
-top folder of a git repository             ``<git common directory>/hopyard``
-folder ``a/b`` of a git repository         ``<git common directory>/hopyard/=2Fa=2Fb``
+in a git repository                        ``<git common directory>/hopyard/<id>``
 ``.hopyard/FORMAT`` was there before git   ``<root>/.hopyard``, that of the main worktree
 =========================================  ============================================
 
-Quoted folders begin with ``=2F``, which no name of the top folder's own objects does.
+The id is that of ``head.stock``, so folders may be renamed. Where each working tree has the folder is written down at
+the objects, in ``folders/<worktree>``: so a folder that was moved keeps what is staged there, and one that was copied
+shares the objects, and is a working tree of its own.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.errors import NotFoundError
 from hopyard.objects.digests import digest
-from hopyard.stockroom.git.head import HEAD_NAME
+from hopyard.stockroom.git.head import HEAD_NAME, id_of, new_id
 from hopyard.stockroom.git.layout import Layout, locate
 from hopyard.stockroom.quoting import quoted
-from hopyard.storage import files
+from hopyard.storage import LocalStore, files
 from hopyard.storage.format import FORMAT_NAME
-from hopyard.storage.oserrors import write_errors
+from hopyard.storage.oserrors import read_error, write_errors
 
 _WITHOUT_GIT = ".hopyard"
+_IN_GIT = "hopyard"
+_FOLDERS = "folders"
 _LONGEST = 150  # characters of a quoted name
 
 
@@ -37,14 +41,17 @@ class Place:
     Attributes:
         root: the folder that ``head.stock`` is in.
         objects: where the repository's objects are; need not exist yet (`prepare`).
-        worktree: id of this working tree, a plain name: ``main``, ``worktree-NAME`` or ``tree-DIGEST``.
+        worktree: id of this working tree, a plain name: ``main``, ``worktree-NAME`` or ``tree-DIGEST``; of a copy of
+            the folder within it, ``copy2-main``.
         git: git's common directory, or None without git.
+        id: of the stockroom.
     """
 
     root: Path
     objects: Path
     worktree: str
     git: Path | None
+    id: str = ""
 
     @property
     def head(self) -> Path:
@@ -56,7 +63,7 @@ class Place:
         """Text on how to move objects that ``git clean`` could delete into git's directory; None: they are safe."""
         if self.git is None or self.objects.name != _WITHOUT_GIT:
             return None
-        safe = shlex.quote(str(_in_git(self.git, self.root, locate(self.root))))
+        safe = shlex.quote(str(self.git / _IN_GIT / self.id))
         here = shlex.quote(str(self.objects))
         return (
             f"{self.objects} was there before git, and git clean -fdx would delete it. Move it to where "
@@ -83,16 +90,49 @@ def find(path: Path | None = None) -> Place:
     )
 
 
-def at(root: Path) -> Place:
-    """The place of a stockroom whose ``head.stock`` is, or will be, in the folder ``root``. Writes nothing."""
+def at(root: Path, room_id: str | None = None) -> Place:
+    """The place of a stockroom whose ``head.stock`` is, or will be, in the folder ``root``. Writes nothing.
+
+    Args:
+        room_id: of the stockroom; None: as ``head.stock`` says. Without one it is the id of the only stockroom that was
+            in this folder before, such as one whose making was interrupted; else a new one.
+    """
     root = Path(os.path.realpath(root))
     layout = locate(root)
+    room_id = room_id or id_of(root / HEAD_NAME)
     if layout is None:
-        return Place(root, root / _WITHOUT_GIT, "main", None)
+        return Place(root, root / _WITHOUT_GIT, "main", None, room_id or new_id())
     for older in (root, _in_main_worktree(root, layout)):
         if (older / _WITHOUT_GIT / FORMAT_NAME).is_file():
-            return Place(root, older / _WITHOUT_GIT, _worktree(layout), layout.common)
-    return Place(root, _in_git(layout.common, root, layout), _worktree(layout), layout.common)
+            objects = older / _WITHOUT_GIT
+            return Place(root, objects, _worktree(layout), layout.common, room_id or new_id())
+    room_id = room_id or _remembered(layout, root) or new_id()
+    objects = layout.common / _IN_GIT / room_id
+    return Place(root, objects, _own_worktree(objects, layout, root, room_id), layout.common, room_id)
+
+
+def folders(objects: Path) -> dict[str, str]:
+    """By working tree the folder, within the git working tree, in which the stockroom with these objects was last."""
+    try:
+        return {file.name: os.fsdecode(file.read_bytes()) for file in (objects / _FOLDERS).iterdir()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise read_error(str(error.filename or objects), error) from error
+
+
+def settle(place: Place) -> None:
+    """Write down, where it is new, in which folder this working tree has the stockroom.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    layout = locate(place.root)
+    if layout is None or place.objects.name == _WITHOUT_GIT:
+        return
+    inside = _inside(layout, place.root)
+    if folders(place.objects).get(place.worktree) != inside:
+        LocalStore(place.objects).put(f"{_FOLDERS}/{place.worktree}", os.fsencode(inside))
 
 
 def prepare(place: Place) -> None:
@@ -103,14 +143,47 @@ def prepare(place: Place) -> None:
     """
     with write_errors(place.objects):
         files.make_directory(str(place.objects))
+        settle(place)
         ignored = place.objects / ".gitignore"
         if place.objects.name == _WITHOUT_GIT and not (ignored.exists() and ignored.stat().st_size):
             ignored.write_text("*\n")
 
 
-def _in_git(common: Path, root: Path, layout: Layout | None) -> Path:
-    relative = Path() if layout is None or root == layout.top else root.relative_to(layout.top)
-    return common / "hopyard" / (_segment("/" + relative.as_posix()) if relative.parts else "")
+def _inside(layout: Layout, root: Path) -> str:
+    return root.relative_to(layout.top).as_posix()
+
+
+def _remembered(layout: Layout, root: Path) -> str | None:
+    """The id of the only stockroom that was in this folder."""
+    try:
+        rooms = sorted((layout.common / _IN_GIT).iterdir())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise read_error(str(error.filename or layout.common), error) from error
+    own, inside = _worktree(layout), _inside(layout, root)
+    here = [room.name for room in rooms if folders(room).get(own) == inside]
+    return here[0] if len(here) == 1 else None
+
+
+def _own_worktree(objects: Path, layout: Layout, root: Path, room_id: str) -> str:
+    """The id of the working tree that the stockroom in this folder is."""
+    own, inside = _worktree(layout), _inside(layout, root)
+    known = {
+        name: folder
+        for name, folder in sorted(folders(objects).items())
+        if name == own or re.fullmatch(rf"copy\d+-{re.escape(own)}", name)
+    }
+    for name, folder in known.items():
+        if folder == inside:
+            return name
+    for name, folder in known.items():
+        if id_of(layout.top / folder / HEAD_NAME) != room_id:  # it was moved from there
+            return name
+    number = 2
+    while known and f"copy{number}-{own}" in known:
+        number += 1
+    return f"copy{number}-{own}" if known else own
 
 
 def _in_main_worktree(root: Path, layout: Layout) -> Path:

@@ -76,6 +76,12 @@ def check_resolve(resolve: Any) -> None:
         )
 
 
+def counted_conflicts(conflicts: list[Conflict]) -> str:
+    """How many they are, and the list."""
+    how_many = "1 change conflicts" if len(conflicts) == 1 else f"{len(conflicts)} changes conflict"
+    return f"{how_many}:\n{listed(conflicts)}"
+
+
 def listed(conflicts: list[Conflict], most: int = 10) -> str:
     """Conflicts as lines; of many the first ones."""
     lines = [f"    {conflict}" for conflict in conflicts[:most]]

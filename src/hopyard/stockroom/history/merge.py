@@ -37,7 +37,7 @@ from hopyard.stockroom.history.conflicts import (
 from hopyard.stockroom.maps import SortedMap, encode, merge
 from hopyard.stockroom.packs import PackWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Json, Record, ValueRecord, parse
-from hopyard.stockroom.view import place_of
+from hopyard.stockroom.view import Readable, place_of
 
 _DISPUTED = "disputed"
 
@@ -89,6 +89,53 @@ def merge_commits(writer: PackWriter, ours: str, theirs: str, resolve: Resolve =
     if bases == [ours]:
         return MergeResult(others, [], "fast-forward")
     return merge_roots(writer, _common(writer, bases), mine, others, resolve)
+
+
+def merge_since(
+    writer: PackWriter, base: str | None, ours: str | None, theirs: str | None, resolve: Resolve = None
+) -> tuple[MergeResult, list[str]]:
+    """Ours with what has changed from ``base`` to ``theirs``, whatever their histories say; and which commits the
+    result follows: theirs too only if everything of theirs is then in it, as ``base`` comes before both.
+
+    Args:
+        base, ours, theirs: commits; None: nothing.
+    """
+    check_resolve(resolve)
+    roots = [None if each is None else read_commit(writer, each).root for each in (base, ours, theirs)]
+    result = merge_roots(writer, roots[0], roots[1], roots[2], resolve)
+    parents = [] if ours is None else [ours]
+    if theirs is None:
+        is_whole = is_old = False
+    else:
+        is_whole = base is None or all(
+            each is None or is_ancestor(writer, base, each) for each in (ours, theirs)
+        )
+        is_old = ours is not None and is_ancestor(writer, theirs, ours)
+    if not result.conflicts:
+        if is_whole and result.root == roots[2] and (ours is None or is_ancestor(writer, ours, str(theirs))):
+            return MergeResult(result.root, [], "fast-forward"), parents
+        if result.root == roots[1] and (is_old or not is_whole):
+            return MergeResult(result.root, [], "up to date"), parents
+    if is_whole and not is_old and theirs is not None:
+        parents.append(theirs)
+    return result, parents
+
+
+def merge_message(objects: Readable, name: str, base: str | None, theirs: str | None, is_whole: bool) -> str:
+    """What a commit says that has what changed from ``base`` to ``theirs``.
+
+    Args:
+        name: of theirs, for a merge.
+        is_whole: the commit follows theirs.
+    """
+    if base is None or is_whole:
+        return f"Merge {name}"
+    undone = theirs is None or (theirs != base and is_ancestor(objects, theirs, base))
+    subject = read_commit(objects, base if undone else str(theirs)).message.partition("\n")[0]
+    return (
+        f"{f'Revert {subject!r}' if undone else subject}\n\n"
+        f"This has what changed from {base} to {theirs or 'no commit'}."
+    )
 
 
 def _common(writer: PackWriter, bases: Sequence[str]) -> str | None:

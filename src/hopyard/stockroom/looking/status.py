@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hopyard.stockroom.git import Place
+from hopyard.stockroom.git import Place, branch_like, current_branch
 from hopyard.stockroom.git.driver import offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
@@ -28,6 +28,8 @@ class Status:
         elsewhere: what is staged upon other commits, where this is not: commits and numbers of writes.
         remotes: of the branch's namesakes at remotes: how many commits it has more, and how many less.
         advice: what could be set right, in words.
+        ahead: where the branch is, if git has gone back from there, to ``commit``.
+        why: what says which branch this is on, in words; None: ``head.stock``, since there is no git.
     """
 
     branch: str | None
@@ -38,10 +40,19 @@ class Status:
     remotes: dict[str, tuple[int, int]] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
     behind: str | None = None
+    ahead: str | None = None
+    why: str | None = None
 
     def __str__(self) -> str:
         where = f"on branch {self.branch}" if self.branch is not None else "on no branch"
         lines = [f"{where}, " + (f"at {short(self.commit)}" if self.commit else "nothing is committed yet")]
+        if self.why is not None:
+            lines.append(self.why)
+        if self.ahead is not None:
+            lines.append(
+                f"the branch itself is at {short(self.ahead)}: git has gone back from there. The next commit or push "
+                "follows it, and has the content that is read here: nothing of the branch is lost"
+            )
         if self.behind is not None:
             lines.append(
                 f"the branch itself is still at {short(self.behind)}: git brought head.stock here. The next commit, "
@@ -80,7 +91,19 @@ def status_of(
         advice.append(
             "git does not know yet how to merge head.stock; let it call Hopyard: hopyard stock init --git-driver"
         )
-    behind = standing.tip if standing.branch is not None and standing.tip != standing.commit else None
+    elsewhere_tip = standing.tip if standing.branch is not None and standing.tip != standing.commit else None
     return Status(
-        standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice, behind
-    )
+        standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice,
+        behind=None if standing.went_back else elsewhere_tip,
+        ahead=elsewhere_tip if standing.went_back else None,
+        why=_why(place, standing),
+    )  # fmt: skip
+
+
+def _why(place: Place, standing: Standing) -> str | None:
+    git = current_branch(place)
+    if standing.branch is None or git is None:
+        return None
+    if standing.branch == branch_like(git):
+        return f"that is the branch of git's {git!r}"
+    return f"that was chosen here, while git is on {git!r}; to follow git: hopyard stock switch {branch_like(git)}"

@@ -150,8 +150,10 @@ class PackWriter:
             self._pool = None
             failed = self._settle()
             pending = self._pending["data"]
-            for name, piece in pending.items():
-                if type(piece.data) is not bytes:
+            # Only of this call: going through all that is pending makes many small calls quadratic.
+            for name in seen:
+                piece = pending.get(name)
+                if piece is not None and type(piece.data) is not bytes:
                     pending[name] = piece._replace(data=bytes(piece.data))
         if failed is not None:
             raise failed

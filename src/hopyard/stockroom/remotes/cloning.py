@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hopyard.errors import NotFoundError, UsageError
-from hopyard.stockroom.git import Head, Place, at, prepare, read, write
+from hopyard.stockroom.git import Head, Place, at, current_branch, prepare, read, write
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.remotes.fetching import Fetched, bring_metadata, fetch
 from hopyard.stockroom.remotes.known import Known, names, open_remote, recall, remember
@@ -55,7 +56,9 @@ def clone(
     branch = Head(head.branch, fetched.heads.get(head.branch, head.commit)) if head.branch else default
     if branch.commit is not None and local.references.tip(f"heads/{branch.branch}").commit is None:
         local.references.set(f"heads/{branch.branch}", branch.commit, by)
-    write(place.head, head)
+    if not place.head.exists():
+        head = replace(head, git=current_branch(place))
+    write(place.head, head, place.id)
     return place, fetched
 
 

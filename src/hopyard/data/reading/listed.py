@@ -1,0 +1,100 @@
+"""Files that a manifest lists: whether what is there is what is meant, and whether it is as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.data.manifest import FileEntry, ForeignEntry
+from hopyard.data.order import Rows
+from hopyard.data.reading.stored import StoredFile
+from hopyard.errors import CorruptError, NotFoundError
+from hopyard.storage.base import Store
+
+
+class Guard:
+    """Compares row groups with their checksums when rows of them are gathered for the first time.
+
+    Args:
+        files: by number: each with its bytes, and the leaves that are gathered from.
+        places: of the row groups: the number of the file, and their number in it.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[int, tuple[StoredFile, npt.NDArray[np.uint8], list[int]]],
+        places: Sequence[tuple[int, int]],
+    ) -> None:
+        self._files = files
+        self._places = places
+        self._todo = np.ones(len(places), bool)
+
+    def check(self, groups: Rows) -> bool:
+        """Whether no row group is left to be compared; those that these rows are in are, if they were not before.
+
+        Raises:
+            CorruptError: one is not what was written; names file, row group and column.
+        """
+        present = np.bincount(groups, minlength=len(self._todo)).astype(bool) & self._todo
+        if present.any():
+            by_file: dict[int, list[int]] = {}
+            for group in np.flatnonzero(present).tolist():
+                number, within = self._places[group]
+                by_file.setdefault(number, []).append(within)
+            for number, withins in by_file.items():
+                file, content, leaves = self._files[number]
+                if file.checks is not None:
+                    wanted = np.zeros(file.checks.chunks.shape, bool)
+                    wanted[np.array(withins)[:, None], np.array(leaves)[None, :]] = True
+                    file.check(wanted, content)
+            self._todo &= ~present
+        return not self._todo.any()
+
+
+def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
+    """A file that a manifest lists, if it is the one that is meant, as far as its size and its seal tell.
+
+    Raises:
+        CorruptError: it is another.
+        NotFoundError: it is not there.
+    """
+    file = StoredFile.open(store, entry.name)
+    if file.size != entry.size:
+        raise CorruptError(
+            f"{file.name} has {file.size} bytes, but had {entry.size} when the dataset was made: it was "
+            f"truncated or changed. {file.remedy}"
+        )
+    if entry.seal:
+        file.check_sealed(entry.seal)
+    return file
+
+
+def check_content(file: StoredFile, entry: ForeignEntry) -> None:
+    """Raise CorruptError if a file that others wrote is not what was opened, here or on another machine."""
+    try:
+        same = file.content == entry.content.value()
+    except (CorruptError, NotFoundError):
+        same = False
+    if not same:
+        raise CorruptError(
+            f"{file.name} was changed since the dataset was opened. Restore it, or open the dataset again: its "
+            "rows are others now."
+        )
+
+
+def is_whole(store: Store, entry: FileEntry) -> bool:
+    """Whether a file that a manifest lists is there as it was written.
+
+    Of a file at a path all bytes are compared that were not since the machine started; of an object in a store
+    without paths only the size, and whether this machine found damage in it.
+    """
+    if store.path(entry.name) is None:
+        if store.size(entry.name) != entry.size:
+            return False
+        return not StoredFile.open(store, entry.name).is_known_damaged
+    try:
+        return not open_entry(store, entry).damage()
+    except (CorruptError, NotFoundError):
+        return False
