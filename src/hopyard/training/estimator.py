@@ -16,6 +16,7 @@ Rules for implementations:
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ import numpy as np
 
 from hopyard.data.arguments import Output, Tail
 from hopyard.data.order import batch_bounds
+from hopyard.data.ragged import Ragged
 from hopyard.objects import derive_seed
 from hopyard.training.metric import MetricSet
 
@@ -260,7 +262,7 @@ def batch_sizes(rows: int, batch_size: int) -> list[int]:
 class OneBatch:
     """A batch in memory, read like a partition. Arrays are copied: training may change batches in place."""
 
-    def __init__(self, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def __init__(self, columns: Mapping[str, np.ndarray[Any, Any] | Ragged]) -> None:
         self._columns = dict(columns)
 
     def __len__(self) -> int:
@@ -279,4 +281,4 @@ class OneBatch:
     ) -> Iterator[dict[str, Any]]:
         """The one batch; ``columns`` that are not there are left out."""
         names = self._columns if columns is None else [name for name in columns if name in self._columns]
-        yield {name: self._columns[name].copy() for name in names}
+        yield {name: copy.deepcopy(self._columns[name]) for name in names}
