@@ -21,6 +21,9 @@ class Revision:
     def record(self, shelf: Shelf, name: str) -> Record | None:
         return self.records.get((shelf, name))
 
+    def has(self, shelf: Shelf, name: str) -> bool:
+        return (shelf, name) in self.records
+
     def names(self, shelf: Shelf) -> list[str]:
         return sorted(name for of, name in self.records if of == shelf)
 
