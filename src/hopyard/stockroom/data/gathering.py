@@ -229,10 +229,6 @@ class _Given(Buffers):
         return self._out, np.ndarray((rows, width), np.uint8, self._out)
 
 
-class MovedError(Exception):
-    """A fragment is not where a table has it any more, or not what was written there."""
-
-
 class Table:
     """All samples of a column of one size, in mapped packs.
 
@@ -281,25 +277,27 @@ class Table:
         count = len(self._starts)
         return np.repeat(np.arange(count, dtype=np.min_scalar_type(count)), self._counts)
 
-    def take(self, positions: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        """(n, *shape): the samples at these positions.
+    def take(self, positions: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        """(n, *shape): the samples at these positions; None: a fragment is damaged or has moved, so that the table is
+        of no more use.
 
         Raises:
-            IndexError: one of them is none; MovedError: a fragment is damaged, or moved.
+            IndexError: one of them is none.
         """
         positions = checked(positions, self._count)
         if self._numbers is None:
             numbers = np.searchsorted(self._starts, positions, "right") - 1
         else:
             numbers = self._numbers.take(positions, None, None, "clip")
-        if not self._are_all_checked:
-            self._check(numbers)
+        if not self._are_all_checked and not self._check(numbers):
+            return None
         places = self._column.shift.take(numbers)
         places += positions
         return self._column.gather(places, numbers, self._buffers if out is None else _Given(out))
 
-    def _check(self, numbers: Positions) -> None:
-        """Check the fragments that were not touched before; near the end some more: small ones are seldom touched."""
+    def _check(self, numbers: Positions) -> bool:
+        """Whether the fragments that were not touched before are where the table has them, and whole. Near the end some
+        more are looked at: small ones are seldom touched."""
         new = np.unique(numbers[~self._is_checked[numbers]])
         left = np.flatnonzero(~self._is_checked)
         if len(left) < _NEARLY_ALL * len(self._starts):
@@ -308,13 +306,14 @@ class Table:
             some = new[start : start + _CHECKED_AT_ONCE]
             places = {self._digests[number]: self._places[number] for number in some}
             if not self._objects.are_whole(places, self._identities):
-                raise MovedError
+                return False
             for number in some:
                 place = self._places[number]
                 first = self._packs[place.pack]
                 self._fragments.check(number, self._bytes[first + place.start : first + place.stop])
             self._is_checked[some] = True
         self._are_all_checked = bool(self._is_checked.all())
+        return True
 
 
 def table_of(
