@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -148,7 +149,7 @@ class RemoteCalls(HistoryCalls):
             return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
         target = self._remote(remote)
         fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author, accept_purges)
-        self._remember(target)
+        self._remember(target, fetched)
         return fetched
 
     @exclusive
@@ -186,6 +187,7 @@ class RemoteCalls(HistoryCalls):
                 moving.announce(None)  # from here on others of this tree wait, not while data come
 
             pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched, accept_purges)
+            self._remember(target, pulled.fetched)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
         self._arrived()
@@ -209,9 +211,10 @@ class RemoteCalls(HistoryCalls):
     def _open(self, known: Known) -> Repository:
         return _opened(self.local.store, known)
 
-    def _remember(self, known: Known) -> None:
-        if known.name and known.name not in remotes.names(self.local.store):
-            remotes.remember(self.local.store, known)
+    def _remember(self, known: Known, fetched: Fetched | None = None) -> None:
+        now = known if fetched is None else replace(known, claimed=fetched.purges.waiting)
+        if known.name and (now != known or known.name not in remotes.names(self.local.store)):
+            remotes.remember(self.local.store, now)
 
     def _remote(self, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
         return _meant(self.local.store, given, name)
