@@ -5,12 +5,12 @@ from __future__ import annotations
 from hopyard.stockroom.guard import Guard
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import Record, Shelf
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.view import Readable, Snapshot
 from hopyard.storage import MemoryStore, Store
 
 
-class Revision:
-    """Only for reading."""
+class _Records:
+    """What is on the shelves, in a dict."""
 
     revision = "the commit 0123abcd"
 
@@ -28,7 +28,11 @@ class Revision:
         return sorted(name for of, name in self.records if of == shelf)
 
 
-class Staged(Revision):
+class Revision(_Records, Snapshot):  # type: ignore[misc]
+    """Only for reading."""
+
+
+class Staged(_Records):
     """For writing too."""
 
     def __init__(self, store: Store | None = None) -> None:

@@ -88,7 +88,7 @@ def test_a_run_without_a_result_so_far_says_how_to_go_on(search: Any, make_rows:
     assert len(search(store).fit(make_rows()).get_all_models()) == 3
 
 
-@pytest.mark.parametrize("patience", [None, 1])
+@pytest.mark.parametrize("patience", [None, 2])
 def test_a_run_that_is_extended_in_steps_and_interrupted_equals_a_long_one(
     patience: int | None, search: Any, make_rows: Any, contents_of: Any
 ) -> None:

@@ -200,6 +200,10 @@ class LightningReplica(TorchReplica):
         with self._trainer.attached(Logged("predict", "")):
             return super().predict(batch)
 
+    def _left_out_of_onnx(self) -> list[str]:
+        steps = ["predict_step (its outputs are those of forward)"]
+        return super()._left_out_of_onnx() + (steps if is_overridden(self.module, "predict_step") else [])
+
     # State ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import weakref
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ from hopyard.training.transforms import transformed
 
 if TYPE_CHECKING:
     from hopyard.training.torch.estimator import TorchEstimator
+
+
+_log = logging.getLogger("hopyard")
 
 
 class TorchReplica(Replica):
@@ -314,7 +318,27 @@ class TorchReplica(Replica):
             ) from error
         arguments, keywords = binding.arguments(binding.place(batch))
         names = list(keywords) or binding.model_columns
-        export_onnx(path, self.module, arguments, keywords, names)
+        predict, left_out = self._estimator.predict, self._left_out_of_onnx()
+        try:
+            export_onnx(path, self.module, arguments, keywords, names, predict)
+        except EstimatorError:
+            if predict is None:
+                raise
+            export_onnx(path, self.module, arguments, keywords, names)
+            left_out = ["predict= (it cannot be traced: make it of operations on tensors)", *left_out]
+        if left_out:
+            _log.warning(
+                f"{path} does not do all that model.predict does; it leaves out {'; '.join(left_out)}. Do that to what "
+                "it is given, or gives."
+            )
+
+    def _left_out_of_onnx(self) -> list[str]:
+        """Names of what predictions go through besides the model and ``predict``."""
+        return (
+            []
+            if self._estimator.val_transform is None
+            else ["val_transform= (its inputs are what that gives)"]
+        )
 
     def _prepared(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
         batches = self._transformed(batches)
