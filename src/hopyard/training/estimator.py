@@ -7,7 +7,7 @@ used by one thread, trains and validates whole visits, and turns its state into 
 Rules for implementations:
 
 * **Nothing carried.** After ``load(tree)`` a replica behaves as one that never did anything else
-  than reach that state; what a tree cannot hold shows as ``keeps_hidden_state()``, and such a
+  than reach that state; what a tree cannot hold shows as ``hidden_state()``, and such a
   replica is built anew for every unit.
 * **Nothing read but the inputs.** Order of batches, transforms and random numbers come from the
   visit and from the generators that the caller seeded; a replica never seeds.
@@ -201,8 +201,13 @@ class Replica(ABC):
         """
 
     @abstractmethod
-    def keeps_hidden_state(self) -> bool:
-        """Whether the visits so far changed something that ``state()`` does not hold."""
+    def hidden_state(self) -> list[str]:
+        """Names of what the visits so far changed that ``state()`` does not hold."""
+
+    def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
+        """What schedules give in ``num_epochs``, were nothing trained: the optimizers' options at the begin, and after
+        each step. Nothing, where the number of epochs was not used. The replica is of no use afterwards."""
+        return iter(())
 
     @abstractmethod
     def nbytes(self) -> int:

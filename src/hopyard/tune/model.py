@@ -230,7 +230,8 @@ class Model:
         """Write the model in the format that the path's suffix names: ``.onnx``.
 
         Inputs are called like the feature columns, or like the keywords of ``inputs=``, and are what the
-        model gets after ``val_transform``; any number of rows; outputs are the model's own, without ``predict=``.
+        model gets after ``val_transform``; any number of rows; outputs are what ``predict=`` makes of the model's own.
+        What of this cannot be traced, and ``val_transform``, is left out, and named in a warning.
 
         Args:
             example: at least two rows, as ``predict`` takes them, to trace the model with. None: two rows of the

@@ -15,7 +15,6 @@ from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import (
     Fragments,
-    MovedError,
     Positions,
     Readable,
     Table,
@@ -405,11 +404,10 @@ class Column(Mapping[Any, Any]):
 
     def _take_from_table(self, places: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
         table = self._find_table()
-        try:
-            return None if table is None else table.take(places, out)
-        except MovedError:
+        taken = None if table is None else table.take(places, out)
+        if taken is None:
             self._table = None
-            return None
+        return taken
 
     def _take_varying(self, places: Positions, out: Any) -> list[Any]:
         if out is not None:

@@ -307,7 +307,13 @@ def _found(
         found |= {digest: Found(source, place) for digest, place in source.find(rest).items()}
         rest = [need for need in rest if need.digest not in found]
         if not rest:
-            return {need.digest: found[need.digest] for need in lacking}
+            break
+    if rest:  # unless the index has lost rows
+        local.objects.rebuild()
+        found |= {digest: Found(local, place) for digest, place in local.find(rest).items()}
+        rest = [need for need in rest if need.digest not in found]
+    if not rest:
+        return {need.digest: found[need.digest] for need in lacking}
     things = Counter(need.thing or "history" for need in rest)
     listed = ", ".join(
         f"{thing} ({counted(count, 'object')})" for thing, count in sorted(things.items())[:10]
