@@ -81,6 +81,16 @@ class Entry:
         return [self.digest, decode(self.last), self.count, self.nbytes]
 
 
+def neighbours(entries: SortedMap, code: bytes) -> list[bytes]:
+    """The encoded keys that fragments end and begin with, before and behind a key that is in none of them."""
+    before = entries.floor(code)
+    behind = next(entries.keys(code), None)
+    return [
+        *([] if before is None else [Entry.of(*before).last]),
+        *([] if behind is None else [behind]),
+    ]
+
+
 class Writer(Protocol):
     """Where fragments and pages are written, and read at once: a ``PackWriter``."""
 

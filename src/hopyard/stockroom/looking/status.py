@@ -52,13 +52,13 @@ class Status:
             lines.append(self.why)
         if self.ahead is not None:
             lines.append(
-                f"the branch itself is at {short(self.ahead)}: git has gone back from there. The next commit or push "
-                "follows it, and has the content that is read here: nothing of the branch is lost"
+                f"the branch itself is at {short(self.ahead)}: git has gone back from there. The next commit, push "
+                "or merge follows it, and has the content that is read here: nothing of the branch is lost"
             )
         if self.behind is not None:
             lines.append(
                 f"the branch itself is still at {short(self.behind)}: git brought head.stock here. The next commit, "
-                "pull or push moves it on"
+                "push or merge moves it on"
             )
         if self.detached is not None:
             lines.append(f"commits are detached: {self.detached}. Make a branch: hopyard stock branch NAME")
