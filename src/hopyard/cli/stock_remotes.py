@@ -86,7 +86,11 @@ def push(
         say(f"{each}: {'new' if before is None else short(before)} -> {short(now)}")
     for each, commit in pushed.tags.items():
         say(f"tag {each}: {short(commit)}")
-    if pushed.branches or pushed.tags:
+    for each in pushed.kept:
+        say(f"{short(each)}, which git's history names")
+    for note in pushed.notes:
+        say(note)
+    if pushed.branches or pushed.tags or pushed.kept:
         say(f"{counted(pushed.objects, 'object')}, {describe_bytes(pushed.nbytes)}")
     else:
         say("nothing is new; the remote has all of it")

@@ -54,6 +54,9 @@ class PurgeReport:
 
     def __str__(self) -> str:
         told = f"; push to {', '.join(self.remotes)}, which may still have them" if self.remotes else ""
+        told += (
+            "; so may copies of this folder, and whatever was pushed to by its address only: push there too"
+        )
         return (
             f"{counted(len(self.keys), 'sample')} of {self.column!r} {are(len(self.keys))} purged; replaced: "
             f"{counted(self.fragments, 'fragment')} and {counted(self.staged, 'staged write')}{told}"

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import DataError, MissingKeyError, UsageError, nearest
+from hopyard.errors import DataError, MissingKeyError, NotFoundError, UsageError, nearest
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import (
@@ -146,7 +146,25 @@ class Column(Mapping[Any, Any]):
             return False
         if self._is_group(key):
             return bool(len(self._positions_of_parts(key)))
-        return bool(self.has([code]))
+        try:
+            return bool(self.has([code]))
+        except NotFoundError:
+            known = self._known_from_map(code)
+            if known is None:
+                raise
+            return known
+
+    def _known_from_map(self, key: bytes) -> bool | None:
+        """Whether there is a sample under an encoded key, as the map alone says it; None: it takes the fragment."""
+        item = self._pages.floor(key)
+        if item is None:
+            return False
+        entry = Entry.of(*item)
+        if key > entry.last:
+            return False
+        first, last = decode(entry.first), decode(entry.last)
+        is_run = isinstance(first, int) and isinstance(last, int) and last - first + 1 == entry.count
+        return True if is_run or key in (entry.first, entry.last) else None
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice) or key is Ellipsis or (isinstance(key, np.ndarray) and key.dtype == bool):
