@@ -248,6 +248,21 @@ def test_leaks_among_several_splits_end_with_status_1(typed: Stock) -> None:
         typed("leaks", "train")
 
 
+def test_leaks_goes_on_after_columns_that_cannot_be_compared(typed: Stock) -> None:
+    typed("init")
+    with StockRoom().enable_write() as room:
+        room.data["train"] = np.arange(3)
+        room.data["text"] = ["a", "b"]
+        room.data["val"] = np.arange(2, 9)
+        room.data["test"] = np.arange(9, 12)
+    shown = typed("leaks", "train", "text", "val", code=1).splitlines()
+    assert shown[0].startswith("train and text cannot be compared: <column 'train'")
+    assert "train and val: 1 of 3 samples is among the 7 others too" in shown
+    assert shown[-1].startswith("text and val cannot be compared: ")
+    shown = typed("leaks", "train", "text", "test", code=2).splitlines()
+    assert "train and test: 0 of 3 samples are among the 3 others too" in shown
+
+
 def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
     def offered(*words: str) -> list[str]:
         given = {
@@ -271,3 +286,49 @@ def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
     assert offered("inspect", "") == ["data/image", "data/label", "model/net"]
     assert offered("export", "data/l") == ["data/label"]
     assert offered("leaks", "image", "") == ["image", "label"]
+
+
+def test_keys_that_look_like_numbers_are_what_the_column_has(
+    typed: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def left() -> dict[str, list[object]]:
+        with StockRoom() as room:
+            return {name: list(room.data[name]) for name in room.data}
+
+    typed("init")
+    with StockRoom().enable_write() as room:
+        room.data["ids"] = {"001": "a", "003": "b", "7": "c", "x,1": "d"}
+        room.data["mixed"] = {3: "int", "3": "text"}
+        room.data["parts"] = {("a", 1): "p", ("a", 2): "q", ("b", "1"): "r"}
+    typed("push", "../remote")
+
+    def purged(name: str, *keys: str) -> None:
+        given = [each for key in keys for each in ("--key", key)]
+        typed("purge", name, *given, "--why", "asked", "--yes")
+
+    for key, message in (
+        ("3", r"no version of the column 'ids' has a sample 3, so .*The nearest keys are '001', '003', '7'"),
+        (
+            "004",
+            r"has a sample '004', .*purge; did you mean '003'\? Nothing .*nearest keys are '003', '7'; stock",
+        ),
+        ("x,2", r"has a sample 'x,2', so there is nothing to purge; did you mean 'x,1'\?"),
+    ):
+        with pytest.raises(HopyardError, match=message):
+            purged("ids", key)
+    with pytest.raises(HopyardError, match=r"has a sample \('a', 3\).*\('a', 2\), \('b', '1'\)"):
+        purged("parts", "a,3")
+    with pytest.raises(HopyardError, match=r"no version has a column 'idz'; did you mean 'ids'\? Nothing"):
+        purged("idz", "3")
+    purged("ids", "003", "7", "x,1")
+    purged("mixed", "'3'")
+    purged("parts", "a,1", "b,1")
+    assert left() == {"ids": ["001"], "mixed": [3], "parts": [("a", 2)]}
+
+    typed("clone", "../remote", "../copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    for keys in ("zz", "'zz,1'", "0:5"):
+        with pytest.raises(HopyardError, match=r"no sample near the key .*The nearest keys? "):
+            typed("fetch", "--data", "ids", "--keys", keys)
+    assert typed("fetch", "--data", "ids", "--keys", "003,7").startswith("1 object, ")
+    assert typed("fetch", "--data", "parts", "--keys", "a,1", "--keys", "b").startswith("1 object, ")

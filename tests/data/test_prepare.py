@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hopyard.data.manifest import MANIFEST_DOMAIN
 from hopyard.data.order import permutation
 from hopyard.data.preparing.prepare import peek, prepare
+from hopyard.data.preparing.split import split_rows
 from hopyard.data.preparing.write import group_size
 from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.sources import as_source
@@ -55,14 +56,35 @@ def test_every_row_is_in_one_split_once_and_whole(form, rows, columns, share, se
     for i, (dtype, shape) in enumerate(columns):
         arrays[f"c{i}"] = rng.integers(0, 2, (rows, *shape)).astype(dtype)
     prepared = prepare(form(arrays), LocalStore(tmp_path_factory.mktemp("s")), share, seed=seed)
+    assert len(prepared.val) == round(rows * share)
     order = permutation(rows, seed)
-    count = round(rows * share)
-    for dataset, expected in ((prepared.val, order[:count]), (prepared.train, order[count:])):
+    held = np.isin(order, prepared.val[:]["id"])
+    for dataset, expected in ((prepared.val, order[held]), (prepared.train, order[~held])):
         batch = dataset[:]
         for name, values in arrays.items():
             np.testing.assert_array_equal(batch[name], values[expected])
             assert batch[name].dtype == values.dtype
     assert len(prepared.train) + len(prepared.val) == rows
+
+
+@given(few=st.integers(2, 30), copies=st.integers(1, 6), share=st.floats(0.1, 0.9), seed=st.integers(0, 99))
+def test_equal_rows_are_on_one_side_of_a_share(few, copies, share, seed):
+    rows = {"x": np.arange(few) * 0.5, "word": np.array([f"w{i % 3}" for i in range(few)], object)}
+    split = (
+        split_rows(
+            as_source({name: np.tile(values, copies) for name, values in rows.items()}).collect().columns,
+            share,
+            seed,
+        )
+        if 0 < round(few * copies * share) < few * copies
+        else None
+    )
+    if split is None:
+        return
+    train, val = split.train % few, split.val % few
+    assert not set(train) & set(val)
+    assert sorted([*split.train, *split.val]) == list(range(few * copies))
+    assert abs(len(val) - few * copies * share) <= max(copies, 1)
 
 
 @pytest.mark.parametrize("form", ["rows", "reader", "parquet", "pandas"])

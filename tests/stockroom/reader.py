@@ -364,8 +364,11 @@ class Repository:
                 (read.keys[0], read.keys[-1], len(read.keys)) == (first, from_json(last), samples), "an entry"
             )
             sizes = [b - a for a, b in pairwise(read.bounds)]
-            weights = [8 + len(encode(key)) + size for key, size in zip(read.keys, sizes, strict=True)]
-            ends = [key_hash(key) >> 45 < weight for key, weight in zip(read.keys, weights, strict=True)]
+            weights = [8 + len(encode(key)) + each for key, each in zip(read.keys, sizes, strict=True)]
+            ends = [
+                each >= 1 << 15 or key_hash(key) >> 45 < weight
+                for key, each, weight in zip(read.keys, sizes, weights, strict=True)
+            ]
             if is_checked and not read.purged:
                 natural = [at for at, is_end in enumerate(ends, 1) if is_end]
                 require(natural in ([], [len(read.keys)]), "a fragment that goes on behind a natural end")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hopyard.stockroom.guard import Guard
 from hopyard.stockroom.packs import Objects, PackWriter
 from hopyard.stockroom.records import Record, Shelf
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.view import Readable, Snapshot
 from hopyard.storage import MemoryStore, Store
 
 
-class Revision:
-    """Only for reading."""
+class _Records:
+    """What is on the shelves, in a dict."""
 
     revision = "the commit 0123abcd"
 
@@ -21,11 +21,18 @@ class Revision:
     def record(self, shelf: Shelf, name: str) -> Record | None:
         return self.records.get((shelf, name))
 
+    def has(self, shelf: Shelf, name: str) -> bool:
+        return (shelf, name) in self.records
+
     def names(self, shelf: Shelf) -> list[str]:
         return sorted(name for of, name in self.records if of == shelf)
 
 
-class Staged(Revision):
+class Revision(_Records, Snapshot):  # type: ignore[misc]
+    """Only for reading."""
+
+
+class Staged(_Records):
     """For writing too."""
 
     def __init__(self, store: Store | None = None) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from hopyard.errors import EstimatorError
 from hopyard.objects import flatten, unflatten
 from hopyard.training.torch import hidden
+from hopyard.training.torch.attributes import owners
 from hopyard.training.torch.state import (
     from_tree,
     load_module,
@@ -132,7 +133,7 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
     ],
 )
 def test_layers_of_pytorch_hide_no_state(module: nn.Module) -> None:
-    before = hidden.fingerprint(module)
+    before = hidden.fingerprint(owners("model", module), [module])
     x = (
         torch.randn(5, 4)
         if isinstance(module, (nn.BatchNorm1d, nn.MultiheadAttention))
@@ -141,7 +142,7 @@ def test_layers_of_pytorch_hide_no_state(module: nn.Module) -> None:
     out = module(x, x, x) if isinstance(module, nn.MultiheadAttention) else module(x)
     (out[0] if isinstance(out, tuple) else out).sum().backward()
     torch.optim.SGD(module.parameters(), lr=0.1).step()
-    assert hidden.fingerprint(module) == before
+    assert hidden.fingerprint(owners("model", module), [module]) == before
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_hidden_state_shows(change: Any) -> None:
     module.count, module.history, module.cache = 0, [], {}  # type: ignore[assignment]
     module.plain, module.rng = torch.zeros(2), torch.Generator()  # type: ignore[assignment]
     module.register_buffer("buffer", torch.zeros(2), persistent=False)
-    before = hidden.fingerprint(module)
-    assert hidden.fingerprint(module) == before
+    before = hidden.fingerprint(owners("model", module), [module])
+    assert hidden.fingerprint(owners("model", module), [module]) == before
     change(module)
-    assert hidden.fingerprint(module) != before
+    assert hidden.fingerprint(owners("model", module), [module]) != before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,39 @@ def onnx_outputs(path: Path, inputs: dict[str, Any]) -> list[Any]:
     assert {entry.name for entry in graph.graph.input} == set(inputs)
     outputs: list[Any] = ReferenceEvaluator(graph).run(None, inputs)
     return outputs
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_an_exported_model_predicts_or_says_what_it_leaves_out(
+    traced: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def predict(outputs: Any) -> Any:
+        return outputs.softmax(1) if traced else 2 * np.array(json.loads(json.dumps(outputs.tolist())))
+
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        model = torch.nn.Linear(4, 3)
+        change = None if traced else (lambda batch, rng: {**batch, "features": batch["features"] * 3})
+        return TorchEstimator(
+            model, torch.optim.SGD, torch.nn.CrossEntropyLoss(), (), 16, {"lr": params["lr"]},
+            predict=predict, val_transform=change,
+        )  # fmt: skip
+
+    rng = np.random.default_rng(0)
+    data = {"features": rng.standard_normal((64, 4)).astype(np.float32), "label": rng.integers(0, 3, 64)}
+    model = RandomSearch(
+        InlineBackend(), MemoryStore(), gen, {"lr": hp_choice([0.1])}, num_models=1, num_epochs=1,
+        num_partitions=1, progress=False,
+    ).fit(data)  # fmt: skip
+    path = model.export(tmp_path / "model.onnx")
+    scale = 1 if traced else 3
+    [out] = onnx_outputs(path, {"features": data["features"][:7] * scale})
+    expected = model.predict(data["features"][:7]) / (1 if traced else 2)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+    said = [each for each in caplog.messages if "leaves out" in each]
+    assert len(said) == (0 if traced else 1)
+    if not traced:
+        assert "predict= (it cannot be traced" in said[0]
+        assert "val_transform= (its inputs are what that gives)" in said[0]
 
 
 def test_a_model_of_a_run_and_a_saved_one_export_what_they_predict(wine_model: Any, tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hopyard import open_run
 from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, SettingsError
 from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore, MemoryStore
+from hopyard.torch import TorchEstimator
 from hopyard.tune import Callback, hp_choice, list_runs
 from hopyard.tune.listing import summary
 
@@ -85,7 +88,7 @@ def test_a_run_without_a_result_so_far_says_how_to_go_on(search: Any, make_rows:
     assert len(search(store).fit(make_rows()).get_all_models()) == 3
 
 
-@pytest.mark.parametrize("patience", [None, 1])
+@pytest.mark.parametrize("patience", [None, 2])
 def test_a_run_that_is_extended_in_steps_and_interrupted_equals_a_long_one(
     patience: int | None, search: Any, make_rows: Any, contents_of: Any
 ) -> None:
@@ -144,3 +147,62 @@ def test_parameters_are_the_same_values_before_and_after_a_run_is_taken_up(
     trials = model.run.state.trials
     assert [trials[number].params for number in sorted(trials)] == seen
     assert seen[0] == {"width": 4, "lr": 0.1, "betas": [0.8, 0.9], "plain": [1, {"a": [2]}]}
+
+
+def one_cycle(optimizer: Any, steps_per_epoch: int, num_epochs: int) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps_per_epoch * num_epochs)
+
+
+def cosine(optimizer: Any, steps_per_epoch: int, num_epochs: int) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps_per_epoch * num_epochs)
+
+
+def halving(optimizer: Any, steps_per_epoch: int, num_epochs: int) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2 * steps_per_epoch, gamma=0.5)
+
+
+def scheduled(scheduler: Any) -> Any:
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        return TorchEstimator(
+            model, torch.optim.SGD, torch.nn.CrossEntropyLoss(), ["accuracy"], 16,
+            {"lr": params["lr"], "momentum": 0.9}, scheduler=scheduler,
+        )  # fmt: skip
+
+    return estimator
+
+
+@pytest.mark.parametrize(("scheduler", "first"), [(one_cycle, "lr"), (cosine, "lr")])
+def test_a_schedule_that_follows_from_num_epochs_is_not_extended(
+    scheduler: Any, first: str, search: Any, make_rows: Any
+) -> None:
+    store = MemoryStore()
+    options = {"run_id": "a", "estimator_gen_fn": scheduled(scheduler), "num_epochs": 2}
+    search(store, **options).fit(make_rows())
+    before = len(list(read_records(store.runs.at("a"))))
+    rule = r"num_epochs is 3 now and was 2, but the schedule of trial \d follows from num_epochs: .* instead of .*"
+    with pytest.raises(
+        SettingsError, match=rule + r"fresh=True, or another run_id, with num_epochs=3"
+    ) as caught:
+        search(store, **{**options, "num_epochs": 3}).fit(make_rows())
+    assert f"{first} after " in str(caught.value)
+    assert len(list(read_records(store.runs.at("a")))) == before
+    grown = search(store, **options, num_models=5).fit(make_rows())
+    whole = search(MemoryStore(), **options, num_models=5).fit(make_rows())
+    assert grown.get_all_model_history() == whole.get_all_model_history()
+
+    grown.run.extend(num_epochs=3)  # kept until the run goes on
+    search(store, **options, num_models=5).fit(make_rows())
+    refused = [r for r in read_records(store.runs.at("a")) if r["r"] == "control" and "refused" in r]
+    assert [re.search(rule, record["refused"]) is not None for record in refused] == [True]
+
+
+def test_a_schedule_of_steps_is_extended(search: Any, make_rows: Any, contents_of: Any) -> None:
+    store = MemoryStore()
+    options = {"run_id": "a", "estimator_gen_fn": scheduled(halving)}
+    whole = search(MemoryStore(), **options, num_epochs=5).fit(make_rows())
+    search(store, **options, num_epochs=2).fit(make_rows())
+    grown = search(store, **options, num_epochs=3).fit(make_rows())
+    grown.run.extend(num_epochs=5)
+    grown = search(store, **options, num_epochs=3).fit(make_rows())
+    assert contents_of(grown.run) == contents_of(whole.run)

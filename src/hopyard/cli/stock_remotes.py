@@ -16,6 +16,7 @@ from hopyard.stockroom.git import find
 from hopyard.stockroom.remotes import Brought, Fetched, Progress, names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom.typed_keys import TypedKey
 from hopyard.stockroom.working import short
 from hopyard.storage import LocalStore
 from hopyard.wording import counted, one_line
@@ -85,7 +86,11 @@ def push(
         say(f"{each}: {'new' if before is None else short(before)} -> {short(now)}")
     for each, commit in pushed.tags.items():
         say(f"tag {each}: {short(commit)}")
-    if pushed.branches or pushed.tags:
+    for each in pushed.kept:
+        say(f"{short(each)}, which git's history names")
+    for note in pushed.notes:
+        say(note)
+    if pushed.branches or pushed.tags or pushed.kept:
         say(f"{counted(pushed.objects, 'object')}, {describe_bytes(pushed.nbytes)}")
     else:
         say("nothing is new; the remote has all of it")
@@ -108,7 +113,13 @@ def pull(
 def fetch(
     remote: Remote = None,
     data: Names = None,
-    keys: Annotated[str | None, typer.Option(help="FIRST:STOP, or one key, or several with commas.")] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="FIRST:STOP, or one key, or several with commas; of a nested column SAMPLE or SAMPLE,PART. Repeat it "
+            "for more. 3 is an int, 003 a string, and so is '3' in quotes (in a shell \"'3'\")."
+        ),
+    ] = None,
     model: Names = None,
     run: Names = None,
     at: Annotated[str, typer.Option("--at", help="The revision of which the data are.")] = "HEAD",
@@ -186,21 +197,25 @@ def gc(
 def purge(
     column: Annotated[str, typer.Argument(help="The column.")],
     key: Annotated[
-        list[str], typer.Option("--key", help="Of a sample; repeat it for several. 'text' is a string.")
+        list[str],
+        typer.Option(
+            "--key",
+            help="Of a sample; repeat it for several. 3 is an int, 003 a string, and so is '3' in quotes (in a shell "
+            "\"'3'\"). Of a nested column SAMPLE, all its parts, or SAMPLE,PART.",
+        ),
     ],
     why: Annotated[str, typer.Option("--why", help="For the record, which stays.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove samples from all of history, for good."""
-    keys = [int(each) if each.lstrip("-").isdecimal() else each.strip("'") for each in key]
     name = column.removeprefix("data/")
     if not yes:
         typer.confirm(
-            f"Remove {counted(len(keys), 'sample')} of {one_line(name)} from all versions for good?",
+            f"Remove {counted(len(key), 'sample')} of {one_line(name)} from all versions for good?",
             abort=True,
         )
     with StockRoom() as room:
-        say(str(room.purge(name, keys, why)))
+        say(str(room.purge(name, [TypedKey(each) for each in key], why)))
 
 
 def _say_purges(fetched: Fetched) -> None:
@@ -212,18 +227,19 @@ def _names(given: list[str] | None) -> Sequence[str] | Literal[True]:
     return True if given == ["*"] else given or []
 
 
-def _keys(text: str | None) -> range | list[int | str] | None:
-    if text is None:
+def _keys(texts: list[str] | None) -> range | list[TypedKey] | None:
+    if texts is None:
         return None
-    first, sign, stop = text.partition(":")
-    if sign:
+    first, sign, stop = texts[0].partition(":")
+    if len(texts) == 1 and sign and texts[0][0] not in "'\"":
         try:
             return range(int(first), int(stop))
         except ValueError:
             raise UsageError(
-                f"--keys {text!r} must be FIRST:STOP, two whole numbers, or keys with commas."
+                f"--keys {texts[0]!r} must be FIRST:STOP, two whole numbers, or keys with commas. A key with a colon "
+                "is written in quotes, which the shell must leave: --keys \"'a:b'\"."
             ) from None
-    return [int(each) if each.lstrip("-").isdecimal() else each for each in text.split(",")]
+    return [TypedKey(text) for text in texts]
 
 
 def _report(progress: RowProgress, phase: str) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import combinations
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +13,9 @@ from rich.table import Table
 from hopyard.cli.completing import complete_column, complete_thing
 from hopyard.cli.terminal import console, say
 from hopyard.data.progress import RowProgress
-from hopyard.errors import NotFoundError, UsageError, nearest
-from hopyard.stockroom.data.leaks import leaks_among
+from hopyard.errors import ColumnError, DataError, NotFoundError, UsageError, nearest
+from hopyard.stockroom.data.leaks import Leaks
+from hopyard.stockroom.data.leaks import leaks as leaks_of
 from hopyard.stockroom.git import find
 from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.looking.exporting import export as export_thing
@@ -250,7 +252,7 @@ def leaks(
     ] = None,
     at: At = None,
 ) -> None:
-    """Find samples that stand in several columns or datasets. Status 1 if there are any.
+    """Find samples that stand in several columns or datasets. Status 1 if there are any, 2 if some cannot be compared.
 
     Samples of one dtype are compared byte by byte; numbers of different dtypes by their values, exactly.
     """
@@ -262,15 +264,30 @@ def leaks(
     with StockRoom(enable_write=at is None) as room:
         data = (room if at is None else room.at(at)).data
         chosen = None if columns is None else [name.strip() for name in columns.split(",")]
-        found = leaks_among({name: data[name.removeprefix("data/")] for name in names}, chosen)
-    for (first, second), each in found.items():
-        say(f"{first} and {second}: {each}")
-        for pair in each.pairs[:_MOST]:
-            say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
-        if len(each.pairs) > _MOST:
-            say(f"    and {len(each.pairs) - _MOST:,} more")
-    if any(map(len, found.values())):
+        given = {name: data[name.removeprefix("data/")] for name in names}
+        found: list[Leaks] = []
+        incomparable = False
+        for first, second in combinations(names, 2):
+            try:
+                each = leaks_of(given[first], given[second], chosen)
+            except (DataError, ColumnError, UsageError) as error:
+                say(f"{first} and {second} cannot be compared: {error}")
+                incomparable = True
+                continue
+            found.append(each)
+            _show_leaks(first, second, each)
+    if any(map(len, found)):
         raise typer.Exit(1)
+    if incomparable:
+        raise typer.Exit(2)
+
+
+def _show_leaks(first: str, second: str, each: Leaks) -> None:
+    say(f"{first} and {second}: {each}")
+    for pair in each.pairs[:_MOST]:
+        say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
+    if len(each.pairs) > _MOST:
+        say(f"    and {len(each.pairs) - _MOST:,} more")
 
 
 def describe_bytes(count: int) -> str:

@@ -25,6 +25,7 @@ from hopyard.data.arguments import Columns, Output, Remainder, Tail, Transform
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.loader import Batches, Loader
 from hopyard.data.order import WINDOW_BYTES, Reach, Rows
+from hopyard.data.preparing.policies import Policies
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.schema import Schema
@@ -60,6 +61,11 @@ class BaseDataset(ABC):
     def row_schema(self) -> Schema:
         """The columns that can stand side by side if they are scalars: of windows, those of one of their rows."""
         return self.schema
+
+    @property
+    def policies(self) -> Policies:
+        """What became of nulls and ragged rows, so that rows that come later get the same."""
+        return Policies(self.schema)
 
     @property
     @abstractmethod

@@ -16,6 +16,7 @@ from hopyard.data.combining.windows import Length, Windows
 from hopyard.data.manifest import FileEntry, Fingerprint, Manifest
 from hopyard.data.order import Reach, Rows, Window, epoch_windows
 from hopyard.data.preparing.parquet import FILE_DOMAIN
+from hopyard.data.preparing.policies import Policies
 from hopyard.data.reading.listed import open_entry
 from hopyard.data.reading.mapped import first_rows_of
 from hopyard.data.reading.reader import Bitmap, Reader, count_selected
@@ -99,6 +100,13 @@ class Dataset(Partitioned):
     def schema(self) -> Schema:
         """The columns."""
         return self.manifest.schema
+
+    @property
+    def policies(self) -> Policies:
+        if self.prepared:
+            return Policies.of_settings(self.schema, self.manifest.settings)
+        nulls = "fill" if self.recipe.filled else "error"
+        return replace(self.recipe.policies or Policies(self.schema, nulls=nulls), schema=self.schema)
 
     @property
     def fingerprint(self) -> str:

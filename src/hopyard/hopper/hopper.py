@@ -83,6 +83,7 @@ class Hopper:
         state: what replaying the journal gave.
         decisions: the searcher, replayed likewise.
         work: makes the call for a unit.
+        check_epochs: raises SettingsError if trials, as their training is made, cannot have so many epochs.
         announce: takes messages for the user.
     """
 
@@ -99,11 +100,13 @@ class Hopper:
         observers: Sequence[Observer] = (),
         homes: Mapping[int, frozenset[int]] | None = None,
         announce: Callable[[str], None] = print,
+        check_epochs: Callable[[Sequence[TrialState], int], None] = lambda trials, num_epochs: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._state, self._journal, self._decisions = store, state, journal, decisions
         self._backend, self._work, self._options = backend, work, options
         self._observers, self._announce, self._clock = observers, announce, clock
+        self._check_epochs = check_epochs
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._retention = Retention(store, state, options.keep, options.keep_n)
         layout, header = state.layout, state.header
@@ -466,7 +469,13 @@ class Hopper:
                 command, settings.get("num_models"), self._state.num_epochs
             )
             check_states_are_kept(self._store, self._state, num_epochs)
-            self._decisions.check_extension(num_models, num_epochs)
+            trains_on = set(self._decisions.check_extension(num_models, num_epochs))
+            if num_epochs > self._state.num_epochs:
+                trials = self._state.trials.values()
+                # Running ones, too: units go on as the run was begun.
+                self._check_epochs(
+                    [trial for trial in trials if trial.running or trial.number in trains_on], num_epochs
+                )
         except SettingsError as error:
             self._refuse(number, command, str(error))
             return

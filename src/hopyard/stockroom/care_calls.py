@@ -14,6 +14,7 @@ from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.remote_calls import RemoteCalls, opened_remote
 from hopyard.stockroom.remotes import Repository
+from hopyard.stockroom.typed_keys import TypedKey
 from hopyard.storage import LocalStore
 
 
@@ -100,7 +101,9 @@ class CareCalls(RemoteCalls):
             return collected
 
     @exclusive
-    def purge(self, column: str, key: Key | Sequence[Key], why: str = "no reason was given") -> PurgeReport:
+    def purge(
+        self, column: str, key: Key | TypedKey | Sequence[Key | TypedKey], why: str = "no reason was given"
+    ) -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
         stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow
         when they are pushed to.

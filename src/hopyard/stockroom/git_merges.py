@@ -15,7 +15,7 @@ from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import GitFacts, Head, Place, at, author, driver, facts, id_of
 from hopyard.stockroom.history.commits import merge_bases
 from hopyard.stockroom.history.conflicts import counted_conflicts
-from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_message, merge_since
+from hopyard.stockroom.history.merge import MergeResult, change_message, merge_commits, merge_since
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.working import root_of, short
 from hopyard.stockroom.writing import is_clean, open_place
@@ -81,8 +81,12 @@ def merge_heads(place: Place, bases: Sequence[str], mine: Head, theirs: Head) ->
         if result.how == "fast-forward":
             return replace(mine, commit=theirs.commit)
         draft.back(result.root)
-        name = theirs.branch or short(theirs.commit)
-        message = merge_message(draft.writer, name, base, theirs.commit, theirs.commit in parents)
+        if driver.is_merging():
+            message = f"Merge {theirs.branch or short(theirs.commit)}"
+        else:
+            message = change_message(draft.writer, base, theirs.commit)
+            # A rebase takes all of the other side in the end; a pick or a revert does not say that it was merged.
+            parents = parents if driver.is_rebasing(place) else parents[: mine.commit is not None]
 
         def told() -> tuple[str, dict[str, Any] | None]:
             folders = (place.root, *place.root.parents)

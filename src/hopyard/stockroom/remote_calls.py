@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
+from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError, nearest
 from hopyard.stockroom import remotes
-from hopyard.stockroom.git import HEAD_NAME, at, author
+from hopyard.stockroom.git import HEAD_NAME, at, author, named_commits
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
+from hopyard.stockroom.remotes.cloning import MAIN
 from hopyard.stockroom.remotes.selecting import Names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.writing import Fetching
@@ -80,6 +82,7 @@ class RemoteCalls(HistoryCalls):
         Args:
             remote: None: ``origin``, or the only one. An empty place becomes one.
             branches: None: the one that this is on, unless tags are given; a dict says what they are called there.
+                What ``head.stock`` has named in git's history of them goes along, whether or not they follow it.
             name: what a new remote is called from now on; None: ``origin``, if there is none yet.
             report: told how far it is.
 
@@ -94,7 +97,13 @@ class RemoteCalls(HistoryCalls):
             branches = [] if given else [self._own_branch("push")]
         target = self._remote(remote, name)
         others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
-        pushed = remotes.push(self.local, self._open(target), branches, given, self._author, others, report)
+        if not isinstance(branches, Mapping):
+            branches = list(branches)
+        named, notes = self._named_by_git(branches)
+        pushed = remotes.push(
+            self.local, self._open(target), branches, given, self._author, others, report, named
+        )
+        pushed.notes.extend(notes)
         self._remember(target)
         return pushed
 
@@ -148,7 +157,7 @@ class RemoteCalls(HistoryCalls):
             return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
         target = self._remote(remote)
         fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author, accept_purges)
-        self._remember(target)
+        self._remember(target, fetched)
         return fetched
 
     @exclusive
@@ -186,6 +195,7 @@ class RemoteCalls(HistoryCalls):
                 moving.announce(None)  # from here on others of this tree wait, not while data come
 
             pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched, accept_purges)
+            self._remember(target, pulled.fetched)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
         self._arrived()
@@ -193,6 +203,18 @@ class RemoteCalls(HistoryCalls):
             there = f"{target.name or target.url}/{branch or own}"
             raise conflict_error(pulled.conflicts, "merge", there)
         return pulled
+
+    def _named_by_git(self, branches: Collection[str]) -> tuple[set[str], list[str]]:
+        """The commits that git's history of these branches names; and why they are not known."""
+        same = [git for each in branches for git in ((each, "master") if each == MAIN else (each,))]
+        revisions = ["HEAD"] if self._standing.branch in branches else []
+        revisions += [f"refs/heads/{git}" for git in same]
+        try:
+            return named_commits(self.place, revisions), []
+        except StorageError as error:
+            return set(), [
+                f"Only what branches and tags follow was sent, since git's history cannot be read: {error}"
+            ]
 
     def _own_branch(self, what: str) -> str:
         self._check_open()
@@ -209,9 +231,10 @@ class RemoteCalls(HistoryCalls):
     def _open(self, known: Known) -> Repository:
         return _opened(self.local.store, known)
 
-    def _remember(self, known: Known) -> None:
-        if known.name and known.name not in remotes.names(self.local.store):
-            remotes.remember(self.local.store, known)
+    def _remember(self, known: Known, fetched: Fetched | None = None) -> None:
+        now = known if fetched is None else replace(known, claimed=fetched.purges.waiting)
+        if known.name and (now != known or known.name not in remotes.names(self.local.store)):
+            remotes.remember(self.local.store, now)
 
     def _remote(self, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
         return _meant(self.local.store, given, name)

@@ -75,7 +75,7 @@ def writable(view: View) -> Writable:
     """
     if isinstance(view, Others):
         view.guard.check("a write")
-    if isinstance(view, Snapshot):
+    if not hasattr(type(view), "set"):
         raise UsageError(
             f"{view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
             "StockRoom(path, enable_write=True)."

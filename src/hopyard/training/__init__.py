@@ -5,6 +5,7 @@ from hopyard.training.check import Check, check_trial
 from hopyard.training.kept import has_trunk, with_estimator
 from hopyard.training.program import Program, load_program, pickled, save_program
 from hopyard.training.request import UnitRequest, UnitResult
+from hopyard.training.schedules import check_schedule
 from hopyard.training.unit import run_unit
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "UnitRequest",
     "UnitResult",
     "build_replica",
+    "check_schedule",
     "check_trial",
     "has_trunk",
     "load_program",

@@ -12,6 +12,7 @@ from hopyard.errors import Evidence, StorageError, WorkerError
 from hopyard.training.build import build_in_session
 from hopyard.training.estimator import OneBatch, Visit
 from hopyard.training.evidence import gather
+from hopyard.training.hiding import hidden_advice
 from hopyard.training.program import Program
 from hopyard.training.session import Session
 
@@ -23,7 +24,7 @@ class Check:
     Attributes:
         evidence: what went wrong, or None.
         measured: names of the validation metrics, ``"loss"`` among them; empty if something went wrong.
-        advice: what would make all trials faster; empty: nothing.
+        advice: what would make all trials better or faster; empty: nothing.
     """
 
     evidence: Evidence | None
@@ -58,6 +59,7 @@ def check_trial(
             session.seed(program.seed, trial, 0, 0, phase)
             replica.check_labels(visit)
             replica.train(visit)
+            hidden = hidden_advice(replica.hidden_state())
             phase = "validate"
             measured = tuple(replica.validate(visit).compute())
             replica.state()
@@ -70,4 +72,5 @@ def check_trial(
         raise
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
-    return Check(None, measured, "" if other.trunk_weights == trunk else _OWN_TRUNKS)
+    advice = [hidden, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
+    return Check(None, measured, "\n".join(filter(None, advice)))

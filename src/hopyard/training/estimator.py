@@ -7,7 +7,7 @@ used by one thread, trains and validates whole visits, and turns its state into 
 Rules for implementations:
 
 * **Nothing carried.** After ``load(tree)`` a replica behaves as one that never did anything else
-  than reach that state; what a tree cannot hold shows as ``keeps_hidden_state()``, and such a
+  than reach that state; what a tree cannot hold shows as ``hidden_state()``, and such a
   replica is built anew for every unit.
 * **Nothing read but the inputs.** Order of batches, transforms and random numbers come from the
   visit and from the generators that the caller seeded; a replica never seeds.
@@ -16,6 +16,7 @@ Rules for implementations:
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ import numpy as np
 
 from hopyard.data.arguments import Output, Tail
 from hopyard.data.order import batch_bounds
+from hopyard.data.ragged import Ragged
 from hopyard.objects import derive_seed
 from hopyard.training.metric import MetricSet
 
@@ -199,8 +201,13 @@ class Replica(ABC):
         """
 
     @abstractmethod
-    def keeps_hidden_state(self) -> bool:
-        """Whether the visits so far changed something that ``state()`` does not hold."""
+    def hidden_state(self) -> list[str]:
+        """Names of what the visits so far changed that ``state()`` does not hold."""
+
+    def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
+        """What schedules give in ``num_epochs``, were nothing trained: the optimizers' options at the begin, and after
+        each step. Nothing, where the number of epochs was not used. The replica is of no use afterwards."""
+        return iter(())
 
     @abstractmethod
     def nbytes(self) -> int:
@@ -260,7 +267,7 @@ def batch_sizes(rows: int, batch_size: int) -> list[int]:
 class OneBatch:
     """A batch in memory, read like a partition. Arrays are copied: training may change batches in place."""
 
-    def __init__(self, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def __init__(self, columns: Mapping[str, np.ndarray[Any, Any] | Ragged]) -> None:
         self._columns = dict(columns)
 
     def __len__(self) -> int:
@@ -279,4 +286,4 @@ class OneBatch:
     ) -> Iterator[dict[str, Any]]:
         """The one batch; ``columns`` that are not there are left out."""
         names = self._columns if columns is None else [name for name in columns if name in self._columns]
-        yield {name: self._columns[name].copy() for name in names}
+        yield {name: copy.deepcopy(self._columns[name]) for name in names}

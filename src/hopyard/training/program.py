@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from hopyard.data.base import Partitioned
-from hopyard.data.schema import Schema
+from hopyard.data.preparing.policies import Policies
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest
 from hopyard.objects.pickles import UNPICKLABLE, dumps
@@ -42,7 +42,7 @@ class Program:
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:n"``.
         threads: CPU threads of a unit.
         init_from: store and state of the weights that every trial starts from, or None.
-        schema: of the training data, in a program that a model was saved with, without its data.
+        policies: of the training data, in a program that a model was saved with, without its data.
         known_rows: rows of every training partition, in a program without its data; empty: nobody knows.
     """
 
@@ -57,7 +57,7 @@ class Program:
     device: str = "auto"
     threads: int = 1
     init_from: tuple[Store, StateRef] | None = None
-    schema: Schema | None = None
+    policies: Policies | None = None
     known_rows: tuple[int, ...] = ()
 
     @cached_property

@@ -18,6 +18,7 @@ from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
 from hopyard.training.estimator import Replica, Visit
 from hopyard.training.evidence import gather
+from hopyard.training.hiding import say_hidden_state
 from hopyard.training.metric_store import pack_states, unpack_states
 from hopyard.training.program import Program, load_program
 from hopyard.training.request import UnitRequest, UnitResult
@@ -175,7 +176,9 @@ class _TrialUnit:
 
     def _keep(self, replica: Replica, position: int, ref: StateRef | None, saved: bool, nbytes: int) -> None:
         """Leave the state for the next unit: in its replica, or if that would differ from a new one, as tree."""
-        if not replica.keeps_hidden_state():
+        names = replica.hidden_state()
+        say_hidden_state(names)
+        if not names:
             resident = Resident(self._params, position, ref, saved, replica, nbytes=nbytes)
         elif saved:
             return

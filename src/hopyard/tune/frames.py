@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
-from hopyard.data.preparing.policies import pad
+from hopyard.data.preparing.policies import Policies, null_label, pad
+from hopyard.data.sources.columns import ColumnData, as_ragged
 from hopyard.errors import ColumnError, DataError, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
@@ -18,27 +19,32 @@ Outputs = tuple[npt.NDArray[Any], ...]
 PREDICTION_BATCH = 1024
 
 
-def feature_batches(data: Any, columns: Sequence[str], batch_size: int, schema: Schema) -> Iterator[Arrays]:
+def feature_batches(
+    data: Any, columns: Sequence[str], batch_size: int, policies: Policies, labels: Collection[str] = ()
+) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
-    Bare arrays stand for the columns in order; frames must have them, and may have more.
+    Bare arrays stand for the columns in order, without those that ``policies`` add; frames must have the columns, and
+    may have more. Nulls and ragged rows become what they became in training.
 
     Args:
-        schema: of what the model was trained on. Rows of lists that were padded there are padded here.
+        policies: of what the model was trained on.
+        labels: columns whose nulls are errors.
+
+    Raises:
+        ColumnError: a column is missing. DataError: nulls, or rows that training would have refused too.
     """
     if not _is_frame(data):
-        given = data if isinstance(data, tuple | list) and len(columns) > 1 else (data,)
-        if len(given) != len(columns):
-            raise DataError(
-                f"{len(given)} arrays were given for the columns {list(columns)}; give one array per column, in "
-                "this order, or a dict of arrays."
-            )
-        data = {name: _array(array) for name, array in zip(columns, given, strict=True)}
+        data = _named_arrays(data, columns, policies)
     source = as_source(data)
-    check_features(columns, source.columns)
+    # Rows that were prepared before have masks and lengths already.
+    added = {name: base for name, base in policies.added.items() if name not in source.columns}
+    needed = list(dict.fromkeys(added.get(name, name) for name in columns))
+    check_features(needed, source.columns)
     rows = 0
-    for batch in source.select(columns).batches():
-        arrays = {name: _like(schema[name], batch[name].as_batch()) for name in columns}
+    for batch in source.select(needed).batches():
+        _check_nulls(batch, policies, labels, rows)
+        arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         rows += count
         for start in range(0, count, batch_size):
@@ -47,21 +53,78 @@ def feature_batches(data: Any, columns: Sequence[str], batch_size: int, schema: 
         raise DataError("the data has no rows; a model needs at least one.")
 
 
-def _like(column: Column, values: npt.NDArray[Any] | Ragged) -> npt.NDArray[Any] | Ragged:
-    """Lists padded to the length that they had in training.
+def _named_arrays(data: Any, columns: Sequence[str], policies: Policies) -> dict[str, Any]:
+    names = policies.sources(columns)
+    if isinstance(data, tuple) and len(data) == len(columns):
+        names = list(columns)
+    given = data if isinstance(data, tuple | list) and len(names) > 1 else (data,)
+    if len(given) != len(names):
+        raise DataError(
+            f"{len(given)} arrays were given for the columns {names}; give one array per column, in "
+            "this order, or a dict of arrays."
+        )
+    if len(names) == 1 and isinstance(data, tuple) and len(data) == 1:
+        given = data
+    return {
+        name: array if _is_list(policies, name) and isinstance(array, list) else _array(array)
+        for name, array in zip(names, given, strict=True)
+    }
+
+
+def _is_list(policies: Policies, name: str) -> bool:
+    """Whether rows of the column may have different lengths."""
+    return name in policies.padded or policies.schema[name].kind == "ragged"
+
+
+def _check_nulls(
+    batch: Mapping[str, ColumnData], policies: Policies, labels: Collection[str], first: int
+) -> None:
+    """Raise DataError where rows are null that were not in training. ``first``: rows before the batch."""
+    for name, data in batch.items():
+        if data.missing is None:
+            continue
+        count, row = int(data.missing.sum()), first + int(np.argmax(data.missing))
+        if name in labels:
+            raise null_label(name, count, [first + int(row) for row in np.flatnonzero(data.missing)[:3]])
+        if policies.nulls == "error" or (policies.nulls == "mask" and name not in policies.masked):
+            why = "nulls='error'" if policies.nulls == "error" else "nulls='mask', but no null in this column"
+            raise DataError(
+                f"column {name!r} is null in {count} rows (the first is row {row}), and the model was trained with "
+                f"{why}, so that it gives nothing for them. Remove or fill these rows, or train with nulls='fill' "
+                f"or nulls='mask' (with {name}_mask as a feature) on data that has such rows."
+            )
+
+
+def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> npt.NDArray[Any] | Ragged:
+    """A column as it was in training.
 
     Raises:
-        DataError: one is longer.
+        DataError: a list is longer than those that were padded.
     """
-    if not isinstance(values, Ragged) or column.kind != "tensor" or not column.shape:
-        return values
-    longest, length = int(values.lengths.max(initial=0)), column.shape[0]
+    if name not in batch:
+        data = batch[policies.added[name]]
+        if name.removesuffix("_mask") == data.name:
+            return np.zeros(len(data), bool) if data.missing is None else data.missing
+        lists = as_ragged(data).values
+        assert isinstance(lists, Ragged)
+        return lists.lengths
+    data, column = batch[name], policies.schema[name]
+    is_list = isinstance(data.values, Ragged) and data.kind == "ragged"
+    if column.kind == "ragged" and data.kind == "tensor":
+        return as_ragged(data).as_batch()
+    # Lists that all have one length come as a tensor, which may be narrower than in training.
+    narrow = name in policies.padded and isinstance(data.values, np.ndarray) and data.values.ndim > 1
+    if column.kind != "tensor" or not column.shape or not (is_list or narrow):
+        return data.as_batch()
+    lists = as_ragged(data).values
+    assert isinstance(lists, Ragged)
+    longest, length = int(lists.lengths.max(initial=0)), column.shape[0]
     if longest > length:
         raise DataError(
-            f"column {column.name!r} has a row of {longest} values, but those that the model was trained on have at "
+            f"column {name!r} has a row of {longest} values, but those that the model was trained on have at "
             f"most {length}, to which they were padded. Shorten the row, or train on rows as long."
         )
-    return pad(values, length)
+    return pad(lists, length)
 
 
 def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
@@ -75,18 +138,21 @@ def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
 
 
 def outputs_of(
-    predict: Callable[[Arrays], npt.NDArray[Any] | Outputs], columns: Sequence[str], data: Any, schema: Schema
+    predict: Callable[[Arrays], npt.NDArray[Any] | Outputs],
+    columns: Sequence[str],
+    data: Any,
+    policies: Policies,
 ) -> Outputs:
     """What ``predict`` gives for all rows of ``data``: one array of shape (n, ...) per output.
 
     Args:
-        schema: of what the model was trained on.
+        policies: of what the model was trained on.
 
     Raises:
         ColumnError: ``data`` lacks one of ``columns``. DataError: it has no rows, or they are not what it takes.
     """
     parts = []
-    for batch in feature_batches(data, columns, PREDICTION_BATCH, schema):
+    for batch in feature_batches(data, columns, PREDICTION_BATCH, policies):
         outputs = predict(batch)
         parts.append(outputs if isinstance(outputs, tuple) else (outputs,))
         _check_rows(parts[-1], len(batch[columns[0]]))
@@ -164,14 +230,16 @@ def kind_of(data: Any) -> str:
 
 
 def _is_frame(data: Any) -> bool:
-    return (
+    return not isinstance(data, Ragged) and (
         kind_of(data) in ("pandas", "polars", "pyarrow", "hopyard", "pyspark", "ray", "dask")
         or isinstance(data, Mapping | str)
         or hasattr(data, "__fspath__")
     )
 
 
-def _array(value: Any) -> npt.NDArray[Any]:
+def _array(value: Any) -> npt.NDArray[Any] | Ragged:
+    if isinstance(value, Ragged):
+        return value
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     return np.asarray(value)

@@ -16,7 +16,8 @@ from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.frames.base import FrameSource
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
-from hopyard.data.preparing.request import Watch
+from hopyard.data.preparing.prepared import check_labels
+from hopyard.data.preparing.request import Watch, source_names
 from hopyard.data.preparing.split import warn_of_overlap
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects import derive_seed, digest_json
@@ -165,6 +166,7 @@ class Ready(Inputs):
         train, val = self.splits.train, self.splits.val
         wanted = (*self.arguments.feature_columns, *self.arguments.label_columns)
         check_columns(wanted, train.schema.names, "training")
+        check_labels((train, val), self.arguments.label_columns)
         check_partitions(self.arguments, train.num_row_groups)
         if val is not None:
             check_columns(wanted, val.schema.names, "validation")
@@ -191,11 +193,13 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
         val = arguments.validation
     if isinstance(data, Dataset) and isinstance(val, Dataset):
         return Ready(Splits.of(data, val), arguments, (data, val))
+    check_labels((data, val), arguments.label_columns)
     splits = _versions(data, val, arguments)
     if splits is not None:
         return Ready(splits, arguments, (data, val))
     warn_of_overlap(data, arguments.validation if val is None else None)
-    names = [*arguments.feature_columns, *arguments.label_columns]
+    named = [*arguments.feature_columns, *arguments.label_columns]
+    names = source_names(named, arguments.nulls, arguments.ragged)
     return Raw(as_source(data, names), None if val is None else as_source(val, names), arguments)
 
 

@@ -25,13 +25,13 @@ from hopyard.hopper.journal import Journal, has_records, read_records
 from hopyard.hopper.orders import homes_of
 from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
-from hopyard.hopper.state import Metric, Record, RunState
+from hopyard.hopper.state import Metric, Record, RunState, TrialState
 from hopyard.objects import digest_json
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher, space_json
 from hopyard.storage import Store
 from hopyard.storage.format import format_header
-from hopyard.training import Program, save_program
+from hopyard.training import Program, check_schedule, save_program
 from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.checking import check_first_trials, check_travels
@@ -291,16 +291,18 @@ class Launch:
                     self._budget(layout.train)
                 )  # impossible budgets are said before the run begins
                 self._say_what_stops_nobody(layout)
-                program = self._saved_program(folder, splits, layout.train)
+                program = self._saved_program(folder, splits, layout.train, arguments.num_epochs)
                 header = self._header(run_id, settings, splits, layout, metric, surroundings, program)
                 journal.append(header)
                 known = [header]
-            state, decisions, pending = self._replayed(header, known, settings, surroundings)
+            state, decisions, pending = self._replayed(header, known, settings, surroundings, splits)
             if state.finished != "completed" or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
-                work = TrainingWork(folder, self._saved_program(folder, splits, state.layout.train), facts[0])
+                epochs = max(arguments.num_epochs, state.num_epochs)
+                program = self._saved_program(folder, splits, state.layout.train, epochs)
+                work = TrainingWork(folder, program, facts[0])
                 homes = homes_of([fact.node for fact in facts], state.layout.train)
-                self._drive(folder, journal, state, decisions, pending, work, homes)
+                self._drive(folder, journal, state, decisions, pending, work, homes, splits)
         finally:
             journal.close()
         return Run(folder, run_id, list(read_records(folder)))
@@ -320,13 +322,18 @@ class Launch:
                 "epochs."
             )
 
-    def _saved_program(self, folder: Store, splits: Splits, partitions: int) -> str:
-        program = self._program(splits, partitions)
+    def _saved_program(self, folder: Store, splits: Splits, partitions: int, num_epochs: int) -> str:
+        program = replace(self._program(splits, partitions), num_epochs=num_epochs)
         with code_along(self._arguments.backend, program):
             return save_program(folder, program)
 
     def _replayed(
-        self, header: Record, known: Iterable[Record], settings: dict[str, Any], surroundings: dict[str, Any]
+        self,
+        header: Record,
+        known: Iterable[Record],
+        settings: dict[str, Any],
+        surroundings: dict[str, Any],
+        splits: Splits,
     ) -> tuple[RunState, Decisions, list[Record]]:
         """The run as its journal leaves it, extended if more is asked for now."""
         check_header([header], "this run")
@@ -340,7 +347,7 @@ class Launch:
         changes = _changes(header["run_id"], state.header["settings"], settings)
         self._check_surroundings(state, surroundings)
         if changes:
-            self._check_extension(decisions, settings)
+            self._check_extension(state, decisions, settings, splits)
             check_states_are_kept(
                 self._arguments.store.runs.at(header["run_id"]), state, settings["num_epochs"]
             )
@@ -356,12 +363,28 @@ class Launch:
         budget = {name: header["settings"][name] for name in _EXTENDABLE if name in header["settings"]}
         _changes(header["run_id"], header["settings"], {**settings, **budget})
 
-    def _check_extension(self, decisions: Decisions, settings: dict[str, Any]) -> None:
-        """Raises SettingsError where the search cannot have a larger budget."""
+    def _check_extension(
+        self, state: RunState, decisions: Decisions, settings: dict[str, Any], splits: Splits
+    ) -> None:
+        """Raises SettingsError where the search, or the schedule of a trial, cannot have a larger budget."""
         try:
-            decisions.check_extension(settings.get("num_models"), settings["num_epochs"])
+            trains_on = decisions.check_extension(settings.get("num_models"), settings["num_epochs"])
         except SettingsError as error:
             raise SettingsError(f"{error} The run's arguments as they were continue it.") from None
+        trials = [state.trials[number] for number in trains_on]
+        running = [trial for trial in state.trials.values() if trial.running and trial not in trials]
+        begun = [trial for trial in (*trials, *running) if trial.progress.trained]
+        self._check_schedules(state, splits, begun, settings["num_epochs"])
+
+    def _check_schedules(
+        self, state: RunState, splits: Splits, trials: Sequence[TrialState], num_epochs: int
+    ) -> None:
+        """Raises SettingsError where a trial's schedule is another one for more epochs."""
+        if num_epochs == state.num_epochs:
+            return
+        program = replace(self._program(splits, state.layout.train), num_epochs=state.num_epochs)
+        for trial in trials:
+            check_schedule(program, trial.params, trial.number, num_epochs)
 
     def _drive(
         self,
@@ -372,6 +395,7 @@ class Launch:
         pending: Sequence[Record],
         work: TrainingWork,
         homes: Mapping[int, frozenset[int]] | None,
+        splits: Splits,
     ) -> None:
         arguments = self._arguments
         hopper = Hopper(
@@ -385,6 +409,7 @@ class Launch:
             observers=observers_of(arguments, self._progress, state),
             homes=homes,
             announce=self._progress.say,
+            check_epochs=lambda trials, epochs: self._check_schedules(state, splits, trials, epochs),
         )
         try:
             hopper.run(pending)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hopyard.data import Schema
+from hopyard.data.preparing.policies import Policies
 from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store
@@ -27,7 +27,7 @@ from hopyard.tune.frames import (
     outputs_of,
     with_columns,
 )
-from hopyard.tune.saved import INFO, ModelInfo, Weights, is_written, read_model, schema_of, write_model
+from hopyard.tune.saved import INFO, ModelInfo, Weights, is_written, policies_of, read_model, write_model
 from hopyard.tune.stages import become_stage
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Model:
 
         Returns: array of shape (n, ...), or a tuple of them for a model of several outputs.
         """
-        outputs = outputs_of(self._loaded().predict, self._features, x, self._schema)
+        outputs = outputs_of(self._loaded().predict, self._features, x, self._policies)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def transform(self, data: Any) -> Any:
@@ -179,10 +179,10 @@ class Model:
         features, names = self._features, self._output_columns
         elsewhere = transform_of(data)
         if elsewhere is not None:
-            check_features(features, column_names(data))
+            check_features(self._policies.sources(features), column_names(data))
         # What two rows give says of which types the columns will be.
         rows = data if elsewhere is None else self._example()
-        outputs = outputs_of(self._loaded().predict, features, rows, self._schema)
+        outputs = outputs_of(self._loaded().predict, features, rows, self._policies)
         if len(outputs) != len(names):
             raise UsageError(
                 f"the model gives {len(outputs)} outputs for the output columns {names}; "
@@ -199,12 +199,13 @@ class Model:
         fields = [
             pa.field(name, arrow_column(values).type) for name, values in zip(names, outputs, strict=True)
         ]
-        return elsewhere(data, self.packed(), features, fields)
+        return elsewhere(data, self.packed(), self._policies.sources(features), fields)
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """Loss and metrics on ``data``, which has the feature and label columns."""
-        columns = list(dict.fromkeys((*self.info.feature_columns, *self.info.label_columns)))
-        batches = feature_batches(data, columns, PREDICTION_BATCH, self._schema)
+        info = self.info
+        columns = list(dict.fromkeys((*info.feature_columns, *info.label_columns)))
+        batches = feature_batches(data, columns, PREDICTION_BATCH, self._policies, info.label_columns)
         values: dict[str, float] = self._loaded().evaluate(batches)
         return values
 
@@ -229,7 +230,8 @@ class Model:
         """Write the model in the format that the path's suffix names: ``.onnx``.
 
         Inputs are called like the feature columns, or like the keywords of ``inputs=``, and are what the
-        model gets after ``val_transform``; any number of rows; outputs are the model's own, without ``predict=``.
+        model gets after ``val_transform``; any number of rows; outputs are what ``predict=`` makes of the model's own.
+        What of this cannot be traced, and ``val_transform``, is left out, and named in a warning.
 
         Args:
             example: at least two rows, as ``predict`` takes them, to trace the model with. None: two rows of the
@@ -246,7 +248,7 @@ class Model:
         return path
 
     def _two_rows(self, data: Any) -> Arrays:
-        rows = next(feature_batches(data, self._features, 2, self._schema))
+        rows = next(feature_batches(data, self._features, 2, self._policies))
         if len(rows[self._features[0]]) < 2:
             raise DataError(
                 "example has 1 row, but two are needed to tell the number of rows from other sizes."
@@ -259,7 +261,7 @@ class Model:
             with suppress(StorageError):  # the data may be gone
                 rows = program.train[0:2]
                 return {name: rows[name] for name in columns}
-        return example_rows(self._schema.select(columns))
+        return example_rows(self._policies.schema.select(columns))
 
     @property
     def _features(self) -> list[str]:
@@ -268,9 +270,9 @@ class Model:
         return columns
 
     @cached_property
-    def _schema(self) -> Schema:
+    def _policies(self) -> Policies:
         """Of what it was trained on."""
-        return schema_of(self._weights.load_program())
+        return policies_of(self._weights.load_program())
 
     @property
     def output_columns(self) -> list[str]:

@@ -7,7 +7,7 @@ import pickle
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hopyard.data import Schema
+from hopyard.data.preparing.policies import Policies
 from hopyard.errors import CorruptError, EstimatorError, NotFoundError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import MemoryStore, Store
@@ -79,9 +79,9 @@ def load_weights(info: ModelInfo, weights: Weights) -> Any:
         ) from error
 
 
-def schema_of(program: Program) -> Schema:
-    """The columns that a model was trained on."""
-    found = program.schema if program.train is None else program.train.schema
+def policies_of(program: Program) -> Policies:
+    """The columns that a model was trained on, and what became of nulls and ragged rows in them."""
+    found = program.policies if program.train is None else program.train.policies
     assert found is not None, "only programs of saved models have no training data"
     return found
 
@@ -94,7 +94,7 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
         train=None,
         val=None,
         init_from=None,
-        schema=schema_of(program),
+        policies=policies_of(program),
         known_rows=program.partition_rows,
     )
     tree = load_weights(info, weights)

@@ -294,3 +294,41 @@ def test_files_are_of_equal_size_and_few():
     assert Files.of(100_000, 3084) == Files(4, 6)
     assert Files.of(10**9, 3084) == Files(30_648, 3)
     assert Files.of(0, 8) == Files(0, 0)
+
+
+def with_copies(rows=60):
+    """Every row up to six times."""
+    rng = np.random.default_rng(1)
+    few = frame(rows).assign(maybe=[None if i % 7 == 0 else float(i) for i in range(rows)])
+    return few.iloc[rng.integers(0, rows, 6 * rows)].reset_index(drop=True)
+
+
+def test_rows_in_memory_are_split_as_those_of_a_frame(tmp_path):
+    """But for those in the part of the hashes in which the share ends, which a frame has on one side."""
+    data = with_copies()
+    here = prepare(data, LocalStore(tmp_path / "a"), 0.25, seed=3, nulls="mask")
+    there = prepare(of(data), LocalStore(tmp_path / "b"), 0.25, seed=3, nulls="mask")
+    mine, its = set(here.val[:]["id"]), set(there.val[:]["id"])
+    assert len(mine ^ its) <= 1
+    assert not mine & set(here.train[:]["id"])
+
+
+def test_null_labels_are_never_filled(tmp_path):
+    data = frame(40).assign(label=[None if i in (3, 9) else float(i) for i in range(40)])
+    for nulls in ("error", "fill", "mask"):
+        with pytest.raises(DataError, match=r"label column .label. is null in 2 rows"):
+            prepare(of(data), LocalStore(tmp_path), label_columns=["label"], nulls=nulls)
+    prepare(of(data), LocalStore(tmp_path), nulls="fill")
+    with pytest.raises(DataError, match="label column 'label' is null in"):
+        prepare(
+            of(data), LocalStore(tmp_path), feature_columns=["features", "id", "text"], label_columns=["label"],
+            nulls="fill",
+        )  # fmt: skip
+
+
+def test_a_length_that_is_asked_for_is_there_also_if_all_rows_have_one(tmp_path):
+    prepared = prepare(
+        of(frame(40)), LocalStore(tmp_path), feature_columns=["features", "features_length"], label_columns=["label"],
+        ragged="pad",
+    )  # fmt: skip
+    assert prepared.train[:]["features_length"].tolist() == [5] * len(prepared.train)

@@ -16,7 +16,7 @@ def test_a_row_has_the_same_hash_in_every_batch(rows):
     def hashes(some):
         texts = Ragged.from_rows([np.frombuffer(text, np.uint8) for text, _ in some], np.uint8)
         fixed = np.array([np.frombuffer(row, np.uint8) for _, row in some])
-        return np.stack(row_hashes([fixed, texts]), axis=1).tolist()
+        return np.stack(row_hashes(len(some), [fixed, texts]), axis=1).tolist()
 
     assert hashes(rows) == [hashes([row])[0] for row in rows]
 
@@ -24,7 +24,7 @@ def test_a_row_has_the_same_hash_in_every_batch(rows):
 def test_what_differs_in_one_bit_or_place_or_length_has_another_hash():
     def of(*texts):
         parts = [Ragged.from_rows([np.frombuffer(text, np.uint8)], np.uint8) for text in texts]
-        return tuple(int(each[0]) for each in row_hashes(parts))
+        return tuple(int(each[0]) for each in row_hashes(1, parts))
 
     rows = [
         (b"", b""),
@@ -43,7 +43,7 @@ def test_what_differs_in_one_bit_or_place_or_length_has_another_hash():
 def test_hashes_are_spread_evenly(width):
     rows = np.zeros((4096, width + 2), np.uint8)
     rows[:, :2] = np.arange(4096, dtype=np.uint16)[:, None].view(np.uint8)
-    for hashes in row_hashes([rows]):
+    for hashes in row_hashes(4096, [rows]):
         counts = np.bincount((hashes >> np.uint64(60)).astype(np.int64), minlength=16)
         assert counts.min() > 190
         assert counts.max() < 330
@@ -52,7 +52,7 @@ def test_hashes_are_spread_evenly(width):
 def test_hashes_are_pinned():
     """Datasets of frames are ordered by them: a release that changed them would prepare all again."""
     rows = [np.arange(6, dtype=np.uint8).reshape(2, 3), Ragged.from_rows([[1], [2, 3]], np.uint8)]
-    first, second = row_hashes(rows)
+    first, second = row_hashes(2, rows)
     assert [f"{value:016x}" for value in (*first.tolist(), *second.tolist())] == [
         "21721061eb8862a6",
         "0784554d7e6257a5",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.stockroom.data import cutting
-from hopyard.stockroom.data.cutting import AIM, LIMIT, Entry, rewrite, weights
+from hopyard.stockroom.data.cutting import AIM, LARGE, LIMIT, Entry, rewrite, weights
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import Batch, Rows, encoded, keys_of
 from hopyard.stockroom.data.samples import empty_record, rows_of
@@ -55,10 +55,11 @@ changes = st.dictionaries(keys, st.one_of(st.none(), st.integers(0, 130)), max_s
 def test_the_same_samples_have_the_same_pages_in_whatever_steps_they_were_written(
     aim_bits: int, steps: list[dict[Key, int | None]], split: int
 ) -> None:
-    """Samples of 0 to 130 bytes in fragments of at most 100: cut naturally, by force, and too large for any."""
+    """Samples of 0 to 130 bytes in fragments of at most 100: cut naturally, by force, large, and too large for any."""
     with pytest.MonkeyPatch.context() as patch, Objects(MemoryStore()).writing() as writer:
         patch.setattr(cutting, "LIMIT", 100)
         patch.setattr(cutting, "AIM_BITS", aim_bits)
+        patch.setattr(cutting, "LARGE", 60)
         record = empty_record("bytes", "U8", (), nested=False)
         wanted: Content = {}
         for number, step in enumerate(steps):
@@ -77,7 +78,7 @@ def test_the_same_samples_have_the_same_pages_in_whatever_steps_they_were_writte
             assert at_once.pages == record.pages
 
 
-@pytest.mark.parametrize("width", [0, 64, 3072, 200_000])
+@pytest.mark.parametrize("width", [0, 64, 3072, 30_000])
 def test_fragments_have_about_half_a_mebibyte_and_never_more_than_one(width: int) -> None:
     count = 40 * LIMIT // (width + 17)
     batch = Batch(np.arange(count), Rows(np.zeros((count, width), np.uint8)))
@@ -95,6 +96,21 @@ def test_a_sample_larger_than_a_fragment_is_alone() -> None:
         record = rewrite(writer, record, [batch_of(small, record)])
         record = rewrite(writer, record, [batch_of({encode(50): b"y" * 3 * LIMIT}, record)])
         assert [entry.count for entry in entries(writer, record)] == [50, 1, 49]
+
+
+@pytest.mark.parametrize("size", [LARGE - 1, LARGE])
+def test_large_samples_stand_alone_so_that_appending_one_writes_no_other_again(size: int) -> None:
+    content = sized(dict.fromkeys(range(50), size))
+    empty = empty_record("bytes", "U8", (), nested=False)
+    with Objects(MemoryStore()).writing() as writer:
+        record, written = empty, dict[str, int]()
+        for key, sample in sorted(content.items()):
+            record = rewrite(writer, record, [batch_of({key: sample}, empty)])
+            written |= {entry.digest: entry.nbytes for entry in entries(writer, record)}
+        assert record == rewrite(writer, empty, [batch_of(content, empty)])
+        is_large = size == LARGE
+        assert (len(entries(writer, record)) == 50) == is_large
+        assert (sum(written.values()) == 50 * size) == is_large
 
 
 def test_weights_are_of_samples_and_keys() -> None:

@@ -55,6 +55,21 @@ def test_no_stockroom_says_how_to_make_one(tmp_path: Path) -> None:
         find(tmp_path / "no" / "such")
 
 
+def test_stockrooms_below_that_git_tracks_are_named(tmp_path: Path, git: Git) -> None:
+    git(tmp_path, "init")
+    for folder in ("data", "a b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "head.stock", Head("main", A), ID)
+    git(tmp_path, "add", "data")
+    with pytest.raises(NotFoundError, match=r"git tracks 1 stockroom; go there: cd data\. Make one here"):
+        find(tmp_path)
+    git(tmp_path, "add", "-A")
+    with pytest.raises(
+        NotFoundError, match=r"git tracks 2 stockrooms; go there: cd 'a b', cd data\. Make one"
+    ):
+        find(tmp_path)
+
+
 def test_without_git_objects_ignore_themselves(tmp_path: Path, git: Git) -> None:
     place = at(tmp_path)
     assert (place.objects, place.git, place.worktree) == (tmp_path / ".hopyard", None, "main")

@@ -187,6 +187,6 @@ def test_selections_nulls_and_empty_datasets_are_refused(tmp_path):
     with HuggingFace(saved_to_disk(tmp_path / "n", [plain], {})) as importer:
         columns = importer.columns()
         with pytest.raises(
-            DataError, match=r"Sample 1 of column 'a': Column 'a' has 1 nulls, the first in row 1"
+            DataError, match=r"Sample 1 of column 'a': Column 'a' has 1 null, the first in row 1"
         ):
             gathered(read_columns(columns))

@@ -55,7 +55,7 @@ def test_a_pack_is_named_by_its_header(
     assert other.get(name) == content
 
 
-@pytest.mark.parametrize("width", [1, 3, 12, 768, 3072, 4097, 65535, 65536])
+@pytest.mark.parametrize("width", [1, 3, 12, 768, 3072, 4097, 32759, 32767])
 @pytest.mark.parametrize("body", [0, 8, 61, 4096])
 def test_rows_begin_at_multiples_of_their_width(width: int, body: int) -> None:
     objects = Objects(MemoryStore())
@@ -75,7 +75,7 @@ def test_objects_without_rows_and_tensors_are_aligned(store: Store) -> None:
     objects = Objects(store)
     with objects.writing() as writer:
         fragments = [
-            writer.add("fragment", bytes([n]) * n, width=width) for n in range(1, 9) for width in (0, 65537)
+            writer.add("fragment", bytes([n]) * n, width=width) for n in range(1, 9) for width in (0, 32768)
         ]
         tensors = [writer.add_tensor(Tensor.from_numpy(np.arange(n, dtype="i2"))) for n in range(9)]
     assert all(objects.locate(name).start % 8 == 0 for name in fragments)

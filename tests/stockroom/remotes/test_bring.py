@@ -74,7 +74,15 @@ def test_keys_bring_their_fragments_only(copy: Repository, remote: Repository, l
     more = brought(copy, remote, data=["image"], keys=[39, 3])
     assert more.objects <= 1
     assert np.array_equal(column(copy, "image")[39], column(local, "image")[39])
-    assert brought(copy, remote, data=["image"], keys=range(100, 200)).objects == 0
+    with pytest.raises(
+        NotFoundError, match=r"near the key 100, nor near one up to 199, .*nearest keys are 39\. Name"
+    ):
+        brought(copy, remote, data=["image"], keys=range(100, 200))
+    with pytest.raises(
+        NotFoundError, match="data/pair has no sample near the key 0, nor near one up to 4, so none"
+    ):
+        brought(copy, remote, data=["pair"], keys=range(5))
+    assert brought(copy, remote, data=True, keys=range(3)).objects  # pair has no such keys, others have
     assert brought(copy, remote, data=["image"], keys=range(0)).objects == 0
     with pytest.raises(NotFoundError, match="data/image has no sample near the key 'cat'"):
         brought(copy, remote, data=["image"], keys=["cat"])

@@ -19,6 +19,7 @@ from tests.stockroom.care.histories import begun, reopened
 from tests.stockroom.care.test_purging import readable
 from tests.stockroom.remotes.repositories import at, commit, root_of, samples, tip
 
+from hopyard import StockRoom
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError
 from hopyard.stockroom.care import gc, purge, verify
 from hopyard.stockroom.data import Column
@@ -147,6 +148,98 @@ def test_an_accepted_claim_is_made_from_what_is_here(tmp_path: Path) -> None:
     assert fetch(clone, remote, accept_purges=True).purges.accepted
     assert readable(column(reopened(clone), made)) == expected | {0: None, 1: None}
     assert not verify(reopened(clone)).problems
+
+
+def test_an_honest_purge_of_fragments_that_are_not_here_is_accepted_at_once(tmp_path: Path) -> None:
+    repository, _, made = pushed(tmp_path)
+    commit(repository, image=samples(1, 9))
+    remote = at(tmp_path / "remote", "origin")  # which remembers what its packs held
+    push(repository, at(tmp_path / "remote", "origin", index=False), ["main"])
+    clone = begun(tmp_path / "clone")
+    fetch(clone, remote)
+    assert remote.objects.has(fragment(repository, made))
+    purge(repository, "image", 1, "asked", "Ada")
+    push(repository, at(tmp_path / "remote", "origin", index=False), ["main"])
+    told = fetch(clone, remote, accept_purges=True).purges
+    assert (told.refused, told.undecided, told.claimed, len(told.accepted)) == ({}, {}, [], 2)
+    assert fetch(clone, remote).purges.claimed == []
+    lazily = Repository.at(clone.store, absent=OnDemand(clone, [remote]))
+    assert readable(column(lazily, made)) == readable(column(repository, made))
+
+
+def test_a_read_of_what_was_purged_meanwhile_says_how_to_accept_that(tmp_path: Path) -> None:
+    repository, _, made = pushed(tmp_path)
+    remote = at(tmp_path / "remote", "origin")
+    clone = begun(tmp_path / "clone")
+    fetch(clone, remote)
+    assert remote.objects.has(fragment(repository, made))
+    purge(repository, "image", 1, "asked", "Ada")
+    push(repository, at(tmp_path / "remote", "origin", index=False), ["main"])
+    lazily = Repository.at(clone.store, absent=OnDemand(clone, [remote]))
+    with pytest.raises(
+        NotFoundError, match=r"was purged by Ada .* hopyard stock fetch origin --accept-purges"
+    ):
+        readable(column(lazily, made))
+    assert 1 in column(lazily, made)  # history says so, and no sample is read for that
+    assert 4 not in column(lazily, made)
+
+
+def test_a_purge_of_a_branch_that_was_never_pushed_concerns_nobody_else(tmp_path: Path) -> None:
+    repository, remote, made = pushed(tmp_path)
+    clone = lazy(tmp_path / "clone", remote)
+    fetch(clone, remote)
+    assert readable(column(clone, made))
+    repository.references.set("heads/dev", tip(repository), "Ada")
+    commit(repository, branch="dev", image=samples(1, 9))
+    purge(repository, "image", 1, "asked", "Ada")
+    push(repository, remote, ["main"])
+    assert len(list(remote.store.list(FOLDER))) == 2
+    told = fetch(clone, remote, accept_purges=True).purges
+    assert (told.refused, told.undecided, told.claimed, len(told.accepted)) == ({}, {}, [], 1)
+    assert readable(column(reopened(clone), made)) == readable(column(repository, made))
+    push(repository, remote, ["dev"])
+    assert len(fetch(clone, remote, accept_purges=True).purges.accepted) == 1
+
+
+def test_what_cannot_be_compared_accuses_nobody(tmp_path: Path) -> None:
+    repository, remote, _ = pushed(tmp_path)
+    purge(repository, "image", 1, "asked", "Ada")
+    push(repository, remote, ["main"])
+    for entry in list(remote.store.list("packs")):
+        if "data-" in entry.name:
+            remote.store.delete(entry.name)
+    clone = begun(tmp_path / "clone")
+    told = fetch(clone, at(tmp_path / "remote", "origin", index=False), accept_purges=True).purges
+    assert (told.refused, told.accepted) == ({}, [])
+    (reason,) = told.undecided.values()
+    url = remote.store.url
+    assert "1 sample of 'image' was purged by Ada on " in reason
+    assert (
+        f"That cannot be compared now: what is left of the fragment is neither here nor at {url}. Nothing changed "
+        "here because of it. When that is mended, fetch again." in reason
+    )
+    assert f"not purged here yet: {reason}" in told.lines()
+
+
+def test_status_says_of_a_purge_that_waits_to_be_accepted(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "own") as own:
+        with own.enable_write("samples"):
+            own.data["image"] = np.zeros((4, 8), np.uint8)
+        own.push(tmp_path / "remote")
+        with StockRoom.clone(tmp_path / "remote", tmp_path / "older") as older:
+            told = str(own.purge("image", key=1, why="asked"))
+            assert "whatever was pushed to by its address only: push there too" in told
+            own.push()
+            assert "purged" not in str(older.status())
+            older.pull()
+            assert "origin says that samples were purged, which was not accepted here" in str(older.status())
+        with StockRoom.clone(tmp_path / "remote", tmp_path / "newer") as newer:
+            (line,) = [line for line in newer.status().advice if "purged" in line]
+            assert line.endswith("hopyard stock fetch origin --accept-purges purges them here too, for good")
+            assert (0 in newer.data["image"], 4 in newer.data["image"]) == (True, False)
+            newer.fetch(accept_purges=True)
+            assert "purged" not in str(newer.status())
+            assert (0 in newer.data["image"], 1 in newer.data["image"]) == (True, False)
 
 
 GARBAGE: dict[str, Any] = {

@@ -106,6 +106,17 @@ def test_one_commit_is_picked_alone(project: Project) -> None:
         assert len(log[0].parents) == 1
 
 
+def test_a_pick_whose_base_both_sides_follow_claims_no_merge(project: Project) -> None:
+    project.git("cherry-pick", "dev~2")
+    project.check(k1=11, k2=0, k4=24)
+    with StockRoom(project.folder) as stock:
+        (picked, *_) = stock.log()
+        theirs = stock.resolve("dev~2")
+        assert "Merge" not in picked.message
+        assert f"to {theirs}" in picked.message
+        assert len(picked.parents) == 1
+
+
 def test_a_range_is_picked_and_no_more(project: Project) -> None:
     project.git("cherry-pick", "dev~2..dev")
     project.check(k1=0, k2=12, k3=13, k4=24)
@@ -272,13 +283,18 @@ def test_a_conflict_names_the_command_that_settles_it(project: Project) -> None:
     assert "1 change conflicts" in said
     (line,) = [line.strip() for line in said.splitlines() if "hopyard stock merge" in line]
     assert " --base " in line
-    arguments = line.split()[1:]
-    command = [sys.executable, "-m", "hopyard", *arguments, "--resolve", "theirs"]
-    subprocess.run(command, cwd=project.folder, check=True, capture_output=True)
-    (project.folder / "k5.txt").write_text("15\n")
+    assert "--resolve theirs" in said
+    # As it is printed: it takes the side that the message says it does.
+    subprocess.run(
+        [sys.executable, "-m", "hopyard", *line.split()[1:]],
+        cwd=project.folder,
+        check=True,
+        capture_output=True,
+    )
+    (project.folder / "k5.txt").write_text("25\n")
     project.git("add", "-A")
-    project.git("cherry-pick", "--continue", "--no-edit")
-    project.check(k1=0, k4=24, k5=15)
+    project.git("-c", "core.editor=true", "commit", "--allow-empty", "-m", "clash, ours")
+    project.check(k1=0, k4=24, k5=25)
 
 
 def test_a_conflict_without_the_driver_is_merged_by_it_later(project: Project) -> None:
@@ -375,6 +391,47 @@ def test_what_git_takes_back_stays_in_the_branch_and_can_be_pushed(project: Proj
         stock.push()
     with StockRoom.clone(remote, project.folder.parent / "copy") as copy:
         assert int(copy.data["x"]["k0"][()]) == 5
+
+
+def test_every_commit_of_git_opens_in_a_fresh_clone(project: Project) -> None:
+    """Nothing of the stockroom ran between the merge, by the driver, and its revert: no branch ever had it."""
+    remote = project.folder.parent / "remote"
+    project.git("merge", "dev", "-m", "both")
+    project.git("revert", "-m", "1", "--no-edit", "HEAD")
+    expected = {}
+    for commit in project.git("rev-list", "HEAD").split():
+        project.git("checkout", "--quiet", commit)
+        expected[commit] = project.data
+    project.git("switch", "main")
+    with StockRoom(project.folder) as stock:
+        pushed = stock.push(remote)
+        assert len(pushed.kept) == 1
+        again = stock.push(remote)
+        assert (again.kept, again.objects, again.notes) == ([], 0, [])
+        stock.gc(remote=remote)
+    run_git(remote.parent, "clone", str(project.folder), "cloned")
+    cloned = remote.parent / "cloned"
+    StockRoom.clone(remote, cloned).close()
+    assert len(expected) == 8
+    for commit, data in expected.items():
+        run_git(cloned, "checkout", "--quiet", commit)
+        with StockRoom(cloned) as stock:
+            assert {str(key): int(stock.data["x"][key]) for key in stock.data["x"]} == data
+
+
+def test_a_push_tells_of_commits_in_git_that_are_nowhere(project: Project) -> None:
+    head = project.folder / "head.stock"
+    good = head.read_text()
+    head.write_text(f"{good.rpartition('commit ')[0]}commit {'ab' * 32}\n")
+    project.git("commit", "-am", "of another clone")
+    head.write_text(good)
+    project.git("commit", "-am", "and back")
+    with StockRoom(project.folder) as stock:
+        pushed = stock.push(project.folder.parent / "remote")
+        assert pushed.branches["main"] == (None, stock.head.commit)
+        (note,) = pushed.notes
+        assert "git's history names 1 commit neither at" in note
+        assert "nor here: abababababab. Who checks out" in note
 
 
 def test_a_merge_after_git_has_gone_back_keeps_the_branch(project: Project) -> None:

@@ -256,3 +256,25 @@ def test_values_keep_their_types(stock: StockRoom) -> None:
         assert type(copy.copy(stock.experiment[name])) is type(value)
     assert stock.experiment["numpy"] == 0.5
     assert stock.experiment["numpy flag"] is True
+
+
+@pytest.mark.parametrize("how", ["staged", "committed"])
+def test_appending_large_samples_one_by_one_takes_little_more_than_their_bytes(
+    how: str, tmp_path: Path
+) -> None:
+    count, size = 100, 1 << 16
+    samples = np.random.default_rng(0).integers(0, 256, (count, size), np.uint8)
+    StockRoom.init(tmp_path).close()
+    with StockRoom(tmp_path, enable_write=True) as stock:
+        stock.data["x"] = samples[:1]
+        stock.commit("the first")
+        for number, sample in enumerate(samples[1:], 1):
+            stock.data["x"].append(sample)
+            if how == "committed":
+                stock.commit(f"number {number}")
+        if how == "staged":
+            stock.commit("all others")
+        stock.gc()
+    taken = sum(path.stat().st_size for path in (tmp_path / ".hopyard").rglob("*") if path.is_file())
+    assert taken < 1.5 * samples.nbytes
+    assert (np.asarray(StockRoom(tmp_path).data["x"].take(np.arange(count))) == samples).all()

@@ -358,11 +358,11 @@ def test_what_a_step_may_not_do_is_said(
 class Gathering(Net):
     def __init__(self) -> None:
         super().__init__()
-        self.losses: list[float] = []
+        self.losses: list[torch.Tensor] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = super().training_step(batch, batch_idx)
-        self.losses.append(loss.item())
+        self.losses.append(loss.detach())
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -384,7 +384,7 @@ class Computing(Net):
 
 @pytest.mark.parametrize(
     ("module", "what"),
-    [(Gathering, "changes its attributes"), (Computing, "updates self.right without logging it")],
+    [(Gathering, "changes model.losses"), (Computing, "updates self.right without logging it")],
 )
 def test_an_end_of_an_epoch_that_looks_at_what_does_not_hop_is_refused(
     chain: Callable[..., Any], module: Any, what: str
@@ -394,8 +394,9 @@ def test_an_end_of_an_epoch_that_looks_at_what_does_not_hop_is_refused(
         hopping.train(0, 0)
     assert (
         f"The module {what} while it is trained, and it has on_train_epoch_end; but an epoch is trained in parts, by "
-        "several workers, and only the state_dict goes from one to the next. Log values and torchmetrics objects in "
-        "training_step, with self.log, or gather in a buffer."
+        "several workers, and only the state_dict and plain attributes go from one to the next: numbers, strings, and "
+        "lists and dicts of them. Log values and torchmetrics objects in training_step, with self.log, or gather in a "
+        "buffer."
     ) in str(caught.value)
 
 

@@ -165,8 +165,32 @@ class Case:
     trainer: dict[str, Any] = field(default_factory=dict)
 
 
+class Annealed(Net):
+    """A temperature that falls with every epoch, noise that falls with every step, and what the epoch's end sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature, self.step, self.losses = 1.0, 0, []
+
+    def on_train_epoch_start(self) -> None:
+        self.temperature *= 0.5
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.step += 1
+        x, y = batch
+        noise = torch.randn_like(x) / self.step
+        loss = nn.functional.cross_entropy(self(x + noise) / self.temperature, y)
+        self.losses.append(loss.item())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        with torch.no_grad():
+            self.head.bias += sum(self.losses) / len(self.losses)
+
+
 CASES = {
     "plain": Case(Net),
+    "annealed": Case(Annealed),
     "onecycle-dicts": Case(OneCycle, {"batch": "dict"}),
     "hooks": Case(Hooked),
     "manual": Case(Manual),
@@ -261,6 +285,9 @@ def test_hopping_equals_the_trainer(name: str, chain: Callable[..., Any]) -> Non
     module, loss = trained_by_lightning(case, hopping.program, epochs)
 
     tree = hopping.state()["model"]
+    attributes = tree.pop("attributes.", {})
+    names = {"hooks": ["scale"], "annealed": ["losses", "step", "temperature"]}.get(name, [])
+    assert attributes.get("model", {}) == {name: [getattr(module, name)] for name in names}
     assert list(tree) == list(module.state_dict())
     for key, value in module.state_dict().items():
         assert tree[key].data.tobytes() == value.numpy().tobytes(), key

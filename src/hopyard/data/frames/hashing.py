@@ -7,7 +7,7 @@ hashing is fast*, The Computer Journal 2014), twice with unrelated keys, finishe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -44,29 +44,68 @@ class Scattered:
         return len(self.lengths)
 
 
+@dataclass(frozen=True)
+class Scalars:
+    """Single numbers of n rows, side by side as words of which each number has one or two.
+
+    Attributes:
+        columns: (n,) each, of 1, 2, 4 or 8 bytes.
+        missing: (n,) bool for each column, which of its rows are null; None: none is.
+    """
+
+    columns: Sequence[npt.NDArray[Any]]
+    missing: Sequence[npt.NDArray[np.bool_] | None]
+
+    def words(self) -> Iterator[tuple[int, Hashes]]:
+        """(place, the words of all rows there), but for places where all are zero."""
+        for place, missing in enumerate(self.missing):
+            if missing is not None:
+                yield place, missing.astype(np.uint64)
+        place = len(self.missing)
+        for column in self.columns:
+            values = np.ascontiguousarray(column)
+            bits = values.view(f"u{values.itemsize}")
+            if values.itemsize == 8:
+                yield place, bits & np.uint64(0xFFFFFFFF)
+                yield place + 1, bits >> np.uint64(32)
+                place += 2
+            else:
+                yield place, bits.astype(np.uint64)
+                place += 1
+
+
 _AT_ONCE = 1 << 15  # words; as 64-bit numbers they stay in the cache of the core
 _WORD = 4
 _FEWEST_KEYS = 256
 
 
-def row_hashes(parts: Sequence[Part | Scattered]) -> tuple[Hashes, Hashes]:
-    """Two (n,) uint64 hashes of each of the n rows whose bytes ``parts`` are together."""
-    rows = len(parts[0])
-    sums = np.zeros((2, rows), np.uint64)
+def row_hashes(rows: int, parts: Sequence[Part | Scalars | Scattered], count: int = 2) -> list[Hashes]:
+    """Unrelated (rows,) uint64 hashes of the rows that ``parts`` are together; at most two."""
+    sums = np.zeros((count, rows), np.uint64)
     for number, part in enumerate(parts):
-        if isinstance(part, Scattered):
+        if isinstance(part, Scalars):
+            _add_scalars(sums, part, number)
+        elif isinstance(part, Scattered):
             _add_words(sums, part.words.astype(np.uint64), part.places, part.offsets, number)
             _add_lengths(sums, part.lengths, number)
         elif isinstance(part, Ragged):
             _add_ragged(sums, part, number)
         else:
             _add_matrix(sums, part, number)
-    return mix(sums[0]), mix(sums[1])
+    return [mix(total) for total in sums]
 
 
 def keyed(hashes: Hashes, *key: int | str) -> Hashes:
     """Other hashes from these, unrelated for every ``key``."""
     return mix(hashes ^ np.uint64(derive_seed(*key)))
+
+
+def _add_scalars(sums: npt.NDArray[np.uint64], part: Scalars, number: int) -> None:
+    most = len(part.missing) + 2 * len(part.columns)
+    keys = [_keys(number, which, most) for which in range(len(sums))]
+    for place, words in part.words():
+        for total, key in zip(sums, keys, strict=True):
+            total += words * key[place]
 
 
 def _add_matrix(sums: npt.NDArray[np.uint64], part: npt.NDArray[np.uint8], number: int) -> None:
@@ -76,7 +115,7 @@ def _add_matrix(sums: npt.NDArray[np.uint64], part: npt.NDArray[np.uint8], numbe
         padded[:, :width] = part
         part = padded
     words = part.view(np.uint32)
-    keys = [_keys(number, which, words.shape[1]) for which in (0, 1)]
+    keys = [_keys(number, which, words.shape[1]) for which in range(len(sums))]
     step = max(1, _AT_ONCE // max(words.shape[1], 1))
     for start in range(0, rows, step):
         wide = words[start : start + step].astype(np.uint64)

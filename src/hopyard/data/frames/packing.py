@@ -8,15 +8,16 @@ which decides the split. Every engine moves the same bytes, so all of them write
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.frames.hashing import Part, Scattered, keyed, row_hashes
+from hopyard.data.frames.hashing import Hashes, Part, Scalars, Scattered, keyed, row_hashes
 from hopyard.data.frames.reading import Reading
 from hopyard.data.frames.survey import PARTS, Survey
 from hopyard.data.ragged import Ragged
@@ -31,6 +32,10 @@ SURVEY = -1
 """The order of the row that carries a task's survey."""
 
 _PIECE_BYTES = 64 << 20
+_HASHED_AT_ONCE = 1 << 15
+"""Rows: what is made of a column of numbers stays in the cache of the core."""
+_HASHING = 2
+"""Threads: half of the time NumPy holds the interpreter."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Packing:
             flags = columns.pop(self.part)
         self._check_types(columns)
         parts = self._bytes(columns, rows)
-        first, second = row_hashes(self._hashed(columns, parts))
+        first, second = row_hashes(rows, _hashed(self.layout, columns, parts[1:]))
         if flags is not None:
             assert isinstance(flags.values, np.ndarray)
             above = flags.values > 0
@@ -124,23 +129,13 @@ class Packing:
             part = np.where(above, 0, 1)
             second = second ^ keyed(above.astype(np.uint64), "flag")
         elif self.part is None:
-            part = (keyed(first, self.seed, "split") >> np.uint64(64 - PARTS.bit_length() + 1)).astype(
-                np.int64
-            )
+            part = (split_key(first, self.seed) >> np.uint64(64 - PARTS.bit_length() + 1)).astype(np.int64)
         else:
             part = np.full(rows, self.part)
         order = (keyed(first, self.seed, "order") >> np.uint64(64 - ORDER_BITS)).view(np.int64)
         survey.add(columns, order, part, (first, second))
         arrays = [_numbers(order), _numbers(part.astype(np.int32)), *map(_binary, parts)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.layout.arrow)
-
-    def _hashed(self, columns: Mapping[str, ColumnData], parts: list[Part]) -> list[Part | Scattered]:
-        """The rows' bytes, of sparse ones as if they were dense: their order, and the split, are the same."""
-        names = [None, *(column.name for column in self.layout.variable)]
-        return [
-            part if name is None or columns[name].length is None else _scattered(columns[name])
-            for name, part in zip(names, parts, strict=True)
-        ]
 
     def _check_types(self, columns: Mapping[str, ColumnData]) -> None:
         for expected in self.layout.columns:
@@ -171,6 +166,51 @@ class Packing:
             [pa.array(value, field.type) for value, field in zip(values, self.layout.arrow, strict=True)],
             schema=self.layout.arrow,
         )
+
+
+def content_hashes(columns: Mapping[str, ColumnData]) -> Hashes:
+    """(n,) the hash of each row's content: that by which the rows of a cluster's frame are split."""
+    layout = Layout(tuple(_packed(data.column) for data in columns.values()))
+    hashes = np.empty(len(next(iter(columns.values()))), np.uint64)
+
+    def hash_piece(start: int) -> None:
+        stop = min(start + _HASHED_AT_ONCE, len(hashes))
+        piece = {name: data[start:stop] for name, data in columns.items()}
+        lists = [_row_bytes(piece[column.name]) for column in layout.variable]
+        hashes[start:stop] = row_hashes(stop - start, _hashed(layout, piece, lists), 1)[0]
+
+    with ThreadPoolExecutor(_HASHING, "hopyard-prepare") as pool:
+        list(pool.map(hash_piece, range(0, len(hashes), _HASHED_AT_ONCE)))
+    return hashes
+
+
+def split_key(hashes: Hashes, seed: int) -> Hashes:
+    """The numbers by which rows are split by share: those of the validation set have the lowest."""
+    return keyed(hashes, seed, "split")
+
+
+def _packed(column: Column) -> Column:
+    """A column of data in memory as the layout of a cluster's frame calls it: lists of one length are lists."""
+    return replace(column, kind="ragged") if column.kind == "tensor" and column.shape else column
+
+
+def _hashed(
+    layout: Layout, columns: Mapping[str, ColumnData], lists: Sequence[Part]
+) -> list[Part | Scalars | Scattered]:
+    """The rows' content, of sparse ones as if they were dense: their order, and the split, are the same.
+
+    Args:
+        lists: the bytes of all columns but those of single numbers.
+    """
+    numbers = [columns[column.name].values for column, _, _ in layout.fixed]
+    missing = [columns[column.name].missing for column in layout.columns]
+    return [
+        Scalars([values for values in numbers if isinstance(values, np.ndarray)], missing),
+        *(
+            part if columns[column.name].length is None else _scattered(columns[column.name])
+            for column, part in zip(layout.variable, lists, strict=True)
+        ),
+    ]
 
 
 def _pieces(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch | pa.Table]:

@@ -22,9 +22,10 @@ from hopyard.data.frames.plans import PlanIndex
 from hopyard.data.frames.survey import PARTS, Survey
 from hopyard.data.frames.writing import Files, Writing, Written, of_split, rows_and_sum
 from hopyard.data.manifest import Manifest
-from hopyard.data.preparing.policies import Policies, plan_policies
-from hopyard.data.preparing.prepared import Prepared, find_prepared, publish, split_stores
+from hopyard.data.preparing.policies import Policies, null_label, plan_policies
+from hopyard.data.preparing.prepared import Prepared, check_labels, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch
+from hopyard.data.preparing.split import check_split
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.preparing.unfinished import written_sizes
 from hopyard.data.preparing.write import Repeat
@@ -34,7 +35,6 @@ from hopyard.storage.base import Store
 from hopyard.storage.visible import wait_for_objects
 
 _log = logging.getLogger("hopyard")
-_SHARE_OFF = 0.02
 
 
 def known_fingerprint(request: Request, store: Store) -> str | None:
@@ -98,6 +98,7 @@ class FramePreparation:
             _check_alike(*layouts)
         plans = _plans(self._request, self._sources, self._store)
         if found := plans.find(self._request.settings()):
+            check_labels((found.train, found.val), self._request.labels)
             return found
         frame = self._sources[0].frame
         layout = Layout(layouts[0])  # of both: one may have its columns in another order
@@ -119,6 +120,7 @@ class FramePreparation:
             prepared = find_prepared(self._store, fingerprint, self._request.settings())
             if prepared is None:
                 prepared = self._write(exchange, layout, surveys, fingerprint)
+            check_labels((prepared.train, prepared.val), self._request.labels)
         plans.note(fingerprint)
         return prepared
 
@@ -160,29 +162,14 @@ class FramePreparation:
         return Prepared(self._publish("train", written, policies, fingerprint), val, fingerprint, False)
 
     def _policies(self, layout: Layout, surveys: list[Survey]) -> Policies:
-        if self._request.nulls == "error":
-            _refuse_nulls(surveys)
+        _refuse_nulls(surveys, self._request)
         samples = [{column.name: survey.sample(column) for column in layout.columns} for survey in surveys]
-        return plan_policies(samples, self._request.nulls, self._request.ragged)
+        request = self._request
+        return plan_policies(samples, request.nulls, request.ragged, added=request.added)
 
     def _check_split(self, rows: int, val_rows: int) -> None:
-        validation = self._request.validation
-        if validation is None:
-            return
-        if not 0 < val_rows < rows:
-            raise DataError(
-                f"validation={validation!r} leaves the {'training' if val_rows else 'validation'} set empty ({rows} "
-                "rows in all; rows that are equal stay together). Give another share or column, more rows, or None "
-                "for no validation set."
-            )
-        if isinstance(validation, float) and abs(val_rows / rows - validation) > _SHARE_OFF:
-            _log.warning(
-                "validation=%s was asked for, but %.3f of the rows are in the validation set: rows that are equal stay "
-                "on one side, and many of these %d are. A column that splits says it exactly.",
-                validation,
-                val_rows / rows,
-                rows,
-            )
+        if self._request.validation is not None:
+            check_split(self._request.validation, rows, val_rows)
 
     def _publish(self, split: str, written: list[Written], policies: Policies, fingerprint: str) -> Dataset:
         store = split_stores(self._store, fingerprint)[split == "val"]
@@ -196,7 +183,7 @@ class FramePreparation:
             policies.schema,
             tuple(entry for part in parts for entry in part.entries),
             total.result(),
-            {**_arguments(self._request), "source": self._engine},
+            {**_arguments(self._request), **policies.settings(), "source": self._engine},
             datetime.now(UTC).isoformat(),
         )
         wait_for_objects(store, written_sizes(store, manifest), f"Workers of {self._engine}")
@@ -259,9 +246,12 @@ def _merged(surveys: list[Survey], columns: tuple[Column, ...]) -> Survey:
     return whole
 
 
-def _refuse_nulls(surveys: list[Survey]) -> None:
+def _refuse_nulls(surveys: list[Survey], request: Request) -> None:
     found = {name: count for survey in surveys for name, count in survey.missing().items()}
-    if found:
+    for name in request.labels:
+        if name in found:
+            raise null_label(name, found[name])
+    if found and request.nulls == "error":
         listed = "; ".join(f"column {name!r} has {count}" for name, count in found.items())
         raise DataError(
             f"There are null values: {listed}. Remove those rows, or pass nulls='fill' (0, False or an empty string "

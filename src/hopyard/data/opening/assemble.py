@@ -283,7 +283,7 @@ def _facts(files: Files, options: Options) -> dict[str, Facts]:
 def _must_be_read(column: Column, counted: Facts | None, lists: bool, options: Options) -> bool:
     if lists and (options.ragged == "pad" or (options.ragged == "error" and column.kind == "ragged")):
         return True
-    return counted is None and (options.nulls == "mask" or (options.nulls == "fill" and lists))
+    return counted is None and options.nulls != "error"
 
 
 def _policies(
@@ -320,7 +320,11 @@ def _policies(
         if options.nulls == "mask" and its is not None and its.nulls:
             masked.add(name)
             result.append(Column(f"{name}_mask", "tensor", "bool"))
-    return Policies(checked_schema(result), frozenset(masked), padded), Schema(stored), frozenset(filled)
+    return (
+        Policies(checked_schema(result), frozenset(masked), padded, options.nulls),
+        Schema(stored),
+        frozenset(filled),
+    )
 
 
 def _settled(column: Column, facts: Facts | None) -> Column:

@@ -7,14 +7,17 @@ ragged    ``"error"``; ``"keep"``: values and offsets; ``"pad"``: zeros up to th
           row, and an int64 column ``<name>_length``
 ========  ============================================================================
 
+Labels are never filled: a null label is an error whatever ``nulls`` says. A mask or length column that is asked
+for by name is made of every data, also of data without a null or with rows of one length.
+
 NaN is a number, not null, except in pandas frames, where it is how null is written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,10 +27,12 @@ from hopyard.data.preparing.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.columns import ColumnData, as_ragged
-from hopyard.errors import DataError, UsageError
+from hopyard.errors import ColumnError, DataError, UsageError
 
 Columns = Mapping[str, ColumnData]
 _MAX_WIDTH = (1 << 31) - 1
+_SAID = 3
+"""Rows that an error names."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,37 @@ class Policies:
         schema: of the result.
         masked: columns that get a mask.
         padded: the length that rows of a column get.
+        nulls: ``"error"``, ``"fill"`` or ``"mask"``: what becomes of nulls in rows that come later.
     """
 
     schema: Schema
-    masked: frozenset[str]
-    padded: Mapping[str, int]
+    masked: frozenset[str] = frozenset()
+    padded: Mapping[str, int] = field(default_factory=dict)
+    nulls: str = "error"
+
+    @classmethod
+    def of_settings(cls, schema: Schema, settings: Mapping[str, Any]) -> Policies:
+        """The policies that a manifest with these settings was written by."""
+        return cls(
+            schema,
+            frozenset(settings.get("masked", ())),
+            settings.get("padded", {}),
+            settings.get("nulls", "error"),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """The part of a manifest's settings from which ``of_settings`` restores them, beside ``nulls``."""
+        return {"masked": sorted(self.masked), "padded": dict(self.padded)}
+
+    @property
+    def added(self) -> dict[str, str]:
+        """The columns that these policies add, and the column that each is made of."""
+        masks = {f"{name}_mask": name for name in self.masked}
+        return {**masks, **{f"{name}_length": name for name in self.padded}}
+
+    def sources(self, names: Iterable[str]) -> list[str]:
+        """The columns that must be given for columns of these names to be made."""
+        return list(dict.fromkeys(self.added.get(name, name) for name in names))
 
     def apply(self, columns: Columns) -> dict[str, Values]:
         """The values of ``schema``'s columns for some rows."""
@@ -60,27 +91,82 @@ class Policies:
         return result
 
 
-def plan_policies(splits: Sequence[Columns], nulls: str = "error", ragged: str = "error") -> Policies:
+def plan_policies(
+    splits: Sequence[Columns],
+    nulls: str = "error",
+    ragged: str = "error",
+    labels: Collection[str] = (),
+    added: Collection[str] = (),
+) -> Policies:
     """The policies that fit all ``splits`` (which have the same columns).
 
+    Args:
+        labels: columns whose nulls are errors.
+        added: mask and length columns to make in any case.
+
     Raises:
-        DataError: nulls or ragged rows without a policy, or rows that no policy makes storable.
+        DataError: nulls or ragged rows without a policy, a null label, or rows that no policy makes storable.
         ColumnError: the splits' columns differ.
     """
     check_choice("nulls", nulls, ("error", "fill", "mask"))
     check_choice("ragged", ragged, ("error", "keep", "pad"))
     _check_same(splits)
     with_nulls = [name for name in splits[0] if any(columns[name].missing is not None for columns in splits)]
+    if null_labels := [name for name in with_nulls if name in labels]:
+        raise null_label(null_labels[0], *_missing_rows(splits, null_labels[0]))
     if with_nulls and nulls == "error":
         raise _nulls_error(splits, with_nulls)
-    masked = frozenset(with_nulls if nulls == "mask" else ())
+    masked = frozenset(
+        name for name in splits[0] if nulls == "mask" and (name in with_nulls or f"{name}_mask" in added)
+    )
     schema: list[Column] = []
     padded: dict[str, int] = {}
     for name in splits[0]:
-        schema += _result_columns(name, [columns[name] for columns in splits], ragged, padded)
+        parts = [columns[name] for columns in splits]
+        schema += _result_columns(name, parts, ragged, padded, f"{name}_length" in added)
         if name in masked:
             schema.append(Column(f"{name}_mask", "tensor", "bool"))
-    return Policies(checked_schema(schema), masked, padded)
+    return Policies(checked_schema(schema), masked, padded, nulls)
+
+
+def added_columns(names: Iterable[str], there: Collection[str], nulls: str, ragged: str) -> dict[str, str]:
+    """Those of ``names`` that policies add to data with the columns ``there``, and the column each is made of.
+
+    Raises:
+        ColumnError: a name is of a column that another policy would add.
+    """
+    suffixes = {"_mask": ("nulls", "mask", nulls), "_length": ("ragged", "pad", ragged)}
+    found = {}
+    for name in names:
+        for suffix, (argument, wanted, given) in suffixes.items():
+            base = name.removesuffix(suffix)
+            if name in there or base == name or base not in there:
+                continue
+            if given != wanted:
+                raise ColumnError(
+                    f"the data has no column {name!r}. {argument}={wanted!r} makes it of {base!r}, but {argument} is "
+                    f"{given!r}. Give {argument}={wanted!r}, or leave {name!r} out."
+                )
+            found[name] = base
+    return found
+
+
+def null_label(name: str, count: int | None, rows: Sequence[int] = ()) -> DataError:
+    """The error of a label column in which ``count`` rows are null, ``rows`` the first ones, as far as known."""
+    where = f" ({'row' if count == 1 else 'the first are rows'} {', '.join(map(str, rows))})" if rows else ""
+    many = "some" if count is None else str(count)
+    return DataError(
+        f"The label column {name!r} is null in {many} {'row' if count == 1 else 'rows'}{where}. Labels are never "
+        f"filled, whatever nulls= says: nothing could be learned or measured there. Remove these rows, for example "
+        f"with .dropna(subset=[{name!r}]) in pandas and Spark or .drop_nulls({name!r}) in polars."
+    )
+
+
+def _missing_rows(splits: Sequence[Columns], name: str) -> tuple[int, list[int]]:
+    """How many rows are null in the column, and the first of them in the first split that has some."""
+    missing = [columns[name].missing for columns in splits]
+    found = [np.flatnonzero(each) for each in missing if each is not None]
+    return sum(map(len, found)), found[0][:_SAID].tolist()
 
 
 def pad(rows: Ragged, length: int) -> npt.NDArray[Any]:
@@ -98,9 +184,11 @@ def check_choice(argument: str, given: str, choices: Sequence[str]) -> None:
 
 
 def _result_columns(
-    name: str, parts: Sequence[ColumnData], ragged: str, padded: dict[str, int]
+    name: str, parts: Sequence[ColumnData], ragged: str, padded: dict[str, int], with_length: bool
 ) -> list[Column]:
-    if all(part.kind != "ragged" for part in parts) and len({part.column for part in parts}) == 1:
+    lengths_wanted = with_length and ragged == "pad" and _as_lists(parts[0]) is not None
+    alike = all(part.kind != "ragged" for part in parts) and len({part.column for part in parts}) == 1
+    if alike and not lengths_wanted:
         return [parts[0].column]
     lists = [as_ragged(part).values for part in parts]
     lengths = np.concatenate([part.lengths for part in lists if isinstance(part, Ragged)])

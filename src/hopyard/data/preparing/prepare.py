@@ -23,7 +23,7 @@ from hopyard.data.frames.preparing import FramePreparation, known_fingerprint
 from hopyard.data.manifest import Manifest
 from hopyard.data.order import permutation
 from hopyard.data.preparing.policies import Policies, plan_policies
-from hopyard.data.preparing.prepared import Prepared, find_prepared, publish, split_stores
+from hopyard.data.preparing.prepared import Prepared, check_labels, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch, request_of
 from hopyard.data.preparing.split import Split, split_rows
 from hopyard.data.preparing.write import Repeat, SplitWriter
@@ -94,6 +94,7 @@ def prepare(
     with request.watched(watch):
         fingerprint = request.fingerprint()
         if fingerprint is not None and (found := find_prepared(store, fingerprint, request.settings())):
+            check_labels((found.train, found.val), request.labels)
             return found
         spool = store.train_data.staging()  # where there may be nothing but the data's own folders
         collected = request.source.collect(spool)
@@ -101,6 +102,7 @@ def prepare(
         fingerprint = request.fingerprint()
     assert fingerprint is not None
     if found := find_prepared(store, fingerprint, request.settings()):
+        check_labels((found.train, found.val), request.labels)
         return found
     return _Preparation(request, store, fingerprint, repeat, progress, accept, watch).run(
         collected, collected_val
@@ -144,7 +146,7 @@ def peek(
     whole = dict(request.source.known_columns() or columns)  # later rows may be longer, or null
     if isinstance(request.validation, str):
         del columns[request.validation], whole[request.validation]
-    policies = plan_policies([whole], nulls, ragged)
+    policies = plan_policies([whole], nulls, ragged, request.labels, request.added)
     values = policies.apply(columns)
     return {
         column.name: ColumnData(column.name, column.kind, values[column.name]).as_batch()
@@ -193,7 +195,11 @@ class _Preparation:
         if isinstance(request.validation, str):
             del columns[request.validation]
         policies = plan_policies(
-            [columns] if val_columns is None else [columns, val_columns], request.nulls, request.ragged
+            [columns] if val_columns is None else [columns, val_columns],
+            request.nulls,
+            request.ragged,
+            request.labels,
+            request.added,
         )
         self._total = len(split.train) + (0 if split.val is None else len(split.val))
         train_writer = self._writer("train", columns, split.train, policies)
@@ -235,6 +241,7 @@ class _Preparation:
             statistics,
             {
                 **self._request.settings(),
+                **policies.settings(),
                 "feature_columns": features,
                 "label_columns": labels,
                 "source": self._request.source.fingerprint(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
+from hopyard.data.preparing.policies import null_label
 from hopyard.data.preparing.unfinished import finish_names
 from hopyard.data.reading.listed import is_whole
 from hopyard.data.reading.parallel import of_each
@@ -32,6 +33,18 @@ class Prepared:
     val: Dataset | None
     fingerprint: str
     reused: bool
+
+
+def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
+    """Raise DataError if nulls of a label column were filled when one of the datasets was prepared or opened."""
+    for dataset in datasets:
+        if not isinstance(dataset, Dataset):
+            continue
+        known, filled = dataset.manifest.statistics, dataset.recipe.filled
+        for name in labels:
+            count = known[name].missing if name in known else 0
+            if count or name in filled:
+                raise null_label(name, count or None)
 
 
 def split_stores(store: Store, fingerprint: str) -> tuple[Store, Store]:

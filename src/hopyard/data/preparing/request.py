@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from hopyard.data.frames.base import FrameSource
 from hopyard.data.manifest import FORMAT_VERSION
-from hopyard.data.preparing.policies import check_choice
+from hopyard.data.preparing.policies import added_columns, check_choice
+from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preparing.split import check_share, warn_of_overlap
 from hopyard.data.schema import unknown_columns
 from hopyard.data.sources.sources import Source, as_source
@@ -33,6 +34,12 @@ class Request:
     nulls: str
     ragged: str
     compress_sparse: bool = False
+    added: tuple[str, ...] = ()
+    """Mask and length columns that were asked for by name."""
+
+    @property
+    def labels(self) -> list[str]:
+        return self.columns[1] or []
 
     def settings(self) -> dict[str, Any]:
         """What shapes the files, beside the data's content."""
@@ -42,6 +49,7 @@ class Request:
             "nulls": self.nulls,
             "ragged": self.ragged,
             **({"compress_sparse": True} if self.compress_sparse else {}),
+            **({"added": sorted(self.added)} if self.added else {}),
         }
 
     @contextlib.contextmanager
@@ -91,7 +99,10 @@ def request_of(
         validation = float(validation)
     elif val is None and validation is not None and not isinstance(validation, str):
         val = validation
-    source = as_source(data, named)
+    check_labels((data, val), labels or ())
+    source = as_source(data, source_names(named, nulls, ragged))
+    added = added_columns(named, source.columns, nulls, ragged)
+    named = list(dict.fromkeys(added.get(name, name) for name in named))
     if compress_sparse and not isinstance(source, FrameSource):
         raise UsageError(
             f"compress_sparse=True was given with data of type {type(data).__name__}, but it is for the vectors of "
@@ -102,11 +113,20 @@ def request_of(
     source = _select(source, named, share if isinstance(share, str) else None)
     val_source = None
     if val is not None:
-        val_source = as_source(val, named)
+        val_source = as_source(val, source.columns)
         if unknown := [name for name in source.columns if name not in val_source.columns]:
             raise unknown_columns(unknown, val_source.columns, "validation column")
         val_source = _only(val_source, source.columns)
-    return Request(source, val_source, share, (features, labels), seed, nulls, ragged, compress_sparse)
+    return Request(
+        source, val_source, share, (features, labels), seed, nulls, ragged, compress_sparse, tuple(added)
+    )
+
+
+def source_names(names: Sequence[str], nulls: str, ragged: str) -> list[str]:
+    """The columns to read where ``names`` are asked for: without those that policies make of others of them."""
+    made = {f"{name}_mask" for name in names if nulls == "mask"}
+    made |= {f"{name}_length" for name in names if ragged == "pad"}
+    return [name for name in names if name not in made]
 
 
 def _names(columns: str | Sequence[str] | None) -> list[str] | None:

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hopyard.data.combining.windows import Windows
+from hopyard.data.frames.hashing import Hashes
+from hopyard.data.frames.packing import content_hashes, split_key
 from hopyard.data.order import Rows, permutation
 from hopyard.data.sources.columns import ColumnData
 from hopyard.errors import DataError
 
 _log = logging.getLogger("hopyard")
+_SHARE_OFF = 0.02
+"""How far the share of the validation set may be off without a word; of a few rows, one is more."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,8 @@ def warn_of_overlap(data: Any, validation: Any) -> None:
 
 
 def split_rows(columns: Mapping[str, ColumnData], validation: float | str | None, seed: int) -> Split:
-    """One permutation of all rows: by share its first rows are for validation, by column those whose
-    value is True or above 0.
+    """One permutation of all rows, and which are for validation: by column those whose value is True or above 0; by
+    share those whose content has the lowest hashes, so that rows that are equal are on one side.
 
     Raises:
         DataError: the column is not of bools or ints, has nulls, or one of the sets would be empty.
@@ -61,15 +66,39 @@ def split_rows(columns: Mapping[str, ColumnData], validation: float | str | None
         flags = _flags(columns[validation])[order]
         split = Split(order[~flags], order[flags])
     else:
-        count = round(rows * validation)
-        split = Split(order[count:], order[:count])
-    empty = "training" if not len(split.train) else "validation"
-    if split.val is None or not len(split.val) or not len(split.train):
-        raise DataError(
-            f"validation={validation!r} leaves the {empty} set empty ({rows} rows in all). "
-            "Give another share or column, more rows, or None for no validation set."
-        )
+        held = _lowest(split_key(content_hashes(columns), seed), validation)[order]
+        split = Split(order[~held], order[held])
+    assert split.val is not None
+    check_split(validation, rows, len(split.val))
     return split
+
+
+def check_split(validation: Any, rows: int, val_rows: int) -> None:
+    """Raise DataError if a set is empty; say it if equal rows kept a share from being what was asked for."""
+    if not 0 < val_rows < rows:
+        raise DataError(
+            f"validation={validation!r} leaves the {'training' if val_rows else 'validation'} set empty ({rows} rows "
+            "in all). Give another share or column, more rows, or None for no validation set; rows that are equal stay "
+            "together where a share splits them."
+        )
+    if isinstance(validation, float) and abs(val_rows / rows - validation) > _SHARE_OFF:
+        _log.warning(
+            "validation=%s was asked for, but %.3f of the rows are in the validation set: rows that are equal stay "
+            "on one side, and many of these %d are. A column that splits says it exactly.",
+            validation,
+            val_rows / rows,
+            rows,
+        )
+
+
+def _lowest(keys: Hashes, share: float) -> npt.NDArray[np.bool_]:
+    """The rows with the lowest keys, as many as come nearest to the share if rows with equal keys stay together."""
+    count = round(len(keys) * share)
+    if count in (0, len(keys)):
+        return np.full(len(keys), count > 0)
+    bound = np.partition(keys, count)[count]
+    candidates = [held for held in (keys < bound, keys <= bound) if 0 < held.sum() < len(keys)]
+    return min(candidates, key=lambda held: abs(int(held.sum()) - count), default=keys < bound)
 
 
 def _flags(data: ColumnData) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -35,6 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _LONG_ROWS = 64  # elements; longer rows are cheaper to copy one by one
 _LINE = 64  # bytes of a cache line
+_MANY_TABLES = 16  # from so many on, rows are copied one by one
 _TOUCHED_FROM, _TOUCHED_TO = (
     1 << 10,
     1 << 13,
@@ -143,9 +144,15 @@ class MappedColumn:
         self._lay(bodies, stored.itemsize)
 
     def _lay(self, bodies: Bodies, width: int) -> None:
-        """Bodies at distances that are multiples of the width are rows of one table."""
-        remainders, self._piece_of_group = np.unique(bodies.starts % width, return_inverse=True)
+        """Bodies at distances that are multiples of the width are rows of one table; of many tables there is none."""
+        self._content, self._width = bodies.content, width
+        self._remainders = bodies.starts % width
+        remainders, self._piece_of_group = np.unique(self._remainders, return_inverse=True)
         self._tables: list[Bytes] = []
+        if len(remainders) > _MANY_TABLES:
+            self.shift: Rows = bodies.starts // width - bodies.first_rows
+            self._only = self._touched = None
+            return
         shift = np.zeros(len(bodies.starts), np.int64)  # from a row's number to its row of the table
         for piece in range(len(remainders)):
             groups = np.flatnonzero(self._piece_of_group == piece)
@@ -154,11 +161,10 @@ class MappedColumn:
             shift[groups] = table_rows - bodies.first_rows[groups]
             length = int((table_rows + bodies.group_rows[groups]).max())
             self._tables.append(bodies.content[base : base + length * width].reshape(length, width))
-        self.shift: Rows = shift
+        self.shift = shift
         self._only = self._tables[0] if len(self._tables) == 1 else None
         is_touched = width == _LINE or _TOUCHED_FROM <= width <= _TOUCHED_TO
         self._touched = self._tables[0].reshape(-1) if is_touched and len(self._tables) == 1 else None
-        self._width = width
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> npt.NDArray[Any]:
         """(n, *shape), or (n, columns); ``places`` are row numbers plus ``shift`` of their ``groups``."""
@@ -176,11 +182,15 @@ class MappedColumn:
         if self._cast or not len(places) or (np.diff(places) != 1).any():
             return None
         piece = 0
-        if len(self._tables) > 1:
+        if len(self._tables) != 1:
             piece = int(self._piece_of_group[groups[0]])
             if (self._piece_of_group[groups] != piece).any():
                 return None
-        rows = self._tables[piece][places[0] : places[-1] + 1]
+        if self._tables:
+            rows = self._tables[piece][places[0] : places[-1] + 1]
+        else:
+            start = int(places[0]) * self._width + int(self._remainders[groups[0]])
+            rows = self._content[start : start + len(places) * self._width].reshape(len(places), self._width)
         return np.ndarray((len(rows), *self._shape), self._row_dtype, rows)
 
     def _gather_bytes(self, places: Rows, groups: Rows, out: Bytes | None) -> Bytes:
@@ -192,6 +202,11 @@ class MappedColumn:
             return self._only.take(places, 0, out, "clip")
         if out is None:
             out = np.empty((len(places), self._stored.itemsize), np.uint8)
+        if not self._tables:
+            starts = places * self._width + self._remainders[groups]
+            for row, start in zip(out, starts.tolist(), strict=True):
+                row[...] = self._content[start : start + self._width]
+            return out
         pieces = self._piece_of_group[groups]
         for piece in np.unique(pieces):
             where = np.flatnonzero(pieces == piece)

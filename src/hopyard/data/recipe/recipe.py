@@ -116,10 +116,7 @@ class Recipe:
     @property
     def _added(self) -> dict[str, str]:
         """Columns that policies add, and which stored column they come from."""
-        if self.policies is None:
-            return {}
-        masks = {f"{name}_mask": name for name in self.policies.masked}
-        return {**masks, **{f"{name}_length": name for name in self.policies.padded}}
+        return {} if self.policies is None else self.policies.added
 
     def _read(self, name: str, table: pa.Table, file: int, where: str) -> ColumnData:
         column = self.stored[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,23 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import NotFoundError, UsageError
+from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
 from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
 from hopyard.stockroom.care.walk import Walk
 from hopyard.stockroom.data.column import group_bounds
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import locked
 from hopyard.stockroom.history.stage import sealed
-from hopyard.stockroom.maps import Key, SortedMap, check_key, encode
+from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import Purged, Tombstones
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.stockroom.repacking import bury, bury_samples
+from hopyard.stockroom.typed_keys import TypedKey
 from hopyard.storage import Store
 from hopyard.wording import are, counted
 
@@ -52,6 +54,9 @@ class PurgeReport:
 
     def __str__(self) -> str:
         told = f"; push to {', '.join(self.remotes)}, which may still have them" if self.remotes else ""
+        told += (
+            "; so may copies of this folder, and whatever was pushed to by its address only: push there too"
+        )
         return (
             f"{counted(len(self.keys), 'sample')} of {self.column!r} {are(len(self.keys))} purged; replaced: "
             f"{counted(self.fragments, 'fragment')} and {counted(self.staged, 'staged write')}{told}"
@@ -61,7 +66,7 @@ class PurgeReport:
 def purge(
     repository: Repository,
     column: str,
-    keys: Key | Sequence[Key],
+    keys: Key | TypedKey | Sequence[Key | TypedKey],
     why: str,
     by: str,
     place: Place | None = None,
@@ -74,7 +79,8 @@ def purge(
     are still listed, and reading the samples raises ``PurgedError``. It can be done again, also after it was killed.
 
     Args:
-        keys: one, or a list. Of a nested column a sample's key means all its parts.
+        keys: one, or a list. Of a nested column a sample's key means all its parts. A ``TypedKey`` is the first of the
+            keys that it may stand for under which there are samples.
         why, by: for the record, which stays. place, wait, tell, clock, keep: as ``gc``.
 
     Raises:
@@ -82,20 +88,24 @@ def purge(
             reached. UsageError: what is no key, or no reason. Others as ``gc``. Nothing was changed.
     """
     check_format(repository.store)
-    wanted = [check_key(key) for key in (keys if isinstance(keys, list | range | np.ndarray) else [keys])]
+    given = keys if isinstance(keys, list | range | np.ndarray) else [keys]
+    meanings = [_meanings(key) for key in given]
+    possible = [key for several in meanings for key in several]
     if not why.strip():
         raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
     store = repository.store
     # Whatever is at a remote only comes now: bringing it takes the lock.
-    _fragments(repository.objects, roots_of_store(store).walk(repository.objects), column, wanted)
+    _fragments(repository.objects, roots_of_store(store).walk(repository.objects), column, possible)
     with alone(store, wait, tell):
         repository.objects.rebuild()  # an index that lost rows would hide what is to be removed
         objects = repository.objects.alone()
         roots = all_roots(store, place)
         walk = roots.walk(objects)
         check(roots, walk, store.url)
+        found = _fragments(objects, walk, column, possible)
+        wanted = _check_found(objects, walk, found, roots, column, meanings)
         found = _fragments(objects, walk, column, wanted)
-        gone = _check_found(found, roots, column, wanted)
+        gone = _keys_of(found, roots, column, wanted)
         moment = clock().astimezone(UTC).isoformat(timespec="seconds")
         count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
         staged = _clean_stages(store, roots, column, wanted)
@@ -157,7 +167,15 @@ def _places(fragment: Fragment, key: Key) -> Iterable[int]:
         yield from range(start, stop)
 
 
-def _check_found(found: list[_Found], roots: Roots, column: str, keys: Sequence[Key]) -> list[Key]:
+def _meanings(key: Any) -> list[Key]:
+    """The keys that one may stand for, the likeliest first."""
+    if not isinstance(key, TypedKey):
+        return [check_key(key)]
+    pairs = [each for each in key.keys(nested=True) if isinstance(each, tuple)]
+    return [check_key(each) for each in (*pairs, *key.keys(nested=False))]
+
+
+def _keys_of(found: list[_Found], roots: Roots, column: str, keys: Sequence[Key]) -> list[Key]:
     """The keys under which there are, or were, samples."""
     every = {key for one in found for key in (*one.new, *one.gone)}
     every |= {
@@ -167,13 +185,75 @@ def _check_found(found: list[_Found], roots: Roots, column: str, keys: Sequence[
         for key in operation.keys
         if _is_meant(key, keys)
     }
-    for key in keys:
-        if not any(_is_meant(one, [key]) for one in every):
-            raise NotFoundError(
-                f"no version of the column {column!r} has a sample {key!r}, so there is nothing to purge. Nothing was "
-                "changed. The keys that there are: stock.data[NAME].keys(), in each branch."
-            )
     return sorted(every, key=encode)
+
+
+def _check_found(
+    objects: Objects,
+    walk: Walk,
+    found: list[_Found],
+    roots: Roots,
+    column: str,
+    meanings: Sequence[Sequence[Key]],
+) -> list[Key]:
+    """Of each of the given keys the first meaning under which there are, or were, samples."""
+    every = _keys_of(found, roots, column, [key for several in meanings for key in several])
+    groups = {*every, *(key[0] for key in every if isinstance(key, tuple))}
+    wanted = []
+    for several in meanings:
+        key = next((each for each in several if each in groups), None)
+        if key is None:
+            raise _nothing(objects, walk, roots, column, several)
+        wanted.append(key)
+    return wanted
+
+
+def _nothing(
+    objects: Objects, walk: Walk, roots: Roots, column: str, meanings: Sequence[Key]
+) -> NotFoundError:
+    """The error for a key under which no version has a sample."""
+    columns = {thing.removeprefix("data/") for thing in walk.columns}
+    columns |= {operation.name for _, operation in roots.staged if _is_of(operation, operation.name)}
+    if column not in columns:
+        return NotFoundError(
+            f"no version has a column {column!r}{nearest(column, columns, '.')} Nothing was changed. Name a column "
+            "that some version has: hopyard stock list data --at REVISION."
+        )
+    near = set()
+    for pages in walk.columns.get(f"data/{column}", ()):
+        entries = SortedMap(objects, pages)
+        for key in meanings:
+            near.update(_nearest_keys(objects, entries, key))
+    pairs = [key for key in meanings if isinstance(key, tuple)]
+    alone = [key for key in meanings if not isinstance(key, tuple)]
+    is_nested = any(isinstance(key, tuple) for key in near)
+    shown, *_ = pairs if pairs and (is_nested or not alone) else alone
+    codes = sorted(map(encode, near))
+    bounds = {bisect_left(codes, _first(key, is_nested)) for key in meanings}
+    closest = {place for bound in bounds for place in (bound - 1, bound) if 0 <= place < len(codes)}
+    keys = ", ".join(repr(decode(codes[place])) for place in sorted(closest))
+    texts = [key for key in near if isinstance(key, str)]
+    hint = nearest(str(shown), texts, ".")
+    return NotFoundError(
+        f"no version of the column {column!r} has a sample {shown!r}, so there is nothing to purge{hint} Nothing was "
+        f"changed. The nearest keys are {keys}; stock.data[{column!r}].keys() has all of a branch."
+    )
+
+
+def _first(key: Key, is_nested: bool) -> bytes:
+    return group_bounds(key)[0] if is_nested and not isinstance(key, tuple) else encode(key)
+
+
+def _nearest_keys(objects: Objects, entries: SortedMap, key: Key) -> list[Key]:
+    """Keys of one version about where a key would be: those of the fragment that it would be in, and of others the
+    ends."""
+    if not len(entries):
+        return []
+    code = _first(key, isinstance(decode(entries.at(0)[0]), tuple))
+    inside = list(_between(entries, code, code + b"\0"))
+    if inside:
+        return plain(Fragment(objects.read(inside[0])).keys)
+    return [decode(each) for each in neighbours(entries, code)]
 
 
 def _is_meant(key: Key, keys: Sequence[Key]) -> bool:

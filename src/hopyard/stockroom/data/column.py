@@ -10,12 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import DataError, MissingKeyError, UsageError, nearest
+from hopyard.errors import DataError, MissingKeyError, NotFoundError, UsageError, nearest
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import (
     Fragments,
-    MovedError,
     Positions,
     Readable,
     Table,
@@ -147,7 +146,25 @@ class Column(Mapping[Any, Any]):
             return False
         if self._is_group(key):
             return bool(len(self._positions_of_parts(key)))
-        return bool(self.has([code]))
+        try:
+            return bool(self.has([code]))
+        except NotFoundError:
+            known = self._known_from_map(code)
+            if known is None:
+                raise
+            return known
+
+    def _known_from_map(self, key: bytes) -> bool | None:
+        """Whether there is a sample under an encoded key, as the map alone says it; None: it takes the fragment."""
+        item = self._pages.floor(key)
+        if item is None:
+            return False
+        entry = Entry.of(*item)
+        if key > entry.last:
+            return False
+        first, last = decode(entry.first), decode(entry.last)
+        is_run = isinstance(first, int) and isinstance(last, int) and last - first + 1 == entry.count
+        return True if is_run or key in (entry.first, entry.last) else None
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice) or key is Ellipsis or (isinstance(key, np.ndarray) and key.dtype == bool):
@@ -405,11 +422,10 @@ class Column(Mapping[Any, Any]):
 
     def _take_from_table(self, places: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
         table = self._find_table()
-        try:
-            return None if table is None else table.take(places, out)
-        except MovedError:
+        taken = None if table is None else table.take(places, out)
+        if taken is None:
             self._table = None
-            return None
+        return taken
 
     def _take_varying(self, places: Positions, out: Any) -> list[Any]:
         if out is not None:

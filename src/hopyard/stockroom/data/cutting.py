@@ -1,8 +1,10 @@
 """Where fragments end, and rewriting those that changes fall into.
 
-A fragment ends behind a sample that weighs more than the high 19 bits of its key's hash say: naturally. It also ends
-before a sample with which it would weigh more than 1 MiB. A sample weighs its bytes, those of its encoded key, and 8;
-so of samples that weigh 512 KiB together one is expected to end a fragment, whatever the sizes of others are.
+A fragment ends behind a sample that weighs more than the high 19 bits of its key's hash say, or has at least 32 KiB:
+naturally. It also ends before a sample with which it would weigh more than 1 MiB. A sample weighs its bytes, those of
+its encoded key, and 8; so of small samples that weigh 512 KiB together one is expected to end a fragment, whatever the
+sizes of others are. Large ones end their own, since each commit of a change writes the fragment anew that it falls
+into, and history keeps both: of samples of 64 KiB that are appended one by one the data would be written four times.
 
 So what is cut depends on nothing but keys and sizes since the last natural end. A change is carried from the fragment
 that it falls into (from the one before, if that did not end naturally: it might now take more) to the first place
@@ -34,11 +36,13 @@ from hopyard.stockroom.data.rows import (
 )
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.maps.keys import hash_key
+from hopyard.stockroom.packs.layout import NARROW
 from hopyard.stockroom.records import ColumnRecord
 
 AIM_BITS = 19
 AIM = 1 << AIM_BITS
 LIMIT = 1 << 20
+LARGE = NARROW  # bytes; from this size on a sample ends its fragment
 _PER_SAMPLE = 8  # bytes, besides its key: without it, samples without bytes would never fill a fragment
 _NO_KEYS: Keys = np.empty(0, np.int64)
 
@@ -77,6 +81,16 @@ class Entry:
         return [self.digest, decode(self.last), self.count, self.nbytes]
 
 
+def neighbours(entries: SortedMap, code: bytes) -> list[bytes]:
+    """The encoded keys that fragments end and begin with, before and behind a key that is in none of them."""
+    before = entries.floor(code)
+    behind = next(entries.keys(code), None)
+    return [
+        *([] if before is None else [Entry.of(*before).last]),
+        *([] if behind is None else [behind]),
+    ]
+
+
 class Writer(Protocol):
     """Where fragments and pages are written, and read at once: a ``PackWriter``."""
 
@@ -91,7 +105,7 @@ class Writer(Protocol):
 
 def is_natural(entry: Entry, size: int) -> bool:
     """Whether a fragment whose last sample has ``size`` bytes ends behind it whatever else it holds."""
-    return hash_key(entry.last) >> (64 - AIM_BITS) < size + len(entry.last) + _PER_SAMPLE
+    return size >= LARGE or hash_key(entry.last) >> (64 - AIM_BITS) < size + len(entry.last) + _PER_SAMPLE
 
 
 class _Cutter:
@@ -114,7 +128,7 @@ class _Cutter:
             return
         weighed = weights(batch)
         marks = (hashes(batch.keys) >> np.uint64(64 - AIM_BITS)).astype(np.int64)
-        ends = np.append(np.flatnonzero(marks < weighed) + 1, count + 1)
+        ends = np.append(np.flatnonzero((marks < weighed) | (batch.rows.sizes() >= LARGE)) + 1, count + 1)
         before = np.append(0, np.cumsum(weighed))
         start = 0
         while start < count:

@@ -30,6 +30,7 @@ from hopyard.stockroom.records import ColumnRecord
 Positions = npt.NDArray[np.int64]
 
 _AT_ONCE = 16  # fragments that are asked for together
+_CHECKED_AT_ONCE = 256  # fragments that are mapped and compared with their digests together, on all cores
 _KEPT = 16  # fragments that a column keeps at hand
 _ROUNDS = 3  # of locating fragments whose pack was gone when it was to be mapped
 _LOOKED_UP = 1 << 25  # samples of which the fragment is kept: looking it up is faster than a search
@@ -90,6 +91,14 @@ class Fragments:
 
     def __getitem__(self, number: int) -> Fragment:
         return self._at(number)
+
+    def check(self, number: int, data: npt.NDArray[np.uint8]) -> None:
+        """See that these bytes are the fragment of a number, as the column says it is.
+
+        Raises:
+            CorruptError: they are another one, or none.
+        """
+        fragment_of(self._record, self.entries[number], data)
 
     def each(self, first: int = 0) -> Iterator[Fragment]:
         """Fragments from a number on, some of them asked for together."""
@@ -220,10 +229,6 @@ class _Given(Buffers):
         return self._out, np.ndarray((rows, width), np.uint8, self._out)
 
 
-class MovedError(Exception):
-    """A fragment is not where a table has it any more, or not what was written there."""
-
-
 class Table:
     """All samples of a column of one size, in mapped packs.
 
@@ -246,6 +251,7 @@ class Table:
             paths[name] = StoredFile.open(None, str(path))
         region = region_of(list(paths.values()), [width])
         starts = dict(zip(paths, region.starts, strict=True))
+        self._bytes, self._packs = region.bytes, starts
         counts = np.diff(fragments.starts)
         # The values are what a fragment ends with.
         bodies = [
@@ -271,38 +277,43 @@ class Table:
         count = len(self._starts)
         return np.repeat(np.arange(count, dtype=np.min_scalar_type(count)), self._counts)
 
-    def take(self, positions: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        """(n, *shape): the samples at these positions.
+    def take(self, positions: Positions, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        """(n, *shape): the samples at these positions; None: a fragment is damaged or has moved, so that the table is
+        of no more use.
 
         Raises:
-            IndexError: one of them is none; MovedError: a fragment is damaged, or moved.
+            IndexError: one of them is none.
         """
         positions = checked(positions, self._count)
         if self._numbers is None:
             numbers = np.searchsorted(self._starts, positions, "right") - 1
         else:
             numbers = self._numbers.take(positions, None, None, "clip")
-        if not self._are_all_checked:
-            self._check(numbers)
+        if not self._are_all_checked and not self._check(numbers):
+            return None
         places = self._column.shift.take(numbers)
         places += positions
         return self._column.gather(places, numbers, self._buffers if out is None else _Given(out))
 
-    def _check(self, numbers: Positions) -> None:
-        """Check the fragments that were not touched before; near the end some more: small ones are seldom touched."""
+    def _check(self, numbers: Positions) -> bool:
+        """Whether the fragments that were not touched before are where the table has them, and whole. Near the end some
+        more are looked at: small ones are seldom touched."""
         new = np.unique(numbers[~self._is_checked[numbers]])
         left = np.flatnonzero(~self._is_checked)
         if len(left) < _NEARLY_ALL * len(self._starts):
             new = np.union1d(new, left[:_AT_ONCE])
-        for start in range(0, len(new), _AT_ONCE):
-            some = new[start : start + _AT_ONCE]
+        for start in range(0, len(new), _CHECKED_AT_ONCE):
+            some = new[start : start + _CHECKED_AT_ONCE]
             places = {self._digests[number]: self._places[number] for number in some}
             if not self._objects.are_whole(places, self._identities):
-                raise MovedError
+                return False
             for number in some:
-                self._fragments[number]  # checks that it is what the column says
+                place = self._places[number]
+                first = self._packs[place.pack]
+                self._fragments.check(number, self._bytes[first + place.start : first + place.stop])
             self._is_checked[some] = True
         self._are_all_checked = bool(self._is_checked.all())
+        return True
 
 
 def table_of(
@@ -312,7 +323,7 @@ def table_of(
     if not isinstance(objects, Objects) or not width or not fragments.entries:
         return None
     digests = [entry.digest for entry in fragments.entries]
-    if objects.missing(digests) or objects.instead(digests):
+    if objects.missing(digests) or (objects.buried() and objects.instead(digests)):
         return None  # what was purged is refused sample by sample
     for _ in range(_ROUNDS):
         places = objects.locate_many(digests)

@@ -295,8 +295,11 @@ def _known(name: str) -> np.dtype[Any] | None:
     try:
         dtype = np.dtype(name)
     except TypeError:
-        return np.dtype(np.float64) if "float" in name else None
-    return dtype if dtype.kind in "biufc" else None
+        dtype = np.dtype(np.void)
+    if dtype.kind in "biufc":
+        return dtype
+    # Other packages may have given NumPy a dtype of this name, which it cannot compare with its own.
+    return np.dtype(np.float64) if "float" in name else None
 
 
 def _valued(values: Any, common: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:

@@ -17,7 +17,7 @@ wins. Digests are strings here: this room knows nothing of packs, maps or commit
 
 from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts
 from hopyard.stockroom.git.head import HEAD_NAME, Head, id_of, parse, read, write
-from hopyard.stockroom.git.history import commits_in_history, has_had
+from hopyard.stockroom.git.history import commits_in_history, has_had, named_commits
 from hopyard.stockroom.git.place import Place, at, find, folders, prepare, settle
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "folders",
     "has_had",
     "id_of",
+    "named_commits",
     "parse",
     "prepare",
     "read",

@@ -15,9 +15,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hopyard.errors import HopyardError, UsageError
+from hopyard.errors import ConflictError, HopyardError, UsageError
 from hopyard.stockroom.git.command import ask, demand, installed
 from hopyard.stockroom.git.head import HEAD_NAME, Head, read, read_bases, write
+from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import write_errors
 from hopyard.wording import visible
@@ -85,14 +86,29 @@ def run(
         merged = mine if mine == other else merge(read_bases(base), mine, other)
         write(ours, merged)
     except HopyardError as error:
+        sides, option = "", ""
+        if isinstance(error, ConflictError):
+            sides = ", with your side of what conflicts (or with the other one: --resolve theirs)"
+            option = " --resolve ours"
         print(
             f"{HEAD_NAME} was not merged: {visible(str(error))}\n"
-            f"It still names your side. Merge the data, then tell git, in {root}:\n"
-            f"    hopyard stock merge {_commit_of(theirs)}{_since(base)}\n    git add {HEAD_NAME}",
+            f"It still names your side. Merge the data{sides}, then tell git, in {root}:\n"
+            f"    hopyard stock merge {_commit_of(theirs)}{_since(base)}{option}\n    git add {HEAD_NAME}",
             file=sys.stderr,
         )
         return 1
     return 0
+
+
+def is_merging() -> bool:
+    """Whether git runs the driver for ``git merge`` or ``git pull``, which tell it the name of the other side."""
+    return any(name.startswith("GITHEAD_") for name in os.environ)
+
+
+def is_rebasing(place: Place) -> bool:
+    """Whether git is in the middle of a rebase of this working tree."""
+    layout = locate(place.root)
+    return layout is not None and (layout.own / "rebase-merge").is_dir()
 
 
 def _commit_of(theirs: Path) -> str:

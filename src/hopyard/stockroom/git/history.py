@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from hopyard.errors import StorageError
@@ -60,6 +61,20 @@ def has_had(place: Place, branch: str | None, digest: str) -> bool:
     given = "".join(f"{revision}\n" for revision in revisions).encode()
     blobs = _logged(place.root, "--ignore-missing", "--stdin", given=given, only=HEAD_NAME)
     return digest in _digests(place.root, blobs)
+
+
+def named_commits(place: Place, revisions: Sequence[str]) -> set[str]:
+    """The commits that a ``head.stock`` of this stockroom names in the history of revisions of git, in whatever folder
+    it was. Revisions that git does not know count as empty.
+
+    Raises:
+        StorageError: git is not installed, or cannot read its history.
+    """
+    if place.git is None or not revisions:
+        return set()
+    given = "".join(f"{revision}\n" for revision in revisions).encode()
+    blobs = _logged(place.root, "--ignore-missing", "--stdin", given=given)
+    return _digests(place.root, blobs, room=place.id)
 
 
 _KEEP = "Until git's history can be read, nothing is deleted; then try again."
@@ -128,8 +143,12 @@ def _git_directories(layout: Layout) -> list[Path]:
     return [layout.common, *(sorted(linked.iterdir()) if linked.exists() else ())]
 
 
-def _digests(root: Path, blobs: set[str]) -> set[str]:
-    """All that look like digests in these blobs; versions that a user broke by hand count too."""
+def _digests(root: Path, blobs: set[str], room: str = "") -> set[str]:
+    """All that look like digests in these blobs; versions that a user broke by hand count too.
+
+    Args:
+        room: only of blobs that have the id of this stockroom; "": of all.
+    """
     output = demand(
         root, "cat-file", "--batch", given="".join(f"{blob}\n" for blob in sorted(blobs)).encode()
     )
@@ -143,5 +162,6 @@ def _digests(root: Path, blobs: set[str]) -> set[str]:
                 f"git lacks the version {fields[0].decode()[:12]} of a {HEAD_NAME}: git -C {root} fsck"
             )
         start = end + 1 + int(fields[2]) + 1
-        digests.update(match.decode().lower() for match in _DIGEST.findall(output, end + 1, start))
+        if output.find(room.encode(), end + 1, start) >= 0:
+            digests.update(match.decode().lower() for match in _DIGEST.findall(output, end + 1, start))
     return digests

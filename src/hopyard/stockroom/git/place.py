@@ -19,18 +19,23 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.errors import NotFoundError
+from hopyard.errors import NotFoundError, StorageError
 from hopyard.objects.digests import digest
+from hopyard.stockroom.git.command import ask
 from hopyard.stockroom.git.head import HEAD_NAME, id_of, new_id
 from hopyard.stockroom.git.layout import Layout, locate
 from hopyard.stockroom.quoting import quoted
 from hopyard.storage import LocalStore, files
 from hopyard.storage.format import FORMAT_NAME
 from hopyard.storage.oserrors import read_error, write_errors
+from hopyard.wording import counted
 
 _WITHOUT_GIT = ".hopyard"
 _IN_GIT = "hopyard"
 _FOLDERS = "folders"
+_TRACKED = ("ls-files", "--stage", "-z", "--", f":(glob)**/{HEAD_NAME}")
+_SECONDS = 10.0
+_NAMED = 5  # of the stockrooms below a folder
 _LONGEST = 150  # characters of a quoted name
 
 
@@ -85,8 +90,26 @@ def find(path: Path | None = None) -> Place:
         if os.path.isfile(folder / HEAD_NAME):  # noqa: PTH113 - False where it cannot be looked at
             return at(folder)
     raise NotFoundError(
-        f"{start} is in no stockroom: neither it nor a folder above has a {HEAD_NAME}. Make one here with: hopyard "
-        "stock init"
+        f"{start} is in no stockroom: neither it nor a folder above has a {HEAD_NAME}. {_below(start)}Make one here "
+        "with: hopyard stock init"
+    )
+
+
+def _below(start: Path) -> str:
+    """Text that names the stockrooms below a folder that git tracks, and says how to go there."""
+    folder = start if start.is_dir() else start.parent
+    try:
+        tracked = None if locate(folder) is None else ask(folder, *_TRACKED, seconds=_SECONDS)
+    except StorageError:  # which is not what the user is to be told now
+        return ""
+    if tracked is None or tracked.returncode:
+        return ""
+    files = [os.fsdecode(line.partition(b"\t")[2]) for line in tracked.stdout.split(b"\0") if line]
+    rooms = sorted({shlex.quote(str(Path(file).parent)) for file in files})
+    more = f" and {len(rooms) - _NAMED} more" if len(rooms) > _NAMED else ""
+    listed = ", ".join(f"cd {room}" for room in rooms[:_NAMED])
+    return (
+        f"Below it git tracks {counted(len(rooms), 'stockroom')}; go there: {listed}{more}. " if rooms else ""
     )
 
 

@@ -128,13 +128,16 @@ def merge_message(objects: Readable, name: str, base: str | None, theirs: str | 
         name: of theirs, for a merge.
         is_whole: the commit follows theirs.
     """
-    if base is None or is_whole:
-        return f"Merge {name}"
-    undone = theirs is None or (theirs != base and is_ancestor(objects, theirs, base))
-    subject = read_commit(objects, base if undone else str(theirs)).message.partition("\n")[0]
+    return f"Merge {name}" if base is None or is_whole else change_message(objects, base, theirs)
+
+
+def change_message(objects: Readable, base: str | None, theirs: str | None) -> str:
+    """What a commit says that has what changed from ``base`` to ``theirs``, and is no merge."""
+    undone = base is not None and (theirs is None or (theirs != base and is_ancestor(objects, theirs, base)))
+    subject = read_commit(objects, str(base if undone else theirs)).message.partition("\n")[0]
     return (
         f"{f'Revert {subject!r}' if undone else subject}\n\n"
-        f"This has what changed from {base} to {theirs or 'no commit'}."
+        f"This has what changed from {base or 'no commit'} to {theirs or 'no commit'}."
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from hopyard.errors import HopyardError
 from hopyard.stockroom.git import Place, branch_like, current_branch
 from hopyard.stockroom.git.driver import offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.remotes import Repository
+from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.stockroom.working import Standing, short
 from hopyard.wording import are, counted
 
@@ -50,13 +52,13 @@ class Status:
             lines.append(self.why)
         if self.ahead is not None:
             lines.append(
-                f"the branch itself is at {short(self.ahead)}: git has gone back from there. The next commit or push "
-                "follows it, and has the content that is read here: nothing of the branch is lost"
+                f"the branch itself is at {short(self.ahead)}: git has gone back from there. The next commit, push "
+                "or merge follows it, and has the content that is read here: nothing of the branch is lost"
             )
         if self.behind is not None:
             lines.append(
                 f"the branch itself is still at {short(self.behind)}: git brought head.stock here. The next commit, "
-                "pull or push moves it on"
+                "push or merge moves it on"
             )
         if self.detached is not None:
             lines.append(f"commits are detached: {self.detached}. Make a branch: hopyard stock branch NAME")
@@ -91,6 +93,7 @@ def status_of(
         advice.append(
             "git does not know yet how to merge head.stock; let it call Hopyard: hopyard stock init --git-driver"
         )
+    advice += _claimed(local)
     elsewhere_tip = standing.tip if standing.branch is not None and standing.tip != standing.commit else None
     return Status(
         standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice,
@@ -98,6 +101,19 @@ def status_of(
         ahead=elsewhere_tip if standing.went_back else None,
         why=_why(place, standing),
     )  # fmt: skip
+
+
+def _claimed(local: Repository) -> list[str]:
+    """Lines about the purges that remotes told of, and nobody accepted."""
+    told = []
+    for name in names(local.store):
+        with suppress(HopyardError):  # verify tells of a remote that cannot be read
+            if recall(local.store, name).claimed:
+                told.append(
+                    f"{name} says that samples were purged, which was not accepted here: hopyard stock fetch {name} "
+                    f"says which; hopyard stock fetch {name} --accept-purges purges them here too, for good"
+                )
+    return told
 
 
 def _why(place: Place, standing: Standing) -> str | None:

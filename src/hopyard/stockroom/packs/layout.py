@@ -28,7 +28,9 @@ from hopyard.storage.format import check_format, object_header
 
 META_KINDS = ("commit", "page", "json")
 DATA_KINDS = ("fragment", "tensor")
-WIDEST = 1 << 16  # bytes; wider rows are not aligned, since that would cost more than it saves
+NARROW = (
+    1 << 15
+)  # bytes; wider rows are not aligned: each is a fragment, which padding would make twice as large
 
 _DOMAIN = "hopyard.pack"
 _HEADER_ALIGNMENT = 64
@@ -158,9 +160,9 @@ def _aligned(position: int, piece: Piece) -> int:
     if piece.kind == "tensor":
         return position + -position % 64
     width, start = piece.width, position + -position % 8
-    if not 0 < width <= WIDEST:
+    if not 0 < width < NARROW:
         return start
-    if math.lcm(8, width) <= WIDEST:
+    if math.lcm(8, width) <= 2 * NARROW:
         for candidate in range(start, start + math.lcm(8, width), 8):
             if (candidate + piece.body) % width == 0:
                 return candidate

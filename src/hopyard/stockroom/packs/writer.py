@@ -89,7 +89,7 @@ class PackWriter:
         Args:
             kind: ``commit``, ``page``, ``json`` or ``fragment``.
             data: contiguous bytes, or an array; copied, if they are kept.
-            width: bytes of a row. Up to 64 KiB, byte ``body`` of the object is at a multiple of it in the pack.
+            width: bytes of a row. Of less than 32 KiB, byte ``body`` of the object is at a multiple of it in the pack.
             body: where the rows begin in ``data``.
 
         Raises:

@@ -143,8 +143,12 @@ class OnDemand:
                     try:
                         copy(wanted | self._following(remote, found), self._local)
                     except NotFoundError:
-                        self._check_there()  # what it had is remembered here
-                        raise
+                        self._check_there()
+                        # What is remembered of it is old: something, or what follows, was purged or packed anew.
+                        again = remote.objects.packed(found)
+                        if again:
+                            copy({name: Found(remote, place) for name, place in again.items()}, self._local)
+                        rest = sorted({*rest, *found} - again.keys())
             if rest:
                 self._check_there()
                 if why := unaccepted(self._remotes, rest) + unreadable(self._remotes):

@@ -1,4 +1,4 @@
-"""The remotes that a repository knows: ``remotes/<name>`` is ``{"default", "format", "url"}``, without secrets."""
+"""The remotes a repository knows: ``remotes/<name>`` is ``{"claimed", "default", "format", "url"}``, no secrets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
+from hopyard.stockroom import parsing
 from hopyard.stockroom.history.references import check_name
 from hopyard.stockroom.quoting import quoted, unquoted
 from hopyard.stockroom.remotes.repository import Repository
@@ -18,11 +19,13 @@ _KIND = "remote"
 
 @dataclass(frozen=True)
 class Known:
-    """A remote: its name here, where it is, and its default branch (None: not known)."""
+    """A remote: its name here, where it is, its default branch (None: not known), and of how many fragments it said,
+    when it was fetched from last, that samples were purged, which nobody accepted here."""
 
     name: str
     url: str
     default: str | None = None
+    claimed: int = 0
 
 
 def remember(local: Store, remote: Known) -> None:
@@ -36,7 +39,12 @@ def remember(local: Store, remote: Known) -> None:
             f"the remote's name {remote.name!r} has a slash. Use a plain name, such as 'origin'."
         )
     check_name(f"remotes/{remote.name}/x")
-    value = {"default": remote.default, "format": format_header(_KIND), "url": remote.url}
+    value = {
+        "claimed": remote.claimed,
+        "default": remote.default,
+        "format": format_header(_KIND),
+        "url": remote.url,
+    }
     local.put(_object(remote.name), json.dumps(value, sort_keys=True).encode())
 
 
@@ -75,7 +83,7 @@ def recall(local: Store, name: str) -> Known:
     try:
         value = json.loads(data)
         check_format(value["format"], _KIND, where=where)
-        return Known(name, value["url"], value["default"])
+        return Known(name, value["url"], value["default"], parsing.whole(value["claimed"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(
             f"{where} cannot be read ({type(error).__name__}: {error}). Delete it, and give the remote's address "

@@ -8,6 +8,9 @@ A claim is a tombstone at the remote of a fragment that history here names. Who 
 * Only where the fragment is nowhere any more is the remote's stand-in taken, on the owner's word, if it is such as the
   claim and history say: the same keys and kind of samples, the same record in it, the named samples empty.
 * What was accepted is pinned by its digests: later claims can only name further samples.
+* Only a claim that is proved false is refused. One about fragments that no commit here has concerns nothing here, and
+  is passed over: an honest colleague may have purged a branch that was never pushed. One that lacks something which it
+  takes to compare is left open.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError
 from hopyard.stockroom.data.cutting import Entry
@@ -43,11 +47,18 @@ class Purges:
     Attributes:
         claimed: what was not accepted, and is as it was. accepted: now.
         refused: by the name of a tombstone there, why it is not believed, whoever asks for it.
+        undecided: by the name of a tombstone there, why nobody can say now whether it is so.
     """
 
     claimed: list[Tombstone] = field(default_factory=list)
     accepted: list[Tombstone] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    undecided: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> int:
+        """How many claims can be accepted later."""
+        return len(self.claimed) + len(self.undecided)
 
     def lines(self) -> list[str]:
         """What is to be said of it."""
@@ -55,7 +66,12 @@ class Purges:
         if told:
             told.append("nothing was purged here; to do that: hopyard stock fetch --accept-purges")
         told += [f"purged here too: {line}" for line in _described(self.accepted)]
+        told += [f"not purged here yet: {reason}" for reason in self.undecided.values()]
         return told + [f"not believed: {reason}" for reason in self.refused.values()]
+
+
+class _Lie(Exception):
+    """A claim is proved false; says why."""
 
 
 def examine(local: Repository, remote: Repository, commits: Iterable[str], accept: bool) -> Purges:
@@ -78,19 +94,24 @@ def examine(local: Repository, remote: Repository, commits: Iterable[str], accep
         # The claim with the most samples of a fragment comes first, and then there is nothing new in the others.
         if claim.keys <= gone.get(claim.object, set()):
             continue
+        places = named.get((claim.column, claim.object))
+        if places is None:
+            continue
+        told = f"{remote.store.url}/{claim.name} says that {_described([claim])[0]}"
         try:
-            places = named.get((claim.column, claim.object))
-            if places is None:
-                raise CorruptError(f"no commit that is here has this fragment in the column {claim.column!r}")
-            if claim.object in here and not is_stand_in(local.objects.read(claim.object), claim):
-                raise CorruptError("what stands in is not the fragment without the samples that it names")
+            if claim.object in here:
+                _check_stand_in(local.objects.read(claim.object), claim)
             if accept:
                 _accept(local, remote, claim, places, own.get(claim.object, []))
                 gone[claim.object] = gone.get(claim.object, set()) | claim.keys
-        except (CorruptError, FormatError, NotFoundError) as error:
+        except _Lie as lie:
             found.refused[claim.name] = (
-                f"{remote.store.url}/{claim.name} says that {_described([claim])[0]}; but {error}. Nothing changed "
-                "here because of it. Ask who can write there, and delete that file."
+                f"{told}; but {lie}. Nothing changed here because of it. Ask who can write there, and delete that file."
+            )
+        except (CorruptError, FormatError, NotFoundError) as error:
+            found.undecided[claim.name] = (
+                f"{told}. That cannot be compared now: {str(error).rstrip('.')}. Nothing changed here because of it. "
+                "When that is mended, fetch again."
             )
         else:
             (found.accepted if accept else found.claimed).append(claim)
@@ -109,15 +130,22 @@ class _Named(NamedTuple):
 def _accept(
     local: Repository, remote: Repository, claim: Tombstone, named: _Named, own: list[Tombstone]
 ) -> None:
+    """Raises _Lie; CorruptError, FormatError, NotFoundError: what it takes to compare is damaged, or is nowhere."""
     objects = local.objects.alone()
     if not objects.missing([claim.object]):  # or what stands in for it here
+        objects.read(claim.object)
         known = tuple(one for each in own for one in each.purged)
-        bury_samples(objects, claim.object, claim.column, known, claim.purged)
+        try:
+            bury_samples(objects, claim.object, claim.column, known, claim.purged)
+        except CorruptError as error:
+            raise _Lie(str(error)) from error
         return
-    name = claim.object if not remote.objects.missing([claim.object]) else claim.instead
-    data = remote.objects.read(name)
-    if not is_stand_in(data, claim):
-        raise CorruptError("what stands in is not the fragment without the samples that it names")
+    # Looked up anew: whoever purged deleted packs there that are remembered here.
+    there = remote.objects.packed([claim.object, claim.instead])
+    if not there:
+        raise NotFoundError(f"what is left of the fragment is neither here nor at {remote.store.url}")
+    data = remote.objects.read(claim.object if claim.object in there else claim.instead)
+    _check_stand_in(data, claim)
     content, width, body = redact(data, claim.purged)
     _check_fits(Fragment(np.frombuffer(content, np.uint8)), named)
     with objects.writing() as writer:
@@ -125,14 +153,20 @@ def _accept(
     local.store.put_new(claim.name, claim.encode())
 
 
+def _check_stand_in(data: npt.NDArray[np.uint8], claim: Tombstone) -> None:
+    """Raises _Lie: what stands in, as the claim says, is not these bytes without the samples that it names."""
+    if not is_stand_in(data, claim):
+        raise _Lie("what stands in is not the fragment without the samples that it names")
+
+
 def _check_fits(fragment: Fragment, named: _Named) -> None:
     record, entry = named
     header, keys = fragment.described, encoded(fragment.keys)
     shape = list(record.shape) if record.kind == "tensor" else None
     if [header["kind"], header["dtype"], header["shape"]] != [record.kind, record.dtype, shape]:
-        raise CorruptError("what stands in has samples of another kind, dtype or shape than the column")
+        raise _Lie("what stands in has samples of another kind, dtype or shape than the column")
     if [len(keys), keys[0], keys[-1]] != [entry.count, entry.first, entry.last] or keys != sorted(set(keys)):
-        raise CorruptError("what stands in has other keys than the column")
+        raise _Lie("what stands in has other keys than the column")
 
 
 def _named(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hopyard.errors import BehindError, NotFoundError, UsageError, nearest
-from hopyard.stockroom.history.commits import is_ancestor
+from hopyard.stockroom.history.commits import ancestors, is_ancestor, log
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.packs.tombstones import FOLDER
@@ -18,6 +18,8 @@ from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.wording import are, counted
 
+_KEPT = "worktrees/git"  # each commit in the log of a worktree is kept, not only the last
+_LISTED = 5
 _ROUNDS = 3  # of sending what the remote lost while it was sent
 
 
@@ -29,12 +31,16 @@ class Pushed:
         branches: names at the remote to the commits before (None: there was none) and now; unchanged ones are not
         named. tags: new ones, with their commits.
         objects: how many were sent, and ``nbytes`` of them.
+        kept: commits that were sent beside the branches, since git's history names them.
+        notes: what of these could not be sent, in sentences.
     """
 
     branches: dict[str, tuple[str | None, str]] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     objects: int = 0
     nbytes: int = 0
+    kept: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ def push(
     by: str = "",
     others: Sequence[Repository] = (),
     report: Report | None = None,
+    named: Iterable[str] = (),
 ) -> Pushed:
     """Send branches and tags, and all that they need. Whatever fails, each commit that the remote shows is whole
     there; what has arrived stays and is not sent again.
@@ -60,6 +67,8 @@ def push(
         branches: their names here; or these with their names there.
         by: who pushes, for the remote's log.
         others: where objects are taken from that are not here (in a partial clone).
+        named: commits that git's history names. Those that no branch or tag brings there are sent too, as far as they
+            are here, and kept there by the log of ``worktrees/git``.
 
     Raises:
         NotFoundError: a branch or tag is not here, or an object that the remote lacks is nowhere: nothing was sent.
@@ -79,16 +88,26 @@ def push(
     ]
     for move in moves:
         _check(local, remote, move)
-    if not moves and next(local.store.list(FOLDER), None) is None:
-        return Pushed()
+    beside = _Beside(local, remote, set(commits.values()), set(named))
+    if not moves and not beside.commits and next(local.store.list(FOLDER), None) is None:
+        return Pushed(notes=beside.notes)
     with writing(remote.store):
         carry(local, remote)
-        if not moves:
-            return Pushed()
-        sent = _send(local, remote, moves, others, report)
-        done = Pushed({}, {}, len(sent), sum(sent.values()))
+        sent: dict[str, int] = {}
+        done = Pushed(notes=beside.notes)
+        if moves:
+            sent = _send(
+                local,
+                remote,
+                {move.commit for move in moves},
+                _whole_there(local, remote, moves),
+                others,
+                report,
+            )
         for move in moves:
             _move(remote, move, by, done)
+        sent |= beside.send(others, report, by)
+        done = replace(done, objects=len(sent), nbytes=sum(sent.values()), kept=beside.kept)
     for name, (_, commit) in done.branches.items():
         if remote.name:
             local.references.set(f"remotes/{remote.name}/{name}", commit, by)
@@ -173,13 +192,17 @@ def _called(name: str) -> str:
 def _send(
     local: Repository,
     remote: Repository,
-    moves: list[_Move],
+    commits: set[str],
+    whole: set[str],
     others: Sequence[Repository],
     report: Report | None,
 ) -> dict[str, int]:
-    """Send what the remote lacks; sizes of what was sent by digest. At the end it has all."""
-    commits = {move.commit for move in moves}
-    wanted = as_purged(local, remote, needs(local.objects, commits, _whole_there(local, remote, moves)))
+    """Send what the remote lacks of what commits need; sizes of what was sent by digest. At the end it has all.
+
+    Args:
+        whole: commits that the remote has with all that they need.
+    """
+    wanted = as_purged(local, remote, needs(local.objects, commits, whole))
     sent: dict[str, int] = {}
     for _ in range(_ROUNDS):
         # Asked again after the last has arrived: what was there at first may have been deleted meanwhile.
@@ -215,6 +238,61 @@ def _whole_there(local: Repository, remote: Repository, moves: list[_Move]) -> s
     return (followed | here) & shown
 
 
+class _Beside:
+    """Commits that git's history names and no branch brings to a remote, such as a merge that ``git revert`` has
+    undone before any branch here moved to it.
+
+    Attributes:
+        commits: that are still to be sent, each before those that it follows.
+        kept: those that were sent.
+        notes: sentences on those that cannot be.
+    """
+
+    def __init__(self, local: Repository, remote: Repository, brought: set[str], named: set[str]) -> None:
+        self._local, self._remote, self._brought = local, remote, brought
+        self.commits: list[str] = []
+        self.kept: list[str] = []
+        self.notes: list[str] = []
+        absent = local.objects.missing(named)
+        try:
+            beside = ancestors(local.objects, named - absent, brought)
+            kept = {str(move.commit) for move in remote.references.log(_KEPT)} if beside | absent else set()
+            beside -= ancestors(local.objects, kept - local.objects.missing(kept))
+            ends = log(local.objects, *(beside & named))
+            self.commits = [commit.digest for commit in ends if commit.digest in beside & named]
+        except NotFoundError as error:  # a history that has come here in part
+            self.notes.append(f"Only what branches and tags follow was sent. {error}")
+            return
+        self._note(remote.objects.missing(absent - kept), "nor here")
+
+    def send(self, others: Sequence[Repository], report: Report | None, by: str) -> dict[str, int]:
+        """Send them, and let the remote keep them; sizes of what was sent by digest."""
+        sent: dict[str, int] = {}
+        followed: set[str] = set()
+        for commit in self.commits:
+            if commit in followed:
+                continue
+            try:
+                sent |= _send(self._local, self._remote, {commit}, self._brought, others, report)
+            except NotFoundError:
+                self._note({commit}, "nor whole here")
+                continue
+            self._remote.references.set(_KEPT, commit, by)
+            self.kept.append(commit)
+            followed |= ancestors(self._local.objects, [commit], self._brought)
+        return sent
+
+    def _note(self, lost: set[str], where: str) -> None:
+        if lost:
+            listed = ", ".join(sorted(commit[:12] for commit in lost)[:_LISTED])
+            more = f" and {len(lost) - _LISTED} more" if len(lost) > _LISTED else ""
+            self.notes.append(
+                f"git's history names {counted(len(lost), 'commit')} neither at {self._remote.store.url} {where}: "
+                f"{listed}{more}. Who checks out these versions of git cannot open them until they are pushed from "
+                "where they were made."
+            )
+
+
 def _found(
     local: Repository, others: Sequence[Repository], lacking: list[Need], remote: Repository
 ) -> dict[str, Found]:
@@ -229,7 +307,13 @@ def _found(
         found |= {digest: Found(source, place) for digest, place in source.find(rest).items()}
         rest = [need for need in rest if need.digest not in found]
         if not rest:
-            return {need.digest: found[need.digest] for need in lacking}
+            break
+    if rest:  # unless the index has lost rows
+        local.objects.rebuild()
+        found |= {digest: Found(local, place) for digest, place in local.find(rest).items()}
+        rest = [need for need in rest if need.digest not in found]
+    if not rest:
+        return {need.digest: found[need.digest] for need in lacking}
     things = Counter(need.thing or "history" for need in rest)
     listed = ", ".join(
         f"{thing} ({counted(count, 'object')})" for thing, count in sorted(things.items())[:10]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hopyard.errors import NotFoundError, UsageError, nearest
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.history.commits import read_commit
-from hopyard.stockroom.maps import SortedMap, check_key, encode
+from hopyard.stockroom.maps import SortedMap, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_thing
+from hopyard.stockroom.typed_keys import TypedKey, split_at_commas
 from hopyard.stockroom.view import Readable, place_of
 
 Names = Sequence[str] | Literal[True]
@@ -24,9 +25,8 @@ class Wanted:
 
     Attributes:
         data: columns and datasets.
-        keys: only samples under these keys: a range of ints, or a sequence; of a nested column a sample's key means
-        all
-            its parts. None: all. Whole fragments come, about half a megabyte each.
+        keys: only samples under these keys: a range of ints, or a sequence, also of ``TypedKey``; of a nested column a
+            sample's key means all its parts. None: all. Whole fragments come, about half a megabyte each.
         models, runs: likewise by name.
         history: of all commits that lead to the given ones too.
     """
@@ -93,6 +93,8 @@ class _Chosen:
     def __init__(self, wanted: Wanted) -> None:
         self._names: dict[str, Names] = {"data": wanted.data, "model": wanted.models, "run": wanted.runs}
         self._met: set[str] = set()
+        self._keys: dict[tuple[str, str], NotFoundError | None] = {}
+        """Of a thing (of all where names are True) and a key, why it was not found; None: it was."""
 
     def has(self, thing: str) -> bool:
         self._met.add(thing)
@@ -114,7 +116,16 @@ class _Chosen:
                 self._met.add(thing)
                 yield thing, value
 
+    def looked_up(self, thing: str, key: str, error: NotFoundError | None) -> None:
+        """Note whether a column has samples near a key. One of the commits has to, and one of all columns."""
+        place = ("" if self._names["data"] is True else thing, key)
+        if error is None or place not in self._keys:
+            self._keys[place] = error
+
     def check(self, objects: Readable, commits: Sequence[str]) -> None:
+        for error in self._keys.values():
+            if error is not None:
+                raise error
         for shelf, names in self._names.items():
             for name in () if names is True else names:
                 if f"{shelf}/{name}" not in self._met:
@@ -146,29 +157,48 @@ def _of_commits(objects: Readable, commits: Sequence[str], wanted: Wanted, chose
                 continue
             looked_at.add((thing, record))
             if wanted.keys is not None and isinstance(record, ColumnRecord):
-                for digest in _fragments(objects, thing, record, wanted.keys):
-                    yield Need(digest, "fragment", thing)
+                for asked, bounds in _asked(record, wanted.keys):
+                    column = SortedMap(objects, record.pages)
+                    found = [digest for start, stop in bounds for digest in _between(column, start, stop)]
+                    error = None if found else _nothing(column, thing, asked, bounds[-1][0])
+                    chosen.looked_up(thing, asked, error)
+                    yield from (Need(digest, "fragment", thing) for digest in found)
             else:
                 yield from needs_of_thing(objects, thing, record)
 
 
-def _fragments(
-    objects: Readable, thing: str, record: ColumnRecord, keys: range | Sequence[Any]
-) -> Iterator[str]:
-    column = SortedMap(objects, record.pages)
+_Bounds = tuple[bytes, bytes]
+
+
+def _asked(record: ColumnRecord, keys: range | Sequence[Any]) -> Iterator[tuple[str, list[_Bounds]]]:
+    """What is asked for: its name for messages, and the bytes between which its keys are."""
     if isinstance(keys, range) and keys.step == 1:
         if keys:
             bounds = _bounds(record, keys[0])[0], _bounds(record, keys[-1])[1]
-            yield from _between(column, *bounds)
+            yield f"{keys[0]!r}, nor near one up to {keys[-1]!r}", [bounds]
         return
     for key in keys:
-        found = list(_between(column, *_bounds(record, key)))
-        if not found:
-            raise NotFoundError(
-                f"{thing} has no sample near the key {key!r}, so none under it. Nothing was fetched. Name other "
-                "keys, or a range, of which come those that there are."
-            )
-        yield from found
+        for options in _options(key, record.nested):
+            # Which of them the column has is written in its fragments, which may be at a remote: those of all come.
+            yield repr(options[0]), [_bounds(record, each) for each in options]
+
+
+def _options(key: Any, nested: bool) -> list[list[Any]]:
+    """For each key that is meant, those that it may be."""
+    if not isinstance(key, TypedKey):
+        return [[key]]
+    if nested:
+        return [key.keys(nested)]
+    return [TypedKey(part).keys(nested) for part in split_at_commas(key.text)]
+
+
+def _nothing(column: SortedMap, thing: str, asked: str, start: bytes) -> NotFoundError:
+    near = [decode(code) for code in neighbours(column, start)]
+    told = f"The nearest keys are {' and '.join(map(repr, near))}" if near else "The column is empty"
+    return NotFoundError(
+        f"{thing} has no sample near the key {asked}, so none under it. Nothing was fetched. {told}. Name other keys, "
+        "or a range, of which come those that there are."
+    )
 
 
 def _bounds(record: ColumnRecord, key: Any) -> tuple[bytes, bytes]:

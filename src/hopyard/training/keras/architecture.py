@@ -44,12 +44,15 @@ def architecture(model: keras.Model, *others: Any) -> str | None:
     return None
 
 
-def own_attributes(model: keras.Model) -> str | None:
-    """Of the parts of a model that are of the user's own classes: a digest of what they keep besides weights. None:
-    there are none, or they keep what cannot be told."""
+def own_attributes(model: keras.Model) -> dict[str, str] | None:
+    """Of the parts of a model that are of the user's own classes: digests of what they keep besides weights, by name.
+    None: they keep what cannot be told."""
     with contextlib.suppress(Exception):
-        own = _own(model, 0)
-        return identity(own, "model").digest if own else None
+        return {
+            f"{part or kind.__name__}.{name}": identity(value, "model").digest or ""
+            for kind, part, attributes in _own(model, 0)
+            for name, value in attributes.items()
+        }
     return None
 
 

@@ -114,7 +114,15 @@ class Compiled:
     @property
     def has_changed(self) -> bool:
         """Whether the model is no longer as it was built, apart from its variables."""
-        return own_attributes(self.model) != self._own
+        return bool(self.changed_attributes())
+
+    def changed_attributes(self) -> list[str]:
+        """Names of the attributes of the user's own layers that are no longer as they were when it was built."""
+        before, now = self._own, own_attributes(self.model)
+        if before is None or now is None:
+            return [] if before is now else ["attributes of the model's layers"]
+        names = before.keys() | now.keys()
+        return sorted(name for name in names if before.get(name) != now.get(name))
 
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
         """All batches, with random numbers from where Python's own generator is now; see ``Steps.run``."""

@@ -272,8 +272,8 @@ class KerasReplica(Replica):
                 f"Make these constants of the search space, or use ASHA. {error}"
             ) from error
 
-    def keeps_hidden_state(self) -> bool:
-        return self._compiled is not None and self._compiled.has_changed
+    def hidden_state(self) -> list[str]:
+        return [] if self._compiled is None else self._compiled.changed_attributes()
 
     def nbytes(self) -> int:
         return 0 if self._compiled is None else self._compiled.nbytes

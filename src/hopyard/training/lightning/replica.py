@@ -12,15 +12,17 @@ import torch
 
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Visit, batch_sizes
-from hopyard.training.lightning.hooks import is_overridden
+from hopyard.training.lightning.hooks import base_of, is_overridden
 from hopyard.training.lightning.logged import Logged, fresh, metrics_of
 from hopyard.training.lightning.loops import Batches, Training, Validation, batch_maker
 from hopyard.training.lightning.trainer import SearchTrainer
 from hopyard.training.metric import MetricSet
 from hopyard.training.resident import copied
-from hopyard.training.torch import state
+from hopyard.training.torch import hidden, state
+from hopyard.training.torch.attributes import KEY, Name, Owner, without_attributes
 from hopyard.training.torch.binding import Batch, Binding
 from hopyard.training.torch.forward import Forward
+from hopyard.training.torch.optim import options
 from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.torch.session import generators_kept, resolve_device
 
@@ -41,6 +43,9 @@ class LightningReplica(TorchReplica):
         self._labels = list(context.label_columns)
         self._begun = 0  # epochs for which this module's on_train_epoch_start was called
         self._history: Mapping[str, float] | None = None
+        base = base_of(estimator.model)
+        assert base is not None
+        self._of_lightning = frozenset(vars(base()))
         with self._trainer.attached(Logged("train", "setup")):
             self._trainer.call("setup", "fit")
         super().__init__(estimator, context)
@@ -60,6 +65,16 @@ class LightningReplica(TorchReplica):
     @property
     def _schedulers(self) -> list[Any]:
         return [config.scheduler for config in self._trainer.lr_scheduler_configs]
+
+    def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
+        """Also of a module without schedulers: its rates may follow from ``self.trainer.max_epochs``."""
+        steps = self._trainer.estimated_stepping_batches // self._trainer.max_epochs
+        found = [
+            (config.scheduler, num_epochs * (steps if config.interval == "step" else 1) // config.frequency)
+            for config in self._trainer.lr_scheduler_configs
+            if not isinstance(config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        ]
+        return options(self._optimizers, found)
 
     def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
         dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self._estimator.precision]
@@ -91,9 +106,9 @@ class LightningReplica(TorchReplica):
         trainer.training = True
         metrics = metrics_of(self.module)
         ends = is_overridden(self.module, "on_train_epoch_end")
-        with fresh(metrics.values()), trainer.attached(logged):
+        with self._in_use(keep=True), fresh(metrics.values()), trainer.attached(logged):
             self._begin(visit.epoch)
-            before = self._fingerprint() if ends else []
+            before = self._fingerprint() if ends else {}
             batches = self._given(self._training_batches(visit))
             training = Training(trainer, logged, given.accumulate)
             training.run(batches, batch_sizes(rows, given.batch_size), visit.last)
@@ -115,9 +130,11 @@ class LightningReplica(TorchReplica):
             missed = range(self._begun, epoch if first else epoch + 1)
             if missed:
                 before = copied(self.state())
+                self._attributes.reset()
                 with trainer.attached(Logged("train", "")), generators_kept(trainer.strategy.root_device):
                     self._begin_epochs(missed)
                 self.load(before)
+                self._attributes.apply()
             self._begun = epoch + 1
         trainer.current_epoch = epoch
         if first:
@@ -140,7 +157,9 @@ class LightningReplica(TorchReplica):
                 "not changed until on_train_epoch_start calls requires_grad_(True)."
             )
 
-    def _end(self, visit: Visit, logged: Logged, before: list[Any], metrics: Mapping[str, Any]) -> None:
+    def _end(
+        self, visit: Visit, logged: Logged, before: Mapping[Name, Any], metrics: Mapping[str, Any]
+    ) -> None:
         """
         Raises:
             EstimatorError: ``on_train_epoch_end`` is there, and what it may look at is known of one partition only.
@@ -149,12 +168,19 @@ class LightningReplica(TorchReplica):
             logged.of(len(visit.rows))
             self._trainer.call("on_train_epoch_end")
         unlogged = logged.updated_but_not_logged(metrics)
-        if unlogged or self._fingerprint() != before:
-            what = f"updates self.{unlogged[0]} without logging it" if unlogged else "changes its attributes"
+        plain = self._attributes.plain()
+        changed = hidden.differences(before, self._fingerprint(plain), plain)
+        if unlogged or changed:
+            what = (
+                f"updates self.{unlogged[0]} without logging it"
+                if unlogged
+                else f"changes {', '.join(changed)}"
+            )
             raise EstimatorError(
                 f"The module {what} while it is trained, and it has on_train_epoch_end; but an epoch is trained in "
-                "parts, by several workers, and only the state_dict goes from one to the next. Log values and "
-                "torchmetrics objects in training_step, with self.log, or gather in a buffer."
+                "parts, by several workers, and only the state_dict and plain attributes go from one to the next: "
+                "numbers, strings, and lists and dicts of them. Log values and torchmetrics objects in "
+                "training_step, with self.log, or gather in a buffer."
             )
 
     # Validation and predictions -------------------------------------------------------------
@@ -174,12 +200,16 @@ class LightningReplica(TorchReplica):
         with self._trainer.attached(Logged("predict", "")):
             return super().predict(batch)
 
+    def _left_out_of_onnx(self) -> list[str]:
+        steps = ["predict_step (its outputs are those of forward)"]
+        return super()._left_out_of_onnx() + (steps if is_overridden(self.module, "predict_step") else [])
+
     # State ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         trainer = self._trainer
         return {
-            "model": state.to_tree(dict(self.module.state_dict()), "model"),
+            "model": self._model_tree(),
             "optimizers": [state.optimizer_tree(optimizer) for optimizer in self._optimizers],
             "schedulers": [state.plain_tree(scheduler.state_dict()) for scheduler in self._schedulers],
             "precision": state.plain_tree(trainer.precision_plugin.state_dict()),
@@ -187,7 +217,9 @@ class LightningReplica(TorchReplica):
         }
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        state.load_module(self.module, tree["model"])
+        model = tree["model"]
+        state.load_module(self.module, without_attributes(model))
+        self._attributes.load(model.get(KEY, {}))
         if "optimizers" not in tree:
             return
         for optimizer, kept in zip(self._optimizers, tree["optimizers"], strict=True):
@@ -197,7 +229,9 @@ class LightningReplica(TorchReplica):
         self._load_rest(tree)
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        state.adopt_module(self.module, tree["model"])
+        model = tree["model"]
+        state.adopt_module(self.module, without_attributes(model))
+        self._attributes.load(model.get(KEY, {}))
         for optimizer, kept in zip(self._optimizers, tree["optimizers"], strict=False):
             state.adopt_optimizer(optimizer, kept)
         for scheduler, kept in zip(self._schedulers, tree["schedulers"], strict=False):
@@ -213,12 +247,12 @@ class LightningReplica(TorchReplica):
         self._trainer.global_step = tree["trainer"]["global_step"]
         self._trainer.batches = tree["trainer"]["batches"]
 
-    def _fingerprint(self) -> list[Any]:
+    def _owners(self) -> Iterator[Owner]:
         # What metric objects gather is none of the module's: every pass begins and ends without.
-        metrics = metrics_of(self.module)
-        return [
-            mark for mark in super()._fingerprint() if not (isinstance(mark, tuple) and mark[0] in metrics)
-        ]
+        metrics = {id(metric) for metric in metrics_of(self.module).values()}
+        for place, owner, skipped in super()._owners():
+            if id(owner) not in metrics:
+                yield place, owner, skipped | self._of_lightning
 
 
 class _Predictions(Forward):

@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,19 @@ from hopyard.storage.oserrors import write_errors
 
 
 def export_onnx(
-    path: Path, module: torch.nn.Module, arguments: list[Any], keywords: dict[str, Any], names: list[str]
+    path: Path,
+    module: torch.nn.Module,
+    arguments: list[Any],
+    keywords: dict[str, Any],
+    names: list[str],
+    predict: Callable[[Any], Any] | None = None,
 ) -> None:
     """Write ``module`` to ``path``, which appears when it is whole.
 
     Args:
         arguments, keywords: inputs of two rows each; the number of rows becomes free.
         names: of all inputs, in their order.
+        predict: makes predictions of the module's outputs.
 
     Raises:
         MissingExtraError: onnx or onnxscript is not installed.
@@ -34,6 +40,8 @@ def export_onnx(
     module.eval()
     if keywords:
         module, arguments = _ByPosition(module, list(keywords)), [*keywords.values()]
+    if predict is not None:
+        module = _Predicting(module, predict)
     try:
         with _silence():
             program = torch.onnx.export(
@@ -66,6 +74,18 @@ class _ByPosition(torch.nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         return self.module(**dict(zip(self._names, arguments, strict=True)))
+
+
+class _Predicting(torch.nn.Module):
+    """A module, and what ``predict=`` makes of its outputs."""
+
+    def __init__(self, module: torch.nn.Module, predict: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.module = module
+        self._predict = predict
+
+    def forward(self, *arguments: Any) -> Any:
+        return self._predict(self.module(*arguments))
 
 
 def _shapes(module: torch.nn.Module, arguments: list[Any]) -> dict[str, Any]:

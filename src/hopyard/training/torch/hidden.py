@@ -1,68 +1,111 @@
-"""Whether a module changed something that its state dict does not hold.
+"""What training changed that neither a state dict nor a trial's attributes hold.
 
 A model that stays on its worker between visits must go on as one that was built anew and loaded.
-Python counters, plain tensors and non-persistent buffers would make the difference, so their
+Plain tensors, objects and non-persistent buffers would make the difference, so their
 fingerprint is compared; a module that changes them is built anew for every visit.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Container, Iterable, Mapping
 from types import CellType
 from typing import Any
 
 import numpy as np
 import torch
 
+from hopyard.training.torch.attributes import Name, Owner
+
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-# Set by every pass anyway, or the state dict's own.
-_SKIPPED = {"training", "_parameters", "_modules", "_buffers", "_non_persistent_buffers_set"}
 _DEPTH = 4
 _LARGE = 1 << 20
 # Of optimizers: what their state dict holds, and notes of PyTorch's own that change no step.
-_OF_OPTIMIZERS = {
+OF_OPTIMIZERS = {
     *("state", "param_groups", "defaults", "step", "_opt_called", "_zero_grad_profile_name"),
     *("_step_count", "_need_device_dtype_check_for_fused", "_warned_capturable_if_run_uncaptured"),
 }
 
 
-def fingerprint(*modules: Any) -> list[Any]:
-    """What of these modules (others than modules are ignored) lies outside their state dicts."""
-    found: list[Any] = []
-    for root in modules:
-        if isinstance(root, torch.nn.Module):
-            mark = _Marker({id(tensor) for tensor in root.state_dict(keep_vars=True).values()})
-            found += [(name, mark.module(module)) for name, module in root.named_modules()]
-            found.append([parameter.requires_grad for parameter in root.parameters()])
+def fingerprint(
+    owners: Iterable[Owner], modules: Iterable[Any] = (), but: Container[Name] = ()
+) -> dict[Name, Any]:
+    """A mark of every attribute of these objects, and of every buffer that is not persistent.
+
+    Args:
+        modules: their state dicts hold the tensors in them (others than modules are ignored).
+        but: attributes that do not count.
+    """
+    mark = _Marker({id(tensor) for module in modules for tensor in _tensors(module)})
+    found: dict[Name, Any] = {}
+    for place, owner, skipped in owners:
+        is_module = isinstance(owner, torch.nn.Module)
+        for name, value in vars(owner).items():
+            if name not in skipped and (place, name) not in but:
+                found[place, name] = mark.value(value) if is_module else mark.captured(value)
+        if is_module:
+            for name in sorted(owner._non_persistent_buffers_set):
+                found[place, name] = mark.value(owner._buffers[name])
     return found
 
 
-def of_optimizer(optimizer: torch.optim.Optimizer) -> list[Any]:
+def of_optimizer(optimizer: torch.optim.Optimizer, place: str) -> dict[Name, Any]:
     """The same for an optimizer of the user's own; those of torch.optim keep all in their state dicts."""
     if type(optimizer).__module__.startswith("torch.optim."):
-        return []
+        return {}
     tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     mark = _Marker({id(tensor) for tensor in tensors})
-    inner = [
-        value
-        for value in optimizer.__dict__.values()
-        if isinstance(value, torch.optim.Optimizer) and value.state is not optimizer.state
-    ]
-    return [mark.value(dict(value.state)) for value in inner] + [
-        (name, mark.value(value))
+    inner = {
+        (place, f"{name}.state"): mark.value(dict(value.state))
         for name, value in optimizer.__dict__.items()
-        if name not in _OF_OPTIMIZERS and not name.endswith("_hooks")
-    ]
+        if isinstance(value, torch.optim.Optimizer) and value.state is not optimizer.state
+    }
+    return inner | {
+        (place, name): mark.value(value)
+        for name, value in optimizer.__dict__.items()
+        if name not in OF_OPTIMIZERS and not name.endswith("_hooks")
+    }
 
 
-def of_functions(module: torch.nn.Module, *functions: Any) -> list[Any]:
-    """What the user's functions, and the hooks of ``module``, keep in closures and attributes of their own."""
-    mark = _Marker({id(tensor) for tensor in module.state_dict(keep_vars=True).values()})
+def of_functions(module: torch.nn.Module, functions: Mapping[str, Any]) -> dict[Name, Any]:
+    """The same for what the user's functions keep in closures, and hooks of ``module`` in closures and attributes."""
+    mark = _Marker({id(tensor) for tensor in _tensors(module)})
+    found = {
+        (place, name): mark.captured(value)
+        for place, function in functions.items()
+        for name, value in _closure(function)
+    }
     dicts = [
-        value for part in module.modules() for name, value in part.__dict__.items() if name.endswith("_hooks")
+        (name, value)
+        for name, part in module.named_modules()
+        for kind, value in part.__dict__.items()
+        if kind.endswith("_hooks") and isinstance(value, dict)
     ]
-    hooks = [hook for found in dicts if isinstance(found, dict) for hook in found.values()]
-    return [mark.function(function) for function in (*functions, *hooks)]
+    for number, (name, hook) in enumerate((name, hook) for name, hooks in dicts for hook in hooks.values()):
+        place = f"hook {number} of {name or 'the model'}"
+        owner = getattr(hook, "__self__", hook)
+        kept = [] if isinstance(owner, torch.nn.Module) else list(getattr(owner, "__dict__", {}).items())
+        found.update({(place, each): mark.captured(value) for each, value in [*_closure(hook), *kept]})
+    return found
+
+
+def differences(before: Mapping[Name, Any], now: Mapping[Name, Any], but: Container[Name]) -> list[str]:
+    """Names of what has changed between two fingerprints."""
+    paths = [path for path in now if path not in before or before[path] != now[path]]
+    paths += [path for path in before.keys() - now.keys() if path not in but]
+    return sorted({".".join(path) for path in paths})
+
+
+def _tensors(module: Any) -> list[Any]:
+    return list(module.state_dict(keep_vars=True).values()) if isinstance(module, torch.nn.Module) else []
+
+
+def _closure(function: Any) -> list[tuple[str, Any]]:
+    """Names and values of the variables of its surroundings that a function uses."""
+    function = getattr(function, "__func__", function)
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars if cells else ()
+    return [(name, cell.cell_contents) for name, cell in zip(names, cells, strict=True) if cell != CellType()]
 
 
 def snapshot(module: torch.nn.Module, but: torch.nn.Module | None = None) -> list[tuple[Any, int]]:
@@ -94,24 +137,6 @@ class _Marker:
 
     def __init__(self, known: set[int]) -> None:
         self._known = known  # tensors of the state dict, which modules may also hold in plain lists
-
-    def module(self, module: torch.nn.Module) -> list[Any]:
-        marks = [
-            (name, self.value(value))
-            for name, value in module.__dict__.items()
-            if name not in _SKIPPED and not name.endswith("_hooks")
-        ]
-        hidden = sorted(module._non_persistent_buffers_set)
-        return marks + [(name, self.value(module._buffers[name])) for name in hidden]
-
-    def function(self, function: Any) -> list[Any]:
-        kept = [
-            cell.cell_contents for cell in getattr(function, "__closure__", None) or () if cell != CellType()
-        ]
-        owner = getattr(function, "__self__", function)
-        if not isinstance(owner, torch.nn.Module):
-            kept += getattr(owner, "__dict__", {}).values()
-        return [self.captured(value) for value in kept]
 
     def captured(self, value: Any) -> Any:
         if isinstance(value, torch.nn.Module):

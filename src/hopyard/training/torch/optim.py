@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from hopyard.errors import EstimatorError
+from hopyard.training.torch.state import plain_tree
+
+MOST_STEPS = 100_000
+"""Steps of a schedule that ``options`` goes through; beyond, the schedulers' own states tell."""
 
 
 def build_optimizer(
@@ -83,6 +89,40 @@ def build_scheduler(
             "`lambda optimizer, steps_per_epoch, num_epochs: OneCycleLR(optimizer, 0.1, steps_per_epoch * num_epochs)`."
         )
     return made
+
+
+def options(
+    optimizers: Sequence[torch.optim.Optimizer], schedulers: Sequence[tuple[Any, int]]
+) -> Iterator[dict[str, Any]]:
+    """The optimizers' options at the begin, and after each step of the schedulers; then the schedulers' own states.
+
+    Args:
+        schedulers: each with its number of steps.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler.step\(\)` before", UserWarning)
+        yield _options(optimizers)
+        for scheduler, steps in schedulers:
+            for _ in range(min(steps, MOST_STEPS)):
+                scheduler.step()
+                yield _options(optimizers)
+    yield {
+        f"the scheduler's {name}": value
+        for scheduler, _ in schedulers
+        for name, value in plain_tree(scheduler.state_dict()).items()
+    }
+
+
+def _options(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {
+        name if number == 0 else f"{name} of group {number}": value.tolist()
+        if isinstance(value, torch.Tensor)
+        else value
+        for number, group in enumerate(groups)
+        for name, value in group.items()
+        if name != "params"
+    }
 
 
 def _listed(arguments: dict[str, Any]) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+import logging
+import weakref
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +18,12 @@ from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes, epoch_steps
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch import hidden, state
+from hopyard.training.torch.attributes import KEY, Attributes, Name, Owner, owners, without_attributes
 from hopyard.training.torch.binding import Binding, as_tensors
 from hopyard.training.torch.export import export_onnx
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.loss import Loss
-from hopyard.training.torch.optim import build_optimizer, build_scheduler
+from hopyard.training.torch.optim import build_optimizer, build_scheduler, options
 from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.session import Flags, resolve_device
 from hopyard.training.torch.training import TrainingPass
@@ -28,6 +33,9 @@ from hopyard.training.transforms import transformed
 
 if TYPE_CHECKING:
     from hopyard.training.torch.estimator import TorchEstimator
+
+
+_log = logging.getLogger("hopyard")
 
 
 class TorchReplica(Replica):
@@ -50,7 +58,15 @@ class TorchReplica(Replica):
         self._forward = self._make_forward(self._binding, device)
         if estimator.trunk is not None:
             self._put_before(estimator.trunk, TrunkBinding(estimator.inputs, *columns, device), device)
-        self._hidden = self._fingerprint()
+        loss = self._forward.loss
+        modules = [self._head, *([] if loss is None else [loss.module])]
+        own = weakref.WeakMethod(self._owners)  # no cycle: what is not used any more is freed at once
+        self._attributes = Attributes(
+            lambda: () if (owners_now := own()) is None else owners_now(),
+            *(module for module in modules if isinstance(module, torch.nn.Module)),
+        )
+        self._fingerprint_when_built = self._fingerprint()
+        self._hidden: list[str] = []
         self._flags = Flags.now()  # with what the estimator function set
 
     def _put_before(self, trunk: torch.nn.Module, binding: TrunkBinding, device: torch.device) -> None:
@@ -71,7 +87,7 @@ class TorchReplica(Replica):
             self._head,
             allow_fused=estimator.precision != "fp16",
         )
-        steps = epoch_steps(context, estimator.batch_size, estimator.accumulate)
+        steps = self._steps_per_epoch = epoch_steps(context, estimator.batch_size, estimator.accumulate)
         self._scheduler = build_scheduler(estimator.scheduler, self._optimizer, steps, context.num_epochs)
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
 
@@ -80,6 +96,7 @@ class TorchReplica(Replica):
         if self._trunk is not None and not self._is_given_out:
             self.module = WithTrunk(self._trunk.unshare(), self._head).eval()
             self._is_given_out = True
+        self._attributes.give_out()
         return self.module
 
     @property
@@ -113,7 +130,8 @@ class TorchReplica(Replica):
         )
         sizes = batch_sizes(len(visit.rows), given.batch_size)
         where = f"epoch {visit.epoch + 1}, partition {visit.partition}"
-        sums = training.run(self._training_batches(visit), sizes, where)
+        with self._in_use(keep=True):
+            sums = training.run(self._training_batches(visit), sizes, where)
         if hidden.changed(loss_before, self._loss_snapshot()):
             raise EstimatorError(
                 "The loss changed its own parameters or buffers while training, but only the model's are kept from "
@@ -143,7 +161,8 @@ class TorchReplica(Replica):
         if given.val_transform is not None:
             batches = transformed(map(as_tensors, batches), given.val_transform, visit, "val_transform")
         before = hidden.snapshot(self._head)
-        found = self._measure(batches)
+        with self._in_use(keep=False):
+            found = self._measure(batches)
         if hidden.changed(before, hidden.snapshot(self._head)):
             raise EstimatorError(
                 "The model changed its own parameters or buffers while it was validated; "
@@ -162,7 +181,7 @@ class TorchReplica(Replica):
         return measure(self._forward, batches, MetricSet(given.named_metrics()), given.step_metrics())
 
     def state(self) -> dict[str, Any]:
-        model = state.to_tree(dict(self._head.state_dict()), "model")
+        model = self._model_tree()
         tree: dict[str, Any] = {
             "model": model if self._trunk is None else {"head": model, "trunk": self._trunk.weights},
             "optimizer": state.optimizer_tree(self._optimizer),
@@ -173,11 +192,19 @@ class TorchReplica(Replica):
             tree["scaler"] = state.plain_tree(self._scaler.state_dict())
         return tree
 
+    def _model_tree(self) -> dict[str, Any]:
+        """The state dict, and what training has changed of plain attributes."""
+        tree: dict[str, Any] = state.to_tree(dict(self._head.state_dict()), "model")
+        attributes = self._attributes.tree()
+        return {**tree, KEY: attributes} if attributes else tree
+
     def _head_of(self, tree: Mapping[str, Any]) -> Any:
         return tree["model"] if self._trunk is None else self._trunk.head_of(tree["model"])
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        state.load_module(self._head, self._head_of(tree))
+        model = self._head_of(tree)
+        state.load_module(self._head, without_attributes(model))
+        self._attributes.load(model.get(KEY, {}))
         if "optimizer" in tree:
             state.load_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:
@@ -186,26 +213,74 @@ class TorchReplica(Replica):
             self._scaler.load_state_dict(state.from_tree(tree["scaler"]))
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        state.adopt_module(self._head, self._head_of(tree))
+        model = self._head_of(tree)
+        state.adopt_module(self._head, without_attributes(model))
+        self._attributes.load(model.get(KEY, {}))
         state.adopt_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:
             state.adopt_scheduler(self._scheduler, tree["scheduler"])
         if self._scaler is not None and "scaler" in tree:
             self._scaler.load_state_dict(state.from_tree(tree["scaler"]))
 
-    def keeps_hidden_state(self) -> bool:
-        return self._fingerprint() != self._hidden
+    def hidden_state(self) -> list[str]:
+        return self._hidden
 
-    def _fingerprint(self) -> list[Any]:
-        loss = self._forward.loss
-        marks = hidden.fingerprint(self._head, None if loss is None else loss.module)
-        given = self._estimator
-        functions = (given.transform, given.val_transform, given.step, None if loss is None else loss.module)
-        return [
-            *marks,
-            *map(hidden.of_optimizer, self._optimizers),
-            hidden.of_functions(self._head, *(each for each in functions if each is not None)),
+    @contextmanager
+    def _in_use(self, keep: bool) -> Iterator[None]:
+        """Have the attributes of the state meanwhile; ``keep``: what changes of them belongs to the state then."""
+        with self._attributes.in_use(keep):
+            yield
+            self._hidden = self._hidden_changes()
+
+    def _hidden_changes(self) -> list[str]:
+        plain = self._attributes.plain()
+        return hidden.differences(self._fingerprint_when_built, self._fingerprint(plain), plain)
+
+    def _functions(self) -> dict[str, Any]:
+        """Functions of the user's that batches go through while training and validating."""
+        given, loss = self._estimator, self._forward.loss
+        named = {"transform": given.transform, "val_transform": given.val_transform, "step": given.step}
+        named["loss"] = None if loss is None else loss.module
+        return {name: function for name, function in named.items() if function is not None}
+
+    def _owners(self) -> Iterator[Owner]:
+        """The objects whose attributes training may change."""
+        met: set[int] = set()
+        parts = [owners("model", self._head)]
+        parts += [owners(name, function) for name, function in self._functions().items()]
+        parts += [
+            owners(f"optimizer {number}", optimizer, frozenset(hidden.OF_OPTIMIZERS))
+            for number, optimizer in enumerate(self._optimizers)
+            if not type(optimizer).__module__.startswith("torch.optim.")
         ]
+        for owner in itertools.chain(*parts):
+            if id(owner[1]) not in met:
+                met.add(id(owner[1]))
+                yield owner
+
+    def _fingerprint(self, but: Container[Name] | None = None) -> dict[Name, Any]:
+        """Of all that the state does not hold.
+
+        Args:
+            but: the attributes that are plain.
+        """
+        but = self._attributes.plain() if but is None else but
+        functions, loss = self._functions(), self._forward.loss
+        modules = [self._head, None if loss is None else loss.module]
+        found = hidden.fingerprint(
+            (owner for owner in self._owners() if not isinstance(owner[1], torch.optim.Optimizer)),
+            modules,
+            but,
+        )
+        for number, optimizer in enumerate(self._optimizers):
+            marks = hidden.of_optimizer(optimizer, f"optimizer {number}")
+            found |= {path: mark for path, mark in marks.items() if path not in but}
+        return found | hidden.of_functions(self._head, functions)
+
+    def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
+        by_step = self._estimator.scheduler_interval == "step"
+        steps = num_epochs * (self._steps_per_epoch if by_step else 1)
+        return iter(()) if self._scheduler is None else options([self._optimizer], [(self._scheduler, steps)])
 
     def nbytes(self) -> int:
         tensors = list(self._head.state_dict().values())
@@ -215,6 +290,7 @@ class TorchReplica(Replica):
 
     def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """Loss and metrics over dicts of columns, arrays or tensors."""
+        self._attributes.apply()
         return self._measure(self._prepared(batches)).compute()
 
     @property
@@ -222,6 +298,7 @@ class TorchReplica(Replica):
         return self._forward.binding.prediction_columns
 
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
+        self._attributes.apply()
         size = self._estimator.batch_size
         names = [name for name in self.prediction_columns if name in batch]
         rows = len(batch[names[0]]) if names else 0
@@ -230,6 +307,7 @@ class TorchReplica(Replica):
 
     def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
         """Its inputs are what the model gets: columns after ``val_transform``, stacked as ``inputs`` says."""
+        self._attributes.apply()
         binding = self._binding
         try:
             batch = next(iter(self._transformed([example])))
@@ -240,7 +318,27 @@ class TorchReplica(Replica):
             ) from error
         arguments, keywords = binding.arguments(binding.place(batch))
         names = list(keywords) or binding.model_columns
-        export_onnx(path, self.module, arguments, keywords, names)
+        predict, left_out = self._estimator.predict, self._left_out_of_onnx()
+        try:
+            export_onnx(path, self.module, arguments, keywords, names, predict)
+        except EstimatorError:
+            if predict is None:
+                raise
+            export_onnx(path, self.module, arguments, keywords, names)
+            left_out = ["predict= (it cannot be traced: make it of operations on tensors)", *left_out]
+        if left_out:
+            _log.warning(
+                f"{path} does not do all that model.predict does; it leaves out {'; '.join(left_out)}. Do that to what "
+                "it is given, or gives."
+            )
+
+    def _left_out_of_onnx(self) -> list[str]:
+        """Names of what predictions go through besides the model and ``predict``."""
+        return (
+            []
+            if self._estimator.val_transform is None
+            else ["val_transform= (its inputs are what that gives)"]
+        )
 
     def _prepared(self, batches: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
         batches = self._transformed(batches)

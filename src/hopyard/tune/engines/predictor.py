@@ -13,16 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data import Schema
 from hopyard.data.frames.reading import dense_vectors
+from hopyard.data.preparing.policies import Policies
 from hopyard.objects import digest
 from hopyard.training import build_replica
 from hopyard.training.estimator import Replica
 from hopyard.tune.frames import Outputs, arrow_column, outputs_of
-from hopyard.tune.saved import ModelInfo, Weights, load_weights, pack_model, schema_of, unpack_model
+from hopyard.tune.saved import ModelInfo, Weights, load_weights, pack_model, policies_of, unpack_model
 
 _KEPT = 2
-_loaded: OrderedDict[tuple[str, str], tuple[Replica, Schema]] = OrderedDict()
+_loaded: OrderedDict[tuple[str, str], tuple[Replica, Policies]] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -45,7 +45,7 @@ class Predictor:
     Args:
         digest: of the packed model.
         fetch: gives its bytes, in a process that has not loaded it yet.
-        columns: the features, in order.
+        columns: what the features are made of.
         fields: names and types of the columns to add, one per output.
         device: says on which device to predict: ``"auto"``, ``"cpu"``, ``"cuda:n"``.
         vectors: columns that are vectors of Spark ML.
@@ -67,8 +67,8 @@ class Predictor:
     def outputs(self, rows: Any) -> Outputs:
         """The outputs for a frame or table of at least one row."""
         with _lock:  # a replica is used by one thread at a time
-            replica, schema = self._replica()
-            return outputs_of(replica.predict, self._columns, rows, schema)
+            replica, policies = self._replica()
+            return outputs_of(replica.predict, replica.prediction_columns, rows, policies)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """``table`` with the outputs; also one without rows."""
@@ -84,12 +84,12 @@ class Predictor:
             table = table.append_column(field, column.cast(field.type))
         return table
 
-    def _replica(self) -> tuple[Replica, Schema]:
-        """The model, and of what it was trained on."""
+    def _replica(self) -> tuple[Replica, Policies]:
+        """The model, and the policies of its training data."""
         key = (self._digest, self._device())
         if key not in _loaded:
             info, weights = unpack_model(self._fetch())
-            _loaded[key] = load_replica(info, weights, key[1]), schema_of(weights.load_program())
+            _loaded[key] = load_replica(info, weights, key[1]), policies_of(weights.load_program())
             while len(_loaded) > _KEPT:
                 _loaded.popitem(last=False)
         _loaded.move_to_end(key)

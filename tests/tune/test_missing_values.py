@@ -1,0 +1,294 @@
+"""Nulls and rows of different lengths from training to prediction: what happened there happens here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import onnx
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from hopyard import load_model
+from hopyard.backend import InlineBackend
+from hopyard.data import Ragged, open_dataset, prepare
+from hopyard.errors import ColumnError, DataError
+from hopyard.storage import LocalStore, MemoryStore
+from hopyard.torch import TorchEstimator
+from hopyard.tune import GridSearch, hp_choice
+from hopyard.tune.model import Model
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ROWS = 96
+
+
+class Sum(torch.nn.Module):
+    """Scalar features, summed up with one weight each."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(features, 1)
+
+    def forward(self, *columns: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.stack([column.float() for column in columns], dim=1)).reshape(-1)
+
+
+class MeanOfTokens(torch.nn.Module):
+    """The mean embedding of the first ``lengths`` tokens of each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(10, 4)
+        self.head = torch.nn.Linear(4, 2)
+
+    def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        there = (torch.arange(tokens.shape[1]) < lengths[:, None]).float()[:, :, None]
+        return self.head((self.embedding(tokens) * there).sum(1) / there.sum(1).clamp(min=1.0))
+
+
+def regression(features: int) -> Callable[[dict[str, Any]], TorchEstimator]:
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            model=Sum(features), optimizer=torch.optim.SGD, optimizer_params={"lr": params["lr"]},
+            loss=torch.nn.MSELoss(), metrics=["mae"], batch_size=16,
+        )  # fmt: skip
+
+    return make
+
+
+def padded_inside(batch: Mapping[str, Any], rng: Any = None) -> dict[str, Any]:
+    """Ragged tokens as a matrix, and their lengths."""
+    offsets = torch.as_tensor(batch["tokens"].offsets)
+    lengths = offsets[1:] - offsets[:-1]
+    matrix = torch.zeros(len(lengths), 12, dtype=torch.int64)
+    matrix[torch.arange(12) < lengths[:, None]] = torch.as_tensor(batch["tokens"].values)
+    return {**batch, "tokens": matrix, "lengths": lengths}
+
+
+def of_tokens(params: dict[str, Any], **more: Any) -> TorchEstimator:
+    return TorchEstimator(
+        model=MeanOfTokens(), optimizer=torch.optim.Adam, optimizer_params={"lr": params["lr"]},
+        loss=torch.nn.CrossEntropyLoss(), metrics=["accuracy"], batch_size=16, **more,
+    )  # fmt: skip
+
+
+def search(make: Any, features: list[str], label: str, **more: Any) -> GridSearch:
+    given: dict[str, Any] = {
+        "backend": InlineBackend(), "store": MemoryStore(), "estimator_gen_fn": make,
+        "search_space": {"lr": hp_choice([0.01, 0.02])}, "num_epochs": 1, "num_partitions": 2,
+        "feature_columns": features, "label_columns": [label], "progress": False,
+    }  # fmt: skip
+    return GridSearch(**(given | more))
+
+
+def people(null_ages: int = 10) -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    age, height = random.normal(size=ROWS), random.normal(size=ROWS)
+    frame = pd.DataFrame({"age": age, "height": height, "price": age + height})
+    frame.loc[: null_ages - 1, "age"] = np.nan
+    return frame
+
+
+def sentences() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    tokens = [random.integers(1, 10, int(length)).tolist() for length in random.integers(1, 9, ROWS)]
+    return {"tokens": tokens, "label": [int(row[0] > 4) for row in tokens]}
+
+
+# Labels ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nulls", ["error", "fill", "mask"])
+def test_null_labels_are_never_filled(nulls: str) -> None:
+    data = people(null_ages=0)
+    data.loc[[4, 9, 17, 30], "price"] = np.nan
+    text = r"label column 'price' is null in 4 rows \(the first are rows 4, 9, 17\). Labels are never filled"
+    for given in (data, pl.from_pandas(data), pa.Table.from_pandas(data)):
+        with pytest.raises(DataError, match=text):
+            search(regression(2), ["age", "height"], "price", nulls=nulls).fit(given)
+    with pytest.raises(DataError, match=text):
+        prepare(data, MemoryStore(), nulls=nulls, feature_columns=["age"], label_columns=["price"])
+
+
+def test_null_labels_of_an_explicit_validation_set_are_refused() -> None:
+    val = people(null_ages=0)
+    val.loc[3, "price"] = np.nan
+    with pytest.raises(DataError, match=r"label column 'price' is null in 1 row \(row 3\)"):
+        search(regression(2), ["age", "height"], "price", nulls="fill").fit(people(0), val)
+
+
+def test_labels_that_were_filled_before_anybody_called_them_labels_are_refused(tmp_path: Any) -> None:
+    data = people(null_ages=0)
+    data.loc[[4, 9], "price"] = np.nan
+    store = LocalStore(tmp_path / "store")
+    prepare(data, store, nulls="fill")
+    with pytest.raises(DataError, match=r"label column 'price' is null in \d rows?"):
+        search(regression(2), ["age", "height"], "price", store=store).fit_on_prepared_data()
+    with pytest.raises(DataError, match=r"label column 'price' is null in"):
+        prepare(data, store, nulls="fill", feature_columns=["age", "height"], label_columns=["price"])
+    pl.from_pandas(data).write_parquet(tmp_path / "data.parquet")
+    filled = open_dataset(tmp_path / "data.parquet", nulls="fill")
+    with pytest.raises(DataError, match=r"label column 'price' is null in"):
+        search(regression(2), ["age", "height"], "price").fit(filled)
+
+
+def test_evaluate_refuses_null_labels() -> None:
+    model = search(regression(2), ["age", "height"], "price", nulls="fill").fit(people())
+    data = people()
+    data.loc[[40, 41], "price"] = np.nan
+    with pytest.raises(
+        DataError, match=r"label column 'price' is null in 2 rows \(the first are rows 40, 41\)"
+    ):
+        model.evaluate(data)
+
+
+# Features -------------------------------------------------------------------------------------
+
+
+def weights_of(model: Model) -> tuple[np.ndarray[Any, Any], float]:
+    linear = model.torch().linear
+    return linear.weight.detach().numpy()[0], float(linear.bias.detach())
+
+
+def with_a_null() -> list[Any]:
+    frame = pd.DataFrame({"age": [1.0, np.nan], "height": [2.0, 3.0], "price": [1.0, 2.0]})
+    return [
+        frame,
+        pl.from_pandas(frame),
+        pa.Table.from_pandas(frame),
+        {"age": [1.0, None], "height": [2.0, 3.0], "price": [1.0, 2.0]},
+    ]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_null_feature_at_prediction_is_refused_where_training_had_none(saved: bool, tmp_path: Any) -> None:
+    model = search(regression(2), ["age", "height"], "price").fit(people(null_ages=0))
+    if saved:
+        model.save(tmp_path / "model")
+        model = load_model(tmp_path / "model")
+    text = (
+        r"column 'age' is null in 1 rows \(the first is row 1\), and the model was trained with nulls='error'"
+    )
+    for data in with_a_null():
+        for call in (model.predict, model.transform, model.evaluate):
+            with pytest.raises(DataError, match=text):
+                call(data)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_null_feature_at_prediction_is_filled_as_in_training(saved: bool, tmp_path: Any) -> None:
+    model = search(regression(2), ["age", "height"], "price", nulls="fill").fit(people())
+    weight, bias = weights_of(model)
+    if saved:
+        model.save(tmp_path / "model")
+        model = load_model(tmp_path / "model")
+    expected = np.array([[1.0, 2.0], [0.0, 3.0]]) @ weight + bias
+    for data in with_a_null():
+        np.testing.assert_allclose(model.predict(data), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("null_ages", [0, 10])
+def test_a_mask_is_a_feature_that_is_made_of_rows_at_prediction(null_ages: int, tmp_path: Any) -> None:
+    """Also where no row of the training data was null: the mask was asked for by name."""
+    columns = ["age", "age_mask", "height"]
+    model = search(regression(3), columns, "price", nulls="mask").fit(people(null_ages))
+    weight, bias = weights_of(model)
+    model.save(tmp_path / "model")
+    expected = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 3.0]]) @ weight + bias
+    for each in (model, load_model(tmp_path / "model")):
+        for data in with_a_null():
+            np.testing.assert_allclose(each.predict(data), expected, rtol=1e-5)
+            assert each.evaluate(data)["mae"] == pytest.approx(np.abs(expected - [1.0, 2.0]).mean(), rel=1e-5)
+        assert "price__output" in each.transform(with_a_null()[0])
+        np.testing.assert_allclose(each.predict((np.array([1.0]), np.array([2.0]))), expected[:1], rtol=1e-5)
+
+
+def test_with_masks_a_null_in_a_column_that_has_none_is_refused() -> None:
+    model = search(regression(2), ["age", "height"], "price", nulls="mask").fit(people(null_ages=0))
+    with pytest.raises(DataError, match=r"nulls='mask', but no null in this column"):
+        model.predict(with_a_null()[0])
+
+
+def test_a_mask_without_its_policy_is_refused_with_the_policy() -> None:
+    with pytest.raises(
+        ColumnError, match=r"no column 'age_mask'. nulls='mask' makes it of 'age', but nulls is 'f"
+    ):
+        search(regression(2), ["age", "age_mask"], "price", nulls="fill").fit(people())
+
+
+# Lists ----------------------------------------------------------------------------------------
+
+
+def test_padded_tokens_and_their_lengths_from_lists_to_onnx(tmp_path: Any) -> None:
+    data = sentences()
+    columns = ["tokens", "tokens_length"]
+    model = search(of_tokens, columns, "label", ragged="pad", evaluation_metric="accuracy").fit(data)
+    module, lists = model.torch(), [[1, 2, 3], [4], [5, 6]]
+    alone = [module(torch.tensor([row]), torch.tensor([len(row)])).detach().numpy()[0] for row in lists]
+    model.save(tmp_path / "model")
+    for each in (model, load_model(tmp_path / "model")):
+        for x in (lists, {"tokens": lists}, Ragged.from_rows(lists), pl.DataFrame({"tokens": lists})):
+            np.testing.assert_allclose(each.predict(x), alone, rtol=1e-5, atol=1e-6)
+        # All of one length, shorter than the longest in training.
+        np.testing.assert_allclose(each.predict([[4], [4]]), [alone[1]] * 2, rtol=1e-5, atol=1e-6)
+        assert each.evaluate(data) == pytest.approx(model.evaluate(data))
+        with pytest.raises(DataError, match=r"'tokens' has a row of 9 values, but .* at most 8"):
+            each.predict([[1] * 9, [2]])
+    outputs = model.predict(data["tokens"])
+    accuracy = (outputs.argmax(axis=1) == data["label"]).mean()
+    assert model.evaluate(data)["accuracy"] == pytest.approx(accuracy)
+    frame = model.transform(pd.DataFrame(data))
+    np.testing.assert_allclose(np.stack(frame["label__output"]), outputs, rtol=1e-5, atol=1e-6)
+
+    model.export(tmp_path / "model.onnx")
+    padded = np.zeros((3, 8), np.int64)
+    for place, row in zip(padded, lists, strict=True):
+        place[: len(row)] = row
+    graph = onnx.load(tmp_path / "model.onnx")
+    inputs = {"tokens": padded, "tokens_length": np.array([3, 1, 2])}
+    (found,) = ReferenceEvaluator(graph).run(None, inputs)
+    np.testing.assert_allclose(found, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_lengths_are_features_also_where_all_rows_have_one_length() -> None:
+    data = {"tokens": [[1, 2, 3]] * ROWS, "label": [0, 1] * (ROWS // 2)}
+    model = search(of_tokens, ["tokens", "tokens_length"], "label", ragged="pad").fit(data)
+    assert model.predict([[1], [2, 3]]).shape == (2, 2)
+
+
+def test_a_length_without_its_policy_is_refused_with_the_policy() -> None:
+    with pytest.raises(ColumnError, match=r"no column 'tokens_length'. ragged='pad' makes it of 'tokens'"):
+        search(of_tokens, ["tokens", "tokens_length"], "label", ragged="keep").fit(sentences())
+
+
+def test_kept_lists_are_padded_in_a_transform(tmp_path: Any) -> None:
+    data = sentences()
+
+    def of_matrix(params: dict[str, Any]) -> TorchEstimator:
+        class Matrix(MeanOfTokens):
+            def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+                return super().forward(tokens, (tokens > 0).sum(1))
+
+        return TorchEstimator(
+            model=Matrix(), optimizer=torch.optim.Adam, optimizer_params={"lr": params["lr"]},
+            loss=torch.nn.CrossEntropyLoss(), metrics=["accuracy"], batch_size=16,
+            transform=padded_inside, val_transform=padded_inside,
+        )  # fmt: skip
+
+    model = search(of_matrix, ["tokens"], "label", ragged="keep").fit(data)
+    module = model.torch()
+    lists = [[1, 2, 3], [4]]
+    alone = [module(torch.tensor([row])).detach().numpy()[0] for row in lists]
+    model.save(tmp_path / "model")
+    for each in (model, load_model(tmp_path / "model")):
+        np.testing.assert_allclose(each.predict(lists), alone, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(each.predict([[4], [4]]), [alone[1]] * 2, rtol=1e-5, atol=1e-6)
+        assert set(each.evaluate(data)) == {"loss", "accuracy"}
