@@ -21,7 +21,7 @@ from hopyard.stockroom.remotes.repository import claim
 from hopyard.stockroom.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore, Store
 
-WIDE = 40_000  # bytes of a sample, so that a fragment has about a dozen
+WIDE = 40_000  # bytes of a sample, so that each is a fragment
 
 
 @pytest.fixture
