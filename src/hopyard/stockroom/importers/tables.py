@@ -145,7 +145,7 @@ def _without_nulls(columns: list[ColumnData], policy: str) -> list[ColumnData]:
         raise DataError(
             f"values are missing in {counted(len(refused), 'column')}: {', '.join(refused)}; samples cannot be null, "
             f"and nulls={policy} was given. Import with another: nulls=nan (numbers become float64 with NaN; not bool, "
-            "nor whole numbers beyond 2**53), nulls=fill (0 or false) or nulls=mask (filled, and a new column NAME_mask "
+            "nor whole numbers beyond 2**53), nulls=fill (0 or false) or nulls=mask (filled, and a column <name>_mask "
             "that is True there): --option nulls=nan on the command line, options={'nulls': 'nan'} in Python."
         )
     return filled
