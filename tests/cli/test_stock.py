@@ -101,6 +101,12 @@ def test_remotes(typed: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     typed("init")
     with StockRoom().enable_write() as room:
         room.data["image"] = np.zeros((3, 2, 2), np.uint8)
+    with pytest.raises(
+        HopyardError, match=r"there is no folder .*/nodir/x, so .*/nodir/x/r3 is not made a stockroom"
+    ):
+        typed("push", "../nodir/x/r3")
+    assert not (tmp_path / "nodir").exists()
+    assert typed("remote", "list") == ""
     assert "main: new -> " in typed("push", "../remote")
     assert typed("push") == "nothing is new; the remote has all of it\n"
     assert "branch main at" in typed("clone", "../remote", "../copy")

@@ -205,13 +205,17 @@ def test_copies_go_on_from_their_donors_state_and_leave_no_file_behind(make_rows
             assert child.progress.trained == 12
             assert len(child.history["val_loss"]) == (12 - child.began) // 3
     kept = {entry.name for entry in store.runs.at("run").list() if entry.name.endswith(".safetensors")}
-    needed = {
-        f"{trial.number:05d}/{name}"
-        for trial in run.state.trials.values()
-        if trial.status == "completed" or trial.number == run.state.best
+    trials = run.state.trials
+    states = [
+        (trial.number, state)
+        for trial in trials.values()
+        if trial.status == "completed"
         for state in trial.live_states()
-        for name in state.files
-    }
+    ]
+    best = trials[run.state.best].best  # of a trial that was stopped, its best weights alone
+    assert best is not None
+    states.append((run.state.best, best.state))
+    needed = {f"{number:05d}/{name}" for number, state in states for name in state.files}
     assert kept == needed
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_array_equal
 
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
@@ -65,6 +66,10 @@ def test_many_samples_come_stacked(images: Column) -> None:
     mask = np.arange(5001) % 999 == 3
     assert_array_equal(images[mask], IMAGES[mask[:-1]])
     assert images[np.zeros(5001, bool)].shape == (0, 10, 40)
+    assert_array_equal(images[mask.tolist()], images[mask])
+    assert_array_equal(images[torch.from_numpy(mask)], images[mask])
+    with pytest.raises(UsageError, match=r"a mask of shape \(2,\) was given"):
+        images[[True, False]]
 
 
 def test_masks_and_slices_that_select_nothing_sensible(images: Column) -> None:

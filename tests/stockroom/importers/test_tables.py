@@ -103,7 +103,7 @@ def test_what_is_no_parquet_is_named(tmp_path):
 def test_csv_refuses_nulls_and_other_files(tmp_path):
     (tmp_path / "n.csv").write_text("a,b\n1,x\n,y\n")
     with pytest.raises(
-        DataError, match=r"Column 'a' has 1 null, the first in row 1; samples cannot be null. Fill"
+        DataError, match=r"missing in 1 column: 'a' \(1 value, the first in row 1\); samples cannot be null"
     ):
         Csv(tmp_path / "n.csv").columns()
     (tmp_path / "none.csv").write_text("a,b\n")
@@ -175,3 +175,36 @@ def test_the_advice_on_nulls_is_an_option_of_the_import_and_works(tmp_path):
     assert stock.data["n"][...].tolist() == [1, 0, 3]
     stock.import_from("parquet", tmp_path / "a.parquet", {"nulls": "mask"})
     assert stock.data["n_mask"][...].tolist() == [False, True, False]
+
+
+def test_missing_values_of_a_csv_have_a_policy(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("n,x,ok,name\n1,0.5,true,a\n,,,\n3,1.5,false,c\n")
+
+    def read(policy):
+        with Csv(file, nulls=policy) as importer:
+            return {column.name: list(column.read(0, 3)) for column in importer.columns()}
+
+    with pytest.raises(
+        DataError,
+        match=r"missing in 3 columns: 'n' \(1 value, the first in row 1\), 'x' .*, 'ok' .*--option nulls=nan",
+    ):
+        read("error")
+    with pytest.raises(
+        DataError, match=r"missing in 1 column: 'ok' .*nulls=nan was given. Import with another"
+    ):
+        read("nan")
+    texts = ["a", "", "c"]
+    assert read("fill") == {"n": [1, 0, 3], "x": [0.5, 0, 1.5], "ok": [True, False, False], "name": texts}
+    masked = read("mask")
+    assert list(masked) == ["n", "n_mask", "x", "x_mask", "ok", "ok_mask", "name"]
+    assert masked["ok_mask"] == [False, True, False]
+    file.write_text("n,big\n1,9007199254740993\n,2\n3,3\n")
+    with_nan = read("nan")
+    assert str(with_nan) == str(
+        {"n": [np.float64(1), np.float64("nan"), np.float64(3)], "big": with_nan["big"]}
+    )
+    assert with_nan["big"] == [9007199254740993, 2, 3]
+    file.write_text("big\n9007199254740993\nNA\n3\n")
+    with pytest.raises(DataError, match=r"missing in 1 column: 'big' .*nor whole numbers beyond 2\*\*53"):
+        read("nan")

@@ -350,7 +350,10 @@ def test_a_head_that_says_nothing_is_written_as_it_most_likely_was(
     (problem,) = StockRoom.verify_in(stock.place.root).problems
     assert problem.name == "head.stock"
     assert f"Most likely it said 'branch dev' and 'commit {stock.head.commit}'" in problem.reason
-    assert StockRoom.verify_in(stock.place.root, repair=True).ok
+    assert ". Most likely" in problem.reason
+    repaired = StockRoom.verify_in(stock.place.root, repair=True)
+    assert repaired.ok
+    assert str(repaired).endswith("; 1 problem, 1 of them repaired")
     assert read(stock.place.head) == before  # without git the id is a new one: nothing is named by it
     assert (folder / "damaged/head.stock").read_bytes() == text
 

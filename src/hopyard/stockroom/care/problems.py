@@ -68,6 +68,8 @@ class Verified:
             if self.elsewhere
             else ""
         )
+        repaired = sum(problem.repaired for problem in self.problems)
+        told = f", {repaired} of them repaired" if repaired else ""
         return "\n".join(
-            [*lines, f"{known}{away}; {counted(len(lines), 'problem') if lines else 'no problems'}"]
+            [*lines, f"{known}{away}; {counted(len(lines), 'problem') if lines else 'no problems'}{told}"]
         )

@@ -286,10 +286,10 @@ class _Verification:
             except UsageError:
                 continue  # a conflict of git, which says itself what to do
             except StorageError as error:
-                reason = str(error)
+                reason = str(error).rstrip(".")
                 if own and self._place is not None:
                     self._head = likely(self._place, roots.logs)
-                    reason += f" Most likely it said {described(self._head)}: --repair writes that."
+                    reason += f". Most likely it said {described(self._head)}: --repair writes that."
                 self._add("unreadable", _HEAD if own else str(file), reason)
                 continue
             if not own or head.commit is None:

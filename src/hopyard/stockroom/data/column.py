@@ -167,6 +167,7 @@ class Column(Mapping[Any, Any]):
         return True if is_run or key in (entry.first, entry.last) else None
 
     def __getitem__(self, key: Any) -> Any:
+        key = _mask(key)
         if isinstance(key, slice) or key is Ellipsis or (isinstance(key, np.ndarray) and key.dtype == bool):
             return self.take(self._selected(key))
         if isinstance(key, list) or (isinstance(key, np.ndarray) and key.ndim == 1):
@@ -506,6 +507,13 @@ class _Values(ValuesView[Any]):
 
 _FIRST_PAIR = b"\x03"
 _ABOVE_INTS = b"\x01" + b"\xff" * 9
+
+
+def _mask(key: Any) -> Any:
+    """A list of bools, or a bool tensor, as the NumPy array that it is like; anything else as it is."""
+    if isinstance(key, list):
+        return np.array(key) if key and all(isinstance(each, bool | np.bool_) for each in key) else key
+    return key.numpy(force=True) if type(key).__name__ == "Tensor" and str(key.dtype) == "torch.bool" else key
 
 
 def _own(sample: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ import pyarrow as pa
 from hopyard.data.dataset import Dataset
 from hopyard.data.opening.files import CSV, find_files, is_any
 from hopyard.data.opening.opening import open_dataset
+from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.files import from_paths
 from hopyard.errors import DataError, NullsError, UsageError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Samples
 from hopyard.stockroom.importers.mapped import samples_of, save_column
 from hopyard.stockroom.importers.parts import describe_files, listed
+from hopyard.wording import counted
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,18 @@ class Csv(Importer):
     """CSV or TSV, also .gz: a file, or a folder of files with the same columns. The first line names the columns.
 
     Numbers are int64 or float64, true and false bool, times int64 nanoseconds, all else texts. Columns of whole numbers
-    some of which have leading zeros (007), or more digits than int64 holds, stay texts. It is read as a whole.
+    some of which have leading zeros (007), or more digits than int64 holds, stay texts. An empty text is
+    one; other columns miss a value there. It is read as a whole; sample n is row n, counted from 0.
     """
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
         text = "of columns, as id=text,n=float32; others are found out. Types: text, bool, and NumPy's of numbers"
-        return (Option("types", "", text),)
+        nulls = (
+            "of missing values: error; nan: numbers become float64 with NaN; fill: 0 or false; mask: filled, and a "
+            "bool column <name>_mask"
+        )
+        return (Option("types", "", text), Option("nulls", "error", nulls, ("error", "nan", "fill", "mask")))
 
     def columns(self) -> list[ColumnSource]:
         assert self.source is not None
@@ -106,11 +113,50 @@ class Csv(Importer):
                 "(parquet), or rename the file."
             )
         found = from_paths([self.source], _types(self.settings["types"])).known_columns() or {}
-        return [save_column(data, self.scratch, number) for number, data in enumerate(found.values())]
+        filled = _without_nulls(list(found.values()), self.settings["nulls"])
+        return [save_column(data, self.scratch, number) for number, data in enumerate(filled)]
 
     def identity(self) -> Mapping[str, Any]:
         assert self.source is not None
         return {"files": describe_files(find_files(self.source)), **self.settings}
+
+
+def _without_nulls(columns: list[ColumnData], policy: str) -> list[ColumnData]:
+    """The columns as a policy for missing values has them.
+
+    Raises:
+        DataError: the policy does not apply to some, all of which are named.
+    """
+    filled, refused = [], []
+    names = {data.name for data in columns}
+    for data in columns:
+        if data.missing is None:
+            filled.append(data)
+        elif policy == "nan" and _holds_nan(data):
+            values = np.asarray(data.values, np.float64)
+            filled.append(replace(data, values=np.where(data.missing, np.nan, values), missing=None))
+        elif policy == "fill" or (policy == "mask" and f"{data.name}_mask" not in names):
+            filled.append(replace(data, missing=None))
+            filled += [ColumnData(f"{data.name}_mask", "tensor", data.missing)] if policy == "mask" else []
+        else:
+            rows = np.flatnonzero(data.missing)
+            refused.append(f"{data.name!r} ({counted(len(rows), 'value')}, the first in row {rows[0]})")
+    if refused:
+        raise DataError(
+            f"values are missing in {counted(len(refused), 'column')}: {', '.join(refused)}; samples cannot be null, "
+            f"and nulls={policy} was given. Import with another: nulls=nan (numbers become float64 with NaN; not bool, "
+            "nor whole numbers beyond 2**53), nulls=fill (0 or false) or nulls=mask (filled, and a column <name>_mask "
+            "that is True there): --option nulls=nan on the command line, options={'nulls': 'nan'} in Python."
+        )
+    return filled
+
+
+def _holds_nan(data: ColumnData) -> bool:
+    """Whether the numbers of a column are the same as float64."""
+    values = data.values
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
+        return False
+    return values.dtype.kind == "f" or not bool(((values > 1 << 53) | (values < -(1 << 53))).any())
 
 
 def _types(given: str) -> dict[str, pa.DataType]:

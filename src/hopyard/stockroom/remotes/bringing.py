@@ -215,5 +215,5 @@ class Never:
         raise NotFoundError(
             f"{counted(len(wanted), 'object')} of {', '.join(sorted(things)) or 'no commit'} {are(len(wanted))} "
             f"read, but not here, and fetch='never' was given. Bring them from {where}: "
-            f"{call_for(sorted(things))}; or open the repository without fetch='never'."
+            f"{call_for(sorted(things))}; or open the stockroom without fetch='never'."
         )

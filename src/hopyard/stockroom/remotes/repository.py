@@ -96,4 +96,10 @@ def claim(store: Store) -> None:
                 f"{store.url} is no stockroom, but not empty either: it holds {other.name!r}. Give an empty place, "
                 "for instance a new folder in it."
             ) from None
+        file = store.path(FORMAT_NAME)
+        if file is not None and not file.parent.parent.is_dir():
+            raise UsageError(
+                f"there is no folder {file.parent.parent}, so {file.parent} is not made a stockroom: only the last "
+                "folder of a path is made. Correct the path, or make the folders first."
+            ) from None
         claim_format(store, KIND)
