@@ -195,6 +195,10 @@ class WorkingTree:
         """What is written upon a commit."""
         return Stage(self._local.store, self.place.worktree, commit)
 
+    def is_at(self, commit: str | None) -> bool:
+        """Whether ``head.stock`` names this commit now; what a killed process began is not done first."""
+        return read(self.place.head).commit == commit
+
     def set_head(self, branch: str | None, commit: str | None) -> None:
         """Write ``head.stock``."""
         write(self.place.head, Head(branch, commit, current_branch(self.place)))
@@ -236,9 +240,16 @@ class WorkingTree:
         self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
     ) -> None:
         """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
-        head = read(self.place.head)
         if commit is not None and operations and is_all:
             is_all = read_commit(self._local.objects, commit).parents == ((was.commit,) if was.commit else ())
+        with self.stage(was.commit).held() as log:
+            self._move_head(was, branch, commit)
+            if operations:
+                log.clear(operations, self.stage(commit) if is_all else None)
+        self.forget()
+
+    def _move_head(self, was: Standing, branch: str | None, commit: str | None) -> None:
+        head = read(self.place.head)
         if self.branch_of(head)[0] == was.named and self._is_between(was.commit, head.commit):
             self.set_head(branch, commit)
         elif (head.branch, head.commit) != (branch, commit):
@@ -249,9 +260,6 @@ class WorkingTree:
                 UserWarning,
                 stacklevel=2,
             )
-        if operations:
-            self.stage(was.commit).clear(operations, self.stage(commit) if is_all else None)
-        self.forget()
 
     def forget(self) -> None:
         self._local.store.delete(self._pending)

@@ -147,9 +147,13 @@ class Room(Shelves):
                 "stock.enable_write():`, or open StockRoom(path, enable_write=True)."
             )
         try:
-            if not self._blocks:
-                self._follow_stage()
-            commit = self._commit(message)
+            while True:
+                if not self._blocks:
+                    self._follow_stage()
+                with contextlib.suppress(_StagedMovedError):
+                    commit = self._commit(message)
+                    break
+                self._look_again()
         except ConflictError as error:
             raise ConflictError(
                 f"{error} It stays staged: make a branch for it (stock.branch('mine'); stock.switch('mine')), commit "
@@ -276,7 +280,10 @@ class Room(Shelves):
             self._move_on()
         while True:
             with self._stage.held() as log:
-                new = log.since(self._staged.last, self._staged.looked)
+                # A commit moves head.stock under the same lock: what is written from here on comes before that, and
+                # is carried along, or behind it, and is written upon the new commit.
+                is_there = bool(self._staged.known) or self._tree.is_at(self._stage.base)
+                new = log.since(self._staged.last, self._staged.looked) if is_there else None
                 if new is not None:
                     with self.guard:
                         self._staged.add(self._draft, new, log.last())
@@ -289,8 +296,8 @@ class Room(Shelves):
         """Some of what was staged is gone: committed or discarded by others, or written again."""
         assert self._draft is not None
         with self.guard:
-            if not self._stage.entries():
-                self._refresh()
+            self._refresh()
+            self._catch_up()
             self._draft.rebase(self._root)
             self._apply_staged(self._draft)
 
@@ -421,11 +428,20 @@ class Room(Shelves):
         assert draft is not None
         was = self._standing
         parents = [*([] if was.commit is None else [was.commit]), *merged]
-        with self._tree.moving(was, was.branch, self._staged.known, not (self._blocks or merged)) as moving:
+        is_all = not (self._blocks or merged)
+        with self._tree.moving(was, was.branch, self._staged.known, is_all) as moving:
             reference = self._tree.reference(was.branch)
+
+            def announce(digest: str) -> None:
+                moving.announce(digest)
+                # From here on no other commit moves this working tree.
+                last = self._staged.last if is_all else 0
+                if last and not self._stage.has(last) and not self._tree.is_at(was.commit):
+                    raise _StagedMovedError
+
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
-                partial(_summary, draft) if message is None else message, self._facts, moving.announce,
+                partial(_summary, draft) if message is None else message, self._facts, announce,
             )  # fmt: skip
             moving.arrived(None if commit is None else commit.digest)
         if commit is None:
@@ -495,6 +511,11 @@ def is_clean(objects: Objects, local: Repository, stage: Stage) -> bool:
             return False
         stage.clear(entries)
     return True
+
+
+class _StagedMovedError(Exception):
+    """Others of the working tree have committed since what is to be committed was looked at: it lies upon their
+    commit now, or is in it."""
 
 
 class Staged:

@@ -12,6 +12,7 @@ import pytest
 from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
+from hopyard.stockroom import writing
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,6 +47,25 @@ for number in itertools.count(start):
     stock.experiment["count"] = number + 1
     stock.commit(f"{number}")
     print(number, flush=True)
+"""
+
+_STAGER = """
+import sys
+from hopyard import StockRoom
+from hopyard.errors import UsageError
+folder, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+stock = StockRoom(folder, enable_write=True)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(count):
+    stock.experiment[f"{me}-{number}"] = number
+    if number % 3 == 2:
+        try:
+            stock.commit(f"{me}-{number}")
+        except UsageError as error:  # the other has committed it
+            assert "nothing has changed" in str(error), error
+stock.experiment[f"{me}-last"] = count
+stock.close()
 """
 
 
@@ -84,6 +104,68 @@ def test_writers_at_once_equal_a_serial_order(stock: StockRoom) -> None:
                 del expected["data/own"][me, number - 1]
             assert content(after.at(commit.digest)) == expected
         assert content(after) == content(after.at("main"))
+
+
+def test_a_commit_right_before_the_first_staged_write_does_not_hide_it(
+    stock: StockRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = StockRoom(stock.place.root, enable_write=True)
+    other = StockRoom(stock.place.root, enable_write=True)
+    move_on = mine._move_on
+
+    def overtaken() -> None:
+        move_on()
+        monkeypatch.setattr(mine, "_move_on", move_on)
+        other.experiment["other"] = 1
+        other.commit("other")
+
+    monkeypatch.setattr(mine, "_move_on", overtaken)
+    mine.experiment["mine"] = 2
+    mine.close()
+    other.close()
+    with StockRoom(stock.place.root, enable_write=True) as after:
+        assert dict(after.experiment) == {"other": 1, "mine": 2}
+        assert "where this is not" not in str(after.status())
+
+
+def test_a_commit_that_is_overtaken_does_not_hide_what_others_stage_upon_the_faster_one(
+    stock: StockRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = StockRoom(stock.place.root, enable_write=True)
+    other = StockRoom(stock.place.root, enable_write=True)
+    other.experiment["other"] = 1
+    mine.experiment["mine"] = 2
+    commit_draft = writing.commit_draft
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(writing, "commit_draft", commit_draft)
+        other.commit("other")
+        other.experiment["later"] = 3
+        return commit_draft(*arguments)
+
+    monkeypatch.setattr(writing, "commit_draft", overtaken)
+    mine.commit("mine")
+    mine.close()
+    other.close()
+    with StockRoom(stock.place.root, enable_write=True) as after:
+        assert dict(after.experiment) == {"other": 1, "mine": 2, "later": 3}
+        assert "where this is not" not in str(after.status())
+
+
+def test_what_two_processes_stage_and_commit_at_once_is_all_there(stock: StockRoom) -> None:
+    stagers = [start(_STAGER, stock.place.root, me, 10) for me in "ab"]
+    for stager in stagers:
+        assert stager.stdout is not None
+        assert stager.stdout.readline() == "ready\n"
+    for stager in stagers:
+        assert stager.stdin is not None
+        stager.stdin.write("\n")
+        stager.stdin.flush()
+    for stager in stagers:
+        stager.communicate(timeout=100)
+        assert stager.returncode == 0
+    with StockRoom(stock.place.root, enable_write=True) as after:
+        assert set(after.experiment) == {f"{me}-{end}" for me in "ab" for end in [*range(10), "last"]}
 
 
 def test_killed_in_a_loop_of_commits(tmp_path: Path) -> None:

@@ -110,19 +110,7 @@ class Stage:
                 others.
         """
         with self.held() as log:
-            there = self._numbers()
-            others = [] if numbers is None else sorted(set(there).difference(numbers))
-            if others and after is not None:
-                for number in others:
-                    self._store.put_new(after._object(number), self._store.get(self._object(number)))
-                others = []
-            if others:
-                for number in sorted(set(there).difference(others)):
-                    log.remove(number)
-            elif there:
-                last = log.append(b"")
-                for number in [*there, last]:
-                    log.remove(number)
+            log.clear(numbers, after)
 
     def orphans(self) -> list[Stage]:
         """Stages of this working tree upon other commits, with operations: nobody sees them unless they are named."""
@@ -198,6 +186,23 @@ class Log:
     def remove(self, number: int) -> None:
         """Take one operation out."""
         self._store.delete(self._stage._object(number))
+
+    def clear(self, numbers: Collection[int] | None = None, after: Stage | None = None) -> None:
+        """As :meth:`Stage.clear`."""
+        stage = self._stage
+        there = stage._numbers()
+        others = [] if numbers is None else sorted(set(there).difference(numbers))
+        if others and after is not None:
+            for number in others:
+                self._store.put_new(after._object(number), self._store.get(stage._object(number)))
+            others = []
+        if others:
+            for number in sorted(set(there).difference(others)):
+                self.remove(number)
+        elif there:
+            last = self.append(b"")
+            for number in [*there, last]:
+                self.remove(number)
 
 
 def sealed(operation: bytes) -> bytes:
