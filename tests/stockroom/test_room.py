@@ -414,7 +414,7 @@ def test_what_errors_of_fetch_advise_works(tmp_path: Path) -> None:
         ({"keys": [1]}, r"Name the columns: data=\['image'\], keys=range\(100\)", {"data": ["x"], "keys": range(100)}),
         ({"data": ["x"], "keys": 3}, r"keys=3 was given, but keys are.*keys=\[3\]", {"data": ["x"], "keys": [3]}),
         ({"data": ["x"], "keys": "3"}, r"keys='3' was given, but keys are a list", {"data": ["x"], "keys": [3]}),
-        ({"data": ["x"], "keys": [9]}, r"Name other keys, or a range", {"data": ["x"], "keys": range(9, 10)}),
+        ({"data": ["x"], "keys": [9]}, r"Name other keys, or a range", {"data": ["x"], "keys": range(3, 10)}),
     ]  # fmt: skip
     for given, text, advised in wrong:
         with pytest.raises(HopyardError, match=text):
