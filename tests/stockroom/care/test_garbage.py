@@ -183,6 +183,7 @@ def test_git_keeps_what_any_head_in_its_history_names(
     run_git(project, "config", "user.name", "Ada")
     run_git(project, "config", "user.email", "a@b")
     place = place_at(project)
+    place.objects.parent.mkdir()
     repository = begun(place.objects)
     old, other, disk, away = (dropped(repository, f"b{n}", **{f"c{n}": samples(2, seed=n)}) for n in range(4))
     write_head(place.head, Head("main", old))
