@@ -20,7 +20,7 @@ def shown(summary):
 
 
 def test_both_splits_of_a_store_are_shown(tmp_path):
-    rows = {"x": np.ones((96, 3), np.float32), "y": np.arange(96) % 3, "s": ["a[b]"] * 96}
+    rows = {"x": np.arange(288, dtype=np.float32).reshape(96, 3), "y": np.arange(96) % 3, "s": ["a[b]"] * 96}
     prepared = prepare(rows, LocalStore(tmp_path))
     summary = inspect(tmp_path)
     assert [(split.split, split.rows, split.row_groups) for split in summary.splits] == [

@@ -59,7 +59,7 @@ def test_a_pass_may_be_cut_short(parquet):
 
 
 def test_mapped_data_has_no_decoding_to_compare_with(tmp_path):
-    train = prepare({"x": np.zeros((500, 4), np.float32)}, LocalStore(tmp_path)).train
+    train = prepare({"x": np.arange(2000, dtype=np.float32).reshape(500, 4)}, LocalStore(tmp_path)).train
     measured = throughput(train, batch_size=64, epochs=2)
     assert measured.decoded == ()
     assert measured.decode_limit is None

@@ -277,7 +277,7 @@ import os, signal, sys
 from pathlib import Path
 from hopyard import StockRoom
 from hopyard.stockroom import working
-from hopyard.stockroom.history import references
+from hopyard.stockroom.history import references, stage
 
 stock = StockRoom(sys.argv[1], enable_write=True)
 stock.experiment["lr"] = 0.9
@@ -290,7 +290,7 @@ if sys.argv[2] == "before":
 elif sys.argv[2] == "after":
     working.WorkingTree.set_head = die
 else:
-    working.Stage.clear = die
+    stage.Log.clear = die
 stock.commit("killed")
 """
 
