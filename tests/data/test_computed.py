@@ -122,7 +122,7 @@ def test_without_a_cache_they_are_held_in_memory(tmp_path: Path) -> None:
     store = MemoryStore()
     made = prepare({"row": np.arange(ROWS)}, store, validation=None)
     assert Squares(made.train).right()
-    assert not (tmp_path / "cache").exists()
+    assert {file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()} == there
 
 
 def test_a_cache_that_is_too_small_keeps_none_of_them_and_that_is_said_once(

@@ -136,7 +136,9 @@ def test_a_changed_page_header_is_named_by_column(make_dataset):
     content = bytearray(path.read_bytes())
     content[4:20] = bytes(16)  # the first page's header stands right behind the letters PAR1
     path.write_bytes(content)
-    with pytest.raises(CorruptError, match=f"{path.name}, row group 0, column 'id': the bytes are not what was"):
+    with pytest.raises(
+        CorruptError, match=f"{path.name}, row group 0, column 'id': the bytes are not what was"
+    ):
         dataset[:]
 
 
