@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hopyard.data.dataset import Dataset, Skipped
 from hopyard.data.manifest import Fingerprint, ForeignEntry, Manifest
-from hopyard.data.opening.hive import constant_column, hive_columns
+from hopyard.data.opening.hive import check_own, constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
 from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
 from hopyard.data.reading.listed import open_entry
@@ -100,7 +100,12 @@ def foreign_files(
     described = _described(scan, columns, constants)
     common = _common(files, [each.columns for each in described])
     for name, values in list(constants.items()):
-        if name in described[0].flats:  # what the files hold themselves is theirs
+        if name in described[0].flats:
+            flats = [each.flats for each in described]
+            check_own(
+                name, files, [relative[number] for number in kept], flats,
+                lambda number, group, name=name: scan.read_whole(number, group, [name]),
+            )  # fmt: skip
             del constants[name]
         elif columns is None or name in _origins(columns):
             common[name] = constant_column(name, values)
