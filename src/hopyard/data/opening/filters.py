@@ -46,19 +46,39 @@ def matching_rows(scan: Scan, filters: Any, constants: Mapping[str, Sequence[Any
     """
     expression = as_expression(filters)
     kinds = {name: constant_type(constant_column(name, values)) for name, values in constants.items()}
+    schemas = [file.footer.schema.to_arrow_schema() for file in scan.files]
+    every = _types_of(schemas)
     looked_at = sum(scan.rows(number, group) for number, group in scan.groups())
     bound: _Filter | None = None
+    absent: dict[str, pa.DataType] = {}
     for number, file in enumerate(scan.files):
-        arrow = file.footer.schema.to_arrow_schema()
+        arrow = schemas[number]
         if bound is None or not arrow.equals(bound.arrow):
-            bound = _Filter.bind(expression, arrow, kinds, file.name)
+            its = _types_of([arrow])
+            absent = {name: kind for name, kind in every.items() if name not in its}
+            bound = _Filter.bind(expression, arrow, {**kinds, **absent}, file.name)
         known = {name: pa.scalar(values[number], kinds[name]) for name, values in constants.items()}
+        known.update({name: pa.scalar(None, kind) for name, kind in absent.items()})
         bound.apply(scan, number, known)
     if not any(scan.rows(number, group) for number, group in scan.groups()):
         raise DataError(
             f"No row matches the filter {expression}: {looked_at} rows in {len(scan.files)} files were looked at. "
             "Change the filter, or leave it out."
         )
+
+
+def _types_of(schemas: Sequence[pa.Schema]) -> dict[str, pa.DataType]:
+    """The types of the columns of files and of the fields of their structs, by name; of several, the first file's."""
+    types: dict[str, pa.DataType] = {}
+    known: list[pa.Schema] = []
+    for schema in schemas:
+        if not any(schema.equals(each) for each in known):
+            known.append(schema)
+            for name, flat in flat_columns(schema).items():
+                types.setdefault(name, flat.type)
+            for field in schema:
+                types.setdefault(field.name, field.type)
+    return types
 
 
 def as_expression(filters: Any) -> Any:
