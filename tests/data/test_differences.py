@@ -36,7 +36,9 @@ def grown(tmp_path):
 
 
 def test_columns_that_files_lack_are_null_where_that_is_wanted(grown):
-    with pytest.raises(DataError, match=r"b.parquet: column 'old' is missing, .*missing='null' and nulls='fill'"):
+    with pytest.raises(
+        DataError, match=r"b.parquet: column 'old' is missing, .*missing='null' and nulls='fill'"
+    ):
         open_dataset(grown)
     with pytest.raises(NullsError, match=r"a.parquet.*'new' has 10 nulls|b.parquet.*'old' has 15 nulls"):
         open_dataset(grown, missing="null")
@@ -53,7 +55,7 @@ def test_columns_that_files_lack_are_null_where_that_is_wanted(grown):
     for name in ("new", "name", "words", "s.b"):
         assert batch[f"{name}_mask"].tolist() == (~here).tolist()
     assert batch["old_mask"].tolist() == here.tolist()
-    shuffled = [each for each in dataset.loader(7, shuffle=True, seed=3)]
+    shuffled = list(dataset.loader(7, shuffle=True, seed=3))
     order = np.argsort(np.concatenate([each["id"] for each in shuffled]))
     assert np.concatenate([each["new"] for each in shuffled])[order].tolist() == batch["new"].tolist()
 
@@ -70,7 +72,9 @@ def test_some_columns_of_files_that_lack_them(grown, columns):
 
 def test_filters_see_null_where_a_file_lacks_the_column(grown):
     def ids(filters, **options):
-        return open_dataset(grown, missing="null", filters=filters, columns=["id"], **options)[:]["id"].tolist()
+        return open_dataset(grown, missing="null", filters=filters, columns=["id"], **options)[:][
+            "id"
+        ].tolist()
 
     assert ids(field("new") >= 5) == list(range(15, 25))
     assert ids(field("old") < 2) == [0, 1, 2, 3]
@@ -123,7 +127,9 @@ def test_numbers_of_narrower_dtypes_are_widened_where_that_is_wanted(tmp_path, o
             kinds.append(("v", pa.list_(kinds[0][1])))
             table = pa.table(columns, schema=pa.schema([pa.field(*each, nullable=False) for each in kinds]))
             pq.write_table(table, folder / f"{number}.parquet", **options)
-        with pytest.raises(DataError, match=rf"column 'x' is .*open them with widen=True, which makes all {wide}"):
+        with pytest.raises(
+            DataError, match=rf"column 'x' is .*open them with widen=True, which makes all {wide}"
+        ):
             open_dataset(folder)
         dataset = open_dataset(folder, widen=True)
         expected = np.concatenate([parts[part] for part in order]).astype(wide)
@@ -137,11 +143,15 @@ def test_numbers_of_narrower_dtypes_are_widened_where_that_is_wanted(tmp_path, o
 def test_numbers_that_no_dtype_holds_exactly_are_not_widened(tmp_path, one, other):
     for dtype in (one, other):
         pq.write_table(pa.table({"x": np.array([1, 0], dtype)}), tmp_path / f"{dtype}.parquet")
-    with pytest.raises(DataError, match="All files of a dataset must have the same columns: leave the column out"):
+    with pytest.raises(
+        DataError, match="All files of a dataset must have the same columns: leave the column out"
+    ):
         open_dataset(tmp_path, widen=True)
 
 
-@pytest.mark.parametrize(("option", "text"), [({"missing": "nul"}, "missing='nul'"), ({"widen": 1}, "widen=1, but")])
+@pytest.mark.parametrize(
+    ("option", "text"), [({"missing": "nul"}, "missing='nul'"), ({"widen": 1}, "widen=1, but")]
+)
 def test_policies_are_checked(grown, option, text):
     with pytest.raises(UsageError, match=text):
         open_dataset(grown, **option)
@@ -184,9 +194,13 @@ def test_a_transform_that_depends_on_files_is_computed_again_where_they_change(t
 
 def test_what_a_transform_cannot_depend_on_is_said(grown):
     options = {"columns": ["id"], "missing": "null", "nulls": "fill", "cached_transform": dict}
-    with pytest.raises(NotFoundError, match="depends_on names /nowhere/x, which is not there. Check the path"):
+    with pytest.raises(
+        NotFoundError, match=r"depends_on names /nowhere/x, which is not there. Check the path"
+    ):
         open_dataset(grown, depends_on=[Path("/nowhere/x")], **options)
-    with pytest.raises(UsageError, match=r"depends_on\[1\] is lock, of which no digest .*pathlib.Path of a file"):
+    with pytest.raises(
+        UsageError, match=r"depends_on\[1\] is lock, which has no digest .*pathlib.Path of a file"
+    ):
         open_dataset(grown, depends_on=[1, threading.Lock()], **options)
     with pytest.raises(UsageError, match="depends_on='a', but it must be a list"):
         open_dataset(grown, depends_on="a", **options)

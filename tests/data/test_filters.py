@@ -209,7 +209,7 @@ def test_filters_on_floats_agree_with_numpy_whatever_statistics_say(tmp_path, ki
         for operator in ("==", "!=", "<", "<=", ">", ">=", "in", "not in"):
             operand = [float(rng.integers(-1, 2)), 2.0] if "in" in operator else float(rng.integers(-2, 3))
             mine, present = kept(x, operator, operand)
-            other, other_present = kept(y, operator, operand)
+            other, _ = kept(y, operator, operand)
             here, there = ([("x", operator, operand)], [("y", operator, operand)])
             check_kept(path, here, mine, i)
             check_kept(path, [*here, *there], mine & other, i)
@@ -291,7 +291,9 @@ def test_decimals_equal_the_floats_that_are_nearest_to_them(prices):
 
 def test_decimals_are_compared_with_one_kind(prices):
     both = (field("price") == decimal.Decimal("0.35")) | (field("price") < 0.1)
-    with pytest.raises(DataError, match=r"decimals of 'price' with floats and with decimals. Compare them with one"):
+    with pytest.raises(
+        DataError, match=r"decimals of 'price' with floats and with decimals. Compare them with one"
+    ):
         open_dataset(prices, filters=both)
     with pytest.raises(DataError, match=r"Name them by the name .* pyarrow.compute.field\('s.d'\)"):
         open_dataset(prices, filters=field("s", "d") == 0.35)

@@ -443,7 +443,9 @@ def test_encrypted_files_are_called_so(tmp_path, plaintext_footer, read):
     table = pa.table({"x": [1, 2], "y": [3, 4]})
     with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, encryption_properties=properties) as writer:
         writer.write_table(table)
-    with pytest.raises(DataError, match="a.parquet is encrypted Parquet, .* takes no keys. Decrypt it: read it with"):
+    with pytest.raises(
+        DataError, match=r"a.parquet is encrypted Parquet, .* takes no keys. Decrypt it: read it with"
+    ):
         read(tmp_path / "a.parquet")
 
 
@@ -459,7 +461,10 @@ def test_nulls_in_columns_of_bytes_follow_the_policy(tmp_path, kind, statistics,
     table = pa.table({"u": column, "i": range(20)})
     path = tmp_path / "a.parquet"
     pq.write_table(table, path, write_statistics=statistics, use_dictionary=dictionary, row_group_size=6)
-    for read in (open_dataset, lambda *args, **how: prepare(*args, LocalStore(tmp_path), validation=None, **how).train):
+    for read in (
+        open_dataset,
+        lambda *args, **how: prepare(*args, LocalStore(tmp_path), validation=None, **how).train,
+    ):
         with pytest.raises(DataError, match=r"column 'u' has \d+ (nulls|\(the first in row 1\))"):
             next(iter(read(path).loader(20)))
         for policy in ("fill", "mask"):

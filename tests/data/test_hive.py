@@ -141,7 +141,9 @@ def test_a_column_that_files_and_directories_name_alike_is_the_files_where_they_
     ids=str,
 )
 @pytest.mark.parametrize("statistics", [True, False])
-def test_a_column_that_files_and_directories_name_alike_must_be_equal(tmp_path, key, values, said, statistics):
+def test_a_column_that_files_and_directories_name_alike_must_be_equal(
+    tmp_path, key, values, said, statistics
+):
     (tmp_path / f"v={key}").mkdir()
     path = tmp_path / f"v={key}" / "a.parquet"
     pq.write_table(pa.table({"v": values, "x": range(len(values))}), path, write_statistics=statistics)
@@ -155,7 +157,9 @@ def test_a_column_that_files_and_directories_name_alike_must_be_equal(tmp_path, 
 def test_keys_that_are_null_agree_with_columns_of_nulls(tmp_path):
     for key, value in (("1", 1), ("__HIVE_DEFAULT_PARTITION__", None)):
         (tmp_path / f"v={key}").mkdir()
-        pq.write_table(pa.table({"v": pa.array([value] * 2, pa.int64())}), tmp_path / f"v={key}" / "a.parquet")
+        pq.write_table(
+            pa.table({"v": pa.array([value] * 2, pa.int64())}), tmp_path / f"v={key}" / "a.parquet"
+        )
     assert sorted(open_dataset(tmp_path, nulls="fill")[:]["v"]) == [0, 0, 1, 1]
 
 

@@ -300,7 +300,11 @@ def test_peeked_rows_have_the_columns_and_widths_that_later_rows_ask_for(form, s
 
 
 def frame_of(numbers):
-    return {"x": np.asarray(numbers, float), "label": np.asarray(numbers) % 2, "name": [f"n{n}" for n in numbers]}
+    return {
+        "x": np.asarray(numbers, float),
+        "label": np.asarray(numbers) % 2,
+        "name": [f"n{n}" for n in numbers],
+    }
 
 
 @pytest.mark.parametrize("kind", [dict, pd.DataFrame, pa.table])
@@ -308,7 +312,9 @@ def test_rows_that_both_frames_have_are_counted(tmp_path, caplog, kind):
     train, val = frame_of(range(40)), frame_of([50, 3, 51, 39, 3])
     val = {name: val[name] for name in ("name", "label", "x")}  # in whatever order
     prepare(kind(train), LocalStore(tmp_path), val=kind(val))
-    assert "3 of the 5 rows of the validation set are equal to rows for training in all columns" in caplog.text
+    assert (
+        "3 of the 5 rows of the validation set are equal to rows for training in all columns" in caplog.text
+    )
     caplog.clear()
     prepare(kind(train), LocalStore(tmp_path), val=kind(frame_of([40, 41])))
     assert "equal to rows for training" not in caplog.text

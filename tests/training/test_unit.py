@@ -304,7 +304,9 @@ def test_columns_that_make_a_loss_not_finite_are_named(
     made = prepare(sets["train"], LocalStore(tmp_path / "data"), val=sets["val"])
 
     def gen(params: dict[str, Any]) -> TorchEstimator:
-        return TorchEstimator(Both(), torch.optim.SGD, nn.MSELoss(), optimizer_params={"lr": 0.01}, batch_size=16)
+        return TorchEstimator(
+            Both(), torch.optim.SGD, nn.MSELoss(), optimizer_params={"lr": 0.01}, batch_size=16
+        )
 
     program = Program(gen, ("x", "words"), ("target",), made.train, made.val, 1, 1, seed=5, device="cpu")
     units = type(chain(gen))(LocalStore(tmp_path / "run"), program, {}, 0)

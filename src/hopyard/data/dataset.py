@@ -283,7 +283,9 @@ class Dataset(Partitioned):
         """How many rows of the same files both have. Files are the same if their content is."""
         mine = self._selections()
         return sum(
-            int(np.count_nonzero(mine[place] & rows)) for place, rows in other._selections().items() if place in mine
+            int(np.count_nonzero(mine[place] & rows))
+            for place, rows in other._selections().items()
+            if place in mine
         )
 
     def _selections(self) -> dict[tuple[str, int], npt.NDArray[np.bool_]]:

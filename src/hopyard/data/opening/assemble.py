@@ -294,7 +294,7 @@ def _digest_of(given: Any, number: int) -> str:
     found = identity(given, f"depends_on[{number}]")
     if found.digest is None:
         raise UsageError(
-            f"depends_on[{number}] is {type(given).__name__}, of which no digest can be made ({found.undigestible[0]}). "
+            f"depends_on[{number}] is {type(given).__name__}, which has no digest ({found.undigestible[0]}). "
             "Give a pathlib.Path of a file, or values such as numbers, texts and arrays."
         )
     return found.digest

@@ -109,7 +109,9 @@ def _comparison(comparison: Sequence[Any]) -> Any:
         return pq.filters_to_expression([comparison])
     column = dataset.field(name)
     among = column.isin(list(values))
-    if any(isinstance(value, (int, float)) and value == 0 and not isinstance(value, bool) for value in values):
+    if any(
+        isinstance(value, (int, float)) and value == 0 and not isinstance(value, bool) for value in values
+    ):
         among = among | (column == 0)
     return among if operator == "in" else ~among & column.is_valid()
 
@@ -258,9 +260,7 @@ def _project(expression: Any, table: pa.Table) -> pa.ChunkedArray:
     return dataset.InMemoryDataset(table).to_table(columns={"kept": expression}, use_threads=False)["kept"]
 
 
-def _possible_nans(
-    expression: Any, schema: pa.Schema, names: Sequence[str]
-) -> list[tuple[str, ...]] | None:
+def _possible_nans(expression: Any, schema: pa.Schema, names: Sequence[str]) -> list[tuple[str, ...]] | None:
     """Sets of these columns, the empty one among them, that may be NaN together in a row that the filter keeps.
 
     NaN is in no statistics, and compares as none of the numbers in them does: it is ``!=`` to all, and not ``<=``
@@ -272,7 +272,9 @@ def _possible_nans(
     floats = [name for name, kind in zip(names, types, strict=True) if pa.types.is_floating(kind)]
     unknown = io.BytesIO()
     pq.write_table(pa.table({"": [0]}), unknown, write_statistics=False)
-    possible = [name for name in floats if _kept_groups(unknown, expression, schema, _are_nan([name], schema))]
+    possible = [
+        name for name in floats if _kept_groups(unknown, expression, schema, _are_nan([name], schema))
+    ]
     if len(possible) > _MOST_NANS:
         return None
     return [some for count in range(len(possible) + 1) for some in combinations(possible, count)]
@@ -338,7 +340,7 @@ def _operands(expression: Any, types: Mapping[str, pa.DataType]) -> list[tuple[l
     # Keys come more than once there, which ``schema.metadata`` hides.
     listed = re.findall(r"^(\w+): '(.*)'$", batch.schema.to_string(truncate_metadata=False), re.MULTILINE)
     calls: list[tuple[list[str], list[pa.DataType]]] = []
-    around = [([], [])]
+    around: list[tuple[list[str], list[pa.DataType]]] = [([], [])]
     path: list[str] = []
     inside = 0
     for key, value in listed:

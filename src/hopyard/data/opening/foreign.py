@@ -119,12 +119,15 @@ def foreign_files(
     for name in own:
         check_own(
             name, files, [relative[number] for number in kept], [each.flats for each in described],
-            lambda number, group, name=name: scan.read_whole(number, group, [name]),
+            scan.read_whole,
         )  # fmt: skip
     common = _common(files, [each.columns for each in described], differences, own)
     flats = _completed([each.flats for each in described], common)
     varied = frozenset(
-        name for name, column in common.items() for each in described if _varies(column, each.columns.get(name))
+        name
+        for name, column in common.items()
+        for each in described
+        if _varies(column, each.columns.get(name))
     )
     for name in own:
         del constants[name]

@@ -77,7 +77,7 @@ def check_own(
     files: Sequence[StoredFile],
     relative: Sequence[str],
     flats: Sequence[Mapping[str, FlatColumn]],
-    read: Callable[[int, int], pa.Table | None],
+    read: Callable[[int, int, list[str]], pa.Table | None],
 ) -> None:
     """Look whether a column that the files hold is what their directories say.
 
@@ -85,7 +85,7 @@ def check_own(
         name: of the column, which is a key of the directories.
         relative: names of the files, relative to the dataset's directory.
         flats: of each file, its columns.
-        read: the column in one row group of a file, by their numbers; None if it cannot be decoded.
+        read: columns of one row group of a file, by their numbers; None if they cannot be decoded.
 
     Raises:
         DataError: a row differs.
@@ -94,7 +94,7 @@ def check_own(
         flat, text = flats[number].get(name), hive_values(relative[number])[name]
         for group in range(file.footer.num_row_groups if flat is not None else 0):
             assert flat is not None
-            if _statistics_say(text, file, group, flat) or (table := read(number, group)) is None:
+            if _statistics_say(text, file, group, flat) or (table := read(number, group, [name])) is None:
                 continue
             values = field_of(table, flat.path)
             same = values.is_null() if text is None else _equals(values, text)
@@ -103,7 +103,7 @@ def check_own(
                 raise DataError(
                     f"{file.name}, row group {group}: column {name!r} holds {values[row]} in row {row}, but the file "
                     f"lies in {name}={NULL if text is None else text}/. Both name one column, which must be equal. "
-                    f"Rename or drop one of them, or open the files as a list of paths: then directories are no columns."
+                    f"Rename or drop one, or open the files as a list of paths: then directories are no columns."
                 )
 
 
@@ -114,7 +114,7 @@ def _statistics_say(text: str | None, file: StoredFile, group: int, flat: FlatCo
     if its is None or not its.has_null_count:
         return False
     if text is None:
-        return its.null_count == column.num_values
+        return bool(its.null_count == column.num_values)
     # Those of texts may be cut off, and none speaks of NaN.
     if not pa.types.is_integer(flat.type) or its.null_count or not its.has_min_max:
         return False

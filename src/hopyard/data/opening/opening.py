@@ -140,7 +140,9 @@ def _from_files(found: Sequence[FoundFile], options: Options) -> Dataset:
         )
     store = found[0].store if found else None
     names = [file.name if store else os.path.abspath(file.name) for file in found]  # noqa: PTH100
-    files = foreign_files(store, names, [file.relative for file in found], options.skip, options.stored, options.differences)
+    files = foreign_files(
+        store, names, [file.relative for file in found], options.skip, options.stored, options.differences
+    )
     return assemble(files, options)
 
 
@@ -216,9 +218,7 @@ def _foreign_in(place: Store, names: Sequence[str], options: Options) -> Files:
     """Files below a store, by their paths if they have some: others named them, maybe as no store would."""
     directory = place.path(MANIFEST_NAME)
     if directory is None:
-        return foreign_files(
-            place.foreign(), names, names, options.skip, options.stored, options.differences
-        )
+        return foreign_files(place.foreign(), names, names, options.skip, options.stored, options.differences)
     paths = [str(directory.parent / name) for name in names]
     return foreign_files(None, paths, names, options.skip, options.stored, options.differences)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from hopyard.data.ragged import Ragged
 from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError
 
-_NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
+_WIDE = ("int64", "uint64", "float64")
 
 
 def as_jax(batch: Batch) -> Batch:
@@ -47,8 +46,9 @@ def check_narrow(name: str, values: npt.NDArray[Any]) -> None:
     Raises:
         DataError: it does not hold one; names the column and the number.
     """
-    narrow = _NARROWED.get(values.dtype.name)
-    if narrow is None or not values.size or jax.config.jax_enable_x64:
+    wide = values.dtype.name
+    narrow = jnp.asarray(np.empty(0, values.dtype)).dtype.name if wide in _WIDE and values.size else wide
+    if narrow == wide:
         return
     limits: Any = np.iinfo(narrow) if values.dtype.kind in "iu" else np.finfo(narrow)
     low, high = values.min(), values.max()
@@ -58,7 +58,7 @@ def check_narrow(name: str, values: npt.NDArray[Any]) -> None:
     if low < limits.min or high > limits.max:
         number = low if low < limits.min else high
         raise DataError(
-            f"Column {name!r} holds {number}, but JAX makes {narrow} of {values.dtype.name}, which would be another "
+            f"Column {name!r} holds {number}, but JAX makes {narrow} of {wide}, which would be another "
             "number. Call jax.config.update('jax_enable_x64', True) first, or make other numbers of the column: a "
             "difference from a start for times, indices for identifiers; or leave it out."
         )

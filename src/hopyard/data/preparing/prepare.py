@@ -203,7 +203,9 @@ class _Preparation:
             request.added,
         )
         if val_columns is not None:
-            warn_of_equal(content_hashes(columns), content_hashes({name: val_columns[name] for name in columns}))
+            warn_of_equal(
+                content_hashes(columns), content_hashes({name: val_columns[name] for name in columns})
+            )
         self._total = len(split.train) + (0 if split.val is None else len(split.val))
         train_writer = self._writer("train", columns, split.train, policies)
         self._accept(train_writer.num_row_groups)

@@ -108,7 +108,9 @@ def decimals_as_floats(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
         return decimals_as_floats(array.cast(pa.decimal128(kind.precision, kind.scale)))
     if not rows:
         return pa.array([], pa.float64())
-    raw = np.frombuffer(array.buffers()[1], "<i8", rows * words, array.offset * words * 8).reshape(rows, words)
+    raw = np.frombuffer(array.buffers()[1], "<i8", rows * words, array.offset * words * 8).reshape(
+        rows, words
+    )
     low = raw[:, 0]
     # A quotient of two floats that are exact is the nearest one: below 2**53, and powers of ten up to 10**22.
     exact = (low <= 1 << 53) & (low >= -(1 << 53)) & (raw[:, 1:] == (low >> 63)[:, None]).all(axis=1)

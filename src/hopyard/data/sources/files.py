@@ -186,7 +186,7 @@ class ParquetSource(Source):
         for name in constants.keys() & set(names[0]) if columns is None else ():
             check_own(
                 name, self._files, self._relative, self._flats,
-                lambda number, group, name=name: read_group(self._files[number], group, [name]),
+                lambda number, group, own: read_group(self._files[number], group, own),
             )  # fmt: skip
         self._constants = {name: values for name, values in constants.items() if name not in names[0]}
         self.rows = sum(file.footer.num_rows for file in files)

@@ -75,12 +75,12 @@ def _struct_or_series(series: Any) -> Any:
     """The Arrow array of a series of structs or of dicts; any other series itself."""
     if is_struct(getattr(series.dtype, "pyarrow_dtype", None)):
         return pa.array(series)
-    return _struct_of_dicts(series) if series.dtype == object else series
+    return _struct_of_dicts(series) if series.dtype.kind == "O" else series
 
 
 def _struct_of_dicts(rows: Any) -> Any:
     """Rows that are dicts as Arrow's structs; a key that a row lacks is null there. Anything else as it is."""
-    if not isinstance(rows, list | tuple) and getattr(rows, "dtype", None) != object:
+    if not isinstance(rows, list | tuple) and getattr(getattr(rows, "dtype", None), "kind", "") != "O":
         return rows
     first = next((row for row in rows if row is not None and not isinstance(row, float)), None)  # NaN is null
     if not isinstance(first, dict):
