@@ -40,8 +40,8 @@ def check_text(text: Any, what: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"{what} {text!r:.80} has half of a surrogate pair at character {error.start}, which is no text that can be "
-            "stored. Leave it out."
+            f"{what} {text!r:.80} has half of a surrogate pair at character {error.start}, which is no text that can "
+            "be stored. Leave it out."
         ) from None
     return text
 

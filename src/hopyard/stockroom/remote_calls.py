@@ -248,7 +248,7 @@ def opened_remote(local: Store, given: str | os.PathLike[str]) -> Repository:
 
 def _opened(local: Store, known: Known) -> Repository:
     if not known.name:
-        return Repository.at(open_store(known.url))
+        return Repository.at(open_store(known.url), is_remote=True)
     return remotes.open_remote(local, known)
 
 

@@ -142,9 +142,12 @@ def test_odd_tensors_of_models_come_back(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["fake", "zeros without memory"])
 def test_a_model_with_tensors_that_have_no_elements_is_refused(tmp_path: Path, name: str) -> None:
     text = r"The value at 'w' of the model 'net' is a \w*Tensor whose elements PyTorch does not hand out"
-    with StockRoom.init(tmp_path / "own") as stock, pytest.raises(DataError, match=text):
-        with stock.enable_write():
-            stock.model["net"] = {"w": REFUSED[name][0]()}
+    with (
+        StockRoom.init(tmp_path / "own") as stock,
+        pytest.raises(DataError, match=text),
+        stock.enable_write(),
+    ):
+        stock.model["net"] = {"w": REFUSED[name][0]()}
 
 
 LONE = "a\ud800"

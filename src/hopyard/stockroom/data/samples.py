@@ -214,8 +214,8 @@ def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
         )
     if not isinstance(value, np.ndarray) and _has_nulls(value):
         raise DataError(
-            f"is a {type(value).__name__} with missing values, which NumPy would make NaN, and ints beside them floats. "
-            "Fill them, or leave them out"
+            f"is a {type(value).__name__} with missing values, which NumPy would make NaN, and ints beside them "
+            "floats. Fill them, or leave them out"
         )
     try:
         array = np.asarray(value)
