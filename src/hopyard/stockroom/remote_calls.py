@@ -193,9 +193,11 @@ class RemoteCalls(HistoryCalls):
 
             def fetched() -> None:
                 self._remember(target)  # where the samples are is known before a branch needs them
-                moving.announce(None)  # from here on others of this tree wait, not while data come
+                moving.hold()  # from here on others of this tree wait, not while data come
 
-            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched, accept_purges)
+            pulled = remotes.pull(
+                local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges
+            )
             self._remember(target, pulled.fetched)
             if pulled.how != "conflicts":
                 moving.arrived(pulled.commit)
