@@ -67,7 +67,8 @@ STORED: dict[str, tuple[Any, list[Any]]] = {
     "Arrow, run ends": (pa.RunEndEncodedArray.from_arrays(pa.array([1, 3], pa.int32()), pa.array([7, 8])), [7, 8, 8]),
     "Arrow, an extension of text": (pa.array(["[1]"], pa.json_()), ["[1]"]),
     "Arrow, an extension of bytes": (pa.array([b"0123456789abcdef"], pa.uuid()), [b"0123456789abcdef"]),
-    "Arrow, tensors": (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(4).reshape(2, 1, 2)), [[[0, 1]], [[2, 3]]]),
+    "Arrow, tensors": (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(4).reshape(2, 1, 2)),
+                       [[[0, 1]], [[2, 3]]]),
 }  # fmt: skip
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -83,7 +84,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "masked": (lambda: np.ma.array([1, 2], mask=[0, 1]), "is a masked array. A column stores no masks: fill it"),
     "half of a pair": (lambda: np.array(["\ud800", "a"]), "has half of a surrogate pair at character 0"),
     "pandas, interval": (lambda: pd.Series(pd.interval_range(0, 2)), "the sample 0 is of type pandas.Interval"),
-    "pandas, period": (lambda: pd.Series(pd.period_range("2020", periods=2, freq="M")), "the sample 0 is of type pandas.Period"),
+    "pandas, period": (lambda: pd.Series(pd.period_range("2020", periods=2, freq="M")),
+                       "the sample 0 is of type pandas.Period"),
     "pandas, an array that lacks some": (lambda: pd.array([2**53 + 1, None]), "1 missing value, the first under 1"),
     "polars, 128 bits": (lambda: pl.Series([2**64], dtype=pl.Int128),
                          r"a Series of Int128, which columns do not store .* Cast it: series.cast\(pl.Int64\)"),
@@ -94,7 +96,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "Arrow, lists of times": (lambda: pa.array([[1]], pa.list_(pa.timestamp("us"))), "Columns store no times"),
     "Arrow, lists of records": (lambda: pa.array([[{"a": 1}]]), "make a column of lists of every field"),
     "Arrow, a map": (lambda: pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "make its keys columns"),
-    "Arrow, a union": (lambda: pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "cannot be samples"),
+    "Arrow, a union": (lambda: pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
+                       "cannot be samples"),
     "Arrow, no UTF-8": (_not_utf8, "text that is no UTF-8 .* Decode it in its own encoding first"),
     "a sample of polars that lacks some": (lambda: [pl.Series([2**53 + 1, None])], "is a Series with missing values"),
     "a sample of Arrow that lacks some": (lambda: [pa.array([2**53 + 1, None])], "is a Int64Array with missing values"),
@@ -205,7 +208,7 @@ def test_names_and_paths_that_nothing_can_be_called(tmp_path: Path) -> None:
         ):
             stock.branch(LONE)
         with pytest.raises(
-            UsageError, match="the message of a commit was given as 3 of type int. Give a text"
+            UsageError, match=r"the message of a commit was given as 3 of type int. Give a text"
         ):
             stock.enable_write(3)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="the reason of a purge was given as 3 of type int"):

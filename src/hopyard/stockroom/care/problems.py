@@ -40,8 +40,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Unproven:
-    """Samples that are read on a remote's word: they lay together with purged ones, and the fragment was not here when that
-    purge was accepted.
+    """Samples that are read on a remote's word: they lay together with purged ones, and the fragment was not here
+    when that purge was accepted.
 
     Attributes:
         column: their column. keys: all of theirs.
@@ -61,8 +61,8 @@ class Unproven:
         one = len(self.keys) == 1
         return (
             f"{counted(len(self.keys), 'sample')} of {self.column!r} ({shown}) {'rests' if one else 'rest'} on the "
-            f"word of {self.remote}: {'it' if one else 'they'} lay together with what {self.by or 'somebody'} purged on "
-            f"{self.time} ({self.why}), and nobody here had that fragment when the purge was accepted, so nothing here "
+            f"word of {self.remote}: {'it' if one else 'they'} lay together with what {self.by or 'somebody'} purged "
+            f"on {self.time} ({self.why}), and nobody here had that fragment when the purge was accepted, so nothing here "
             f"can prove that {'it is' if one else 'they are'} as committed. Whoever still has the fragment can: "
             "hopyard stock fetch FOLDER_OR_URL compares with it, and repairs what is not so."
         )

@@ -63,8 +63,8 @@ class Purges:
         unproven: of those claimed or accepted now, where the fragment is neither here nor there, so that the samples
             beside the purged ones rest on the remote's word.
         proved: what had been accepted on a remote's word, and is so: this remote has the fragment.
-        disproved: by the name of a tombstone that was accepted on a remote's word, what of it was a lie. What is read is
-            now what the commit says.
+        disproved: by the name of a tombstone that was accepted on a remote's word, what of it was a lie. What is
+            read is now what the commit says.
     """
 
     claimed: list[Tombstone] = field(default_factory=list)
@@ -157,8 +157,8 @@ def examine(local: Repository, remote: Repository, commits: Iterable[str], accep
 
 
 def prove(local: Repository, remote: Repository) -> tuple[list[Tombstone], dict[str, str]]:
-    """Compare what was accepted here on a remote's word with the fragments, of those that this remote has. For who holds
-    ``writing`` of the repository here.
+    """Compare what was accepted here on a remote's word with the fragments, of those that this remote has. For who
+    holds ``writing`` of the repository here.
 
     Nobody's word is needed for that: the fragment has the digest that commits name. Where what was accepted is not the
     fragment without the purged samples, it is made anew from the fragment; the samples stay purged.
@@ -269,8 +269,8 @@ def _named(
     """By column and digest, what history says of the fragments that claims are about."""
     wanted, columns = {one.object for one in claims}, {one.column for one in claims}
     found: dict[tuple[str, str], _Named] = {}
-    for digest in ancestors(objects, commits):
-        commit = read_commit(objects, digest)
+    for each in ancestors(objects, commits):
+        commit = read_commit(objects, each)
         before = read_commit(objects, commit.parents[0]).root if commit.parents else None
         for _, entries in changed_pages(objects, commit.root, before):
             for key, value, old in entries:
@@ -340,7 +340,7 @@ def unaccepted(remotes: Iterable[Repository], digests: Collection[str]) -> str:
             return (
                 f" {remote.store.url} says that {'; '.join(_described(claims)[:3])}. That was not accepted here. If it "
                 f"is so, accept it, and what is left is read: stock.fetch({named!r}, accept_purges=True), or hopyard "
-                f"stock fetch {named} --accept-purges. That the other samples are unchanged is then that remote's word, "
-                "unless it, or another one that is fetched from, has the fragments as they were."
+                f"stock fetch {named} --accept-purges. That the other samples are unchanged is then that remote's word,"
+                " unless it, or another one that is fetched from, has the fragments as they were."
             )
     return ""
