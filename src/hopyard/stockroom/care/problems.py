@@ -62,8 +62,8 @@ class Unproven:
         return (
             f"{counted(len(self.keys), 'sample')} of {self.column!r} ({shown}) {'rests' if one else 'rest'} on the "
             f"word of {self.remote}: {'it' if one else 'they'} lay together with what {self.by or 'somebody'} purged "
-            f"on {self.time} ({self.why}), and nobody here had that fragment when the purge was accepted, so nothing here "
-            f"can prove that {'it is' if one else 'they are'} as committed. Whoever still has the fragment can: "
+            f"on {self.time} ({self.why}), and nobody here had that fragment when the purge was accepted, so nothing "
+            f"here can prove that {'it is' if one else 'they are'} as committed. Whoever still has the fragment can: "
             "hopyard stock fetch FOLDER_OR_URL compares with it, and repairs what is not so."
         )
 
