@@ -117,8 +117,10 @@ class CareCalls(RemoteCalls):
         """
         self._let_go("purge")
         repository = Repository(self.local.store, self._objects, self.local.references)
-        report = care.purge(repository, column, key, why, self._author, self.place)
-        self._objects.refresh()
+        try:
+            report = care.purge(repository, column, key, why, self._author, self.place)
+        finally:
+            self._objects.refresh()
         if self._draft is not None:  # what was staged of it is gone, too
             self._draft.close()
             self._draft = self._begin()

@@ -452,9 +452,8 @@ class Moving:
             if self._has_arrived:
                 self._tree.arrive(self._was, self._branch, commit, left, carried, prepared, self._log)
             else:
-                self._tree.finish(
-                    self._log
-                )  # mostly nothing has moved; but what failed may have come behind that
+                # Mostly nothing has moved; but what failed may have come behind that.
+                self._tree.finish(self._log)
         except StorageError as error:
             if not self._has_arrived:
                 return  # whoever opens the tree next looks again

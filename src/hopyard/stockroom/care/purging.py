@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import NotFoundError, StorageFullError, UsageError, nearest
 from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
 from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
 from hopyard.stockroom.care.walk import Walk
@@ -105,10 +105,16 @@ def purge(
         found = _fragments(objects, walk, column, wanted)
         gone = _keys_of(found, roots, column, wanted)
         moment = clock().astimezone(UTC).isoformat(timespec="seconds")
-        count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
-        staged = _clean_stages(store, column, wanted)
-        bury(objects)
-        collected = collect(repository, place, False, keep, clock())
+        try:
+            count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
+            staged = _clean_stages(store, column, wanted)
+            bury(objects)
+            collected = collect(repository, place, False, keep, clock())
+        except StorageFullError as error:
+            raise StorageFullError(
+                f"{error} The purge has begun: some of the samples may read as purged already, while their bytes are "
+                "still in packs. When there is space, call purge again, with the same keys: it goes on from there."
+            ) from error
         return PurgeReport(column, gone, count, staged, collected, list(names(store)))
 
 

@@ -151,10 +151,10 @@ def write(file: Path, head: Head, room_id: str | None = None, prepared: str | No
     ready = _beside(file, prepared)
     with write_errors(file):
         if not file.exists() or file.read_bytes() != data:
-            if ready is None or _bytes_of(ready) != data:
-                _sweep(file)
-                ready = file.with_name(_written_beside(file, data))
-            ready.replace(file)
+            if ready is not None and _bytes_of(ready) == data:
+                ready.replace(file)
+            else:
+                _replace(file, data)
             files.sync(file.parent)
         elif ready is not None:
             files.unlink_quietly(str(ready))
@@ -273,6 +273,16 @@ def _conflict(text: str, file: Path) -> str:
         f"    git add {file.name}\n"
         "Or take one side's lines by hand: then the data are those of that side."
     )
+
+
+def _replace(file: Path, data: bytes) -> None:
+    _sweep(file)
+    temporary = file.with_name(_written_beside(file, data))
+    try:
+        temporary.replace(file)
+    except BaseException:
+        files.unlink_quietly(str(temporary))
+        raise
 
 
 def _written_beside(file: Path, data: bytes) -> str:
