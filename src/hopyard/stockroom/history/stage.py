@@ -335,11 +335,27 @@ class Log:
         self._delete(there)
 
     def keep(self, last: Position | None) -> None:
-        """Let this entry, which is there, be the last one from now on."""
-        for number in self.stage.numbers()[::-1]:
-            if last is None or number > last.number:
-                self._store.delete(self.stage._object(number))
+        """Let this entry, which is there, be the last one from now on; None: none is."""
+        self._delete([each for each in self.stage.numbers()[::-1] if last is None or each > last.number])
         self._write(self._given(), last, is_synced=True)
+
+    def intact(self) -> Position | None:
+        """The last entry before damage, of those since the last clearing; None: there is none."""
+        found: Entry | None = None
+        is_damaged = False
+        for number in self.stage.numbers():
+            try:
+                entry = self.stage.read(number)
+            except CorruptError:
+                is_damaged = True
+                continue
+            if entry.before == _FIRST:
+                found, is_damaged = entry, False
+            elif found is None or entry.before != found.position.seal:
+                is_damaged = True
+            elif not is_damaged:
+                found = entry
+        return None if found is None else found.position
 
     def clear(self) -> None:
         """As :meth:`Stage.clear`."""
@@ -428,10 +444,17 @@ def stages(store: Store, worktree: str | None = None, besides: str | None = "") 
         besides: leave out those upon this commit.
     """
     found: dict[tuple[str, str], None] = {}
+    trees = dict.fromkeys([worktree] if worktree else [])
     for entry in store.list(f"stage/{worktree}" if worktree else "stage"):
         parts = entry.name.split("/")
         if len(parts) == 4:
             found[parts[1], parts[2]] = None
+        elif parts[-1].endswith(".lock"):
+            trees[parts[-1].removesuffix(".lock")] = None
+    for tree in trees:  # of one that should have entries all may be missing
+        note = _Note.decode(Stage(store, tree, None).state())
+        if note is not None and note.last is not None:
+            found[tree, note.base] = None
     every = [Stage(store, tree, None if base == _NONE else base) for tree, base in found]
     return [stage for stage in every if stage.base != besides]
 
