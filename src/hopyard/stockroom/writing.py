@@ -506,7 +506,10 @@ class Room(Shelves):
         if others is None:  # what this began from is committed there, or was discarded
             others, begun = log.stage.entries(), root_of(self.local, log.stage.base)
         else:
-            begun = draft.begun if self._blocks else draft.write()
+            if draft is not self._draft:  # of a revert
+                begun = self._root
+            else:
+                begun = draft.begun if self._blocks else draft.write()
         if not others:
             return []
         carrier = Draft(self._objects, begun)
