@@ -508,10 +508,9 @@ class Room(Shelves):
         if others is None:  # what this began from is committed there, or was discarded
             others, begun = log.stage.entries(), root_of(self.local, log.stage.base)
         else:
-            if draft is not self._draft:  # of a revert
-                begun = self._root
-            else:
-                begun = draft.begun if self._blocks else draft.write()
+            # What is committed may be a revert's own draft.
+            own = draft.begun if self._blocks else draft.write()
+            begun = own if draft is self._draft else self._root
         if not others:
             return []
         carrier = Draft(self._objects, begun)

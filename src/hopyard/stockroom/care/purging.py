@@ -302,4 +302,5 @@ def _clean_stages(store: Store, column: str, keys: Sequence[Key]) -> int:
                 kept.append(data)
             if count > before:
                 log.replace(kept)
+            log.sweep()  # what a purge that was killed has replaced
     return count

@@ -339,6 +339,11 @@ class Log:
         self._delete([each for each in self.stage.numbers()[::-1] if last is None or each > last.number])
         self._write(self._given(), last, is_synced=True)
 
+    def sweep(self) -> None:
+        """Delete files that are no entries: cleared ones that are left of a kill, and such as were never noted."""
+        entries = {entry.position.number for entry in self.stage.entries()}
+        self._delete([number for number in self.stage.numbers() if number not in entries])
+
     def intact(self) -> Position | None:
         """The last entry before damage, of those since the last clearing; None: there is none."""
         found: Entry | None = None
