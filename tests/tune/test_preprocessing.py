@@ -141,6 +141,10 @@ def test_the_model_takes_rows_as_they_come_in_every_kind_of_frame(tmp_path: Any)
     )
     added = model.set_output_columns(["p"]).transform(new)
     assert np.array_equal(added["p"].to_numpy(), expected[:, 0])
+    with pytest.raises(
+        AttributeError, match=r"'get_best_model'; Cerebro has it, here it is the model that fit"
+    ):
+        _ = model.get_best_model  # type: ignore[attr-defined]
     assert list(added.columns) == [*new.columns, "p"]
     with pytest.raises(ColumnError, match="the data lacks the columns"):
         model.predict(new.drop(columns="age"))

@@ -43,6 +43,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hopyard")
 
 
+_CALLED_BY_CEREBRO = {
+    "get_best_model": "the model that fit(...) returns.",
+    "get_best_model_history": "model.get_history().",
+    "getHistory": "model.get_history().",
+    "getModel": "model.keras() or model.torch().",
+    "getRunId": "model.run_id, with the number of its trial in model.trial.",
+    "getFeatureColumns": "model.info.feature_columns.",
+    "getLabelColumns": "model.info.label_columns.",
+    "getOutputCols": "model.output_columns.",
+}
+
+
 class Model:
     """The best model of a run, or one of its others.
 
@@ -68,6 +80,16 @@ class Model:
         from hopyard.tune.notebook.pages import model_html
 
         return model_html(self)
+
+    if not TYPE_CHECKING:  # for type checkers, an attribute that is not defined is a mistake
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises AttributeError; for names that Cerebro's models have, with those that they have here."""
+            instead = _CALLED_BY_CEREBRO.get(name)
+            said = f"; Cerebro has it, here it is {instead}" if instead else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{said}", name=name, obj=self
+            )
 
     # What it is -----------------------------------------------------------------------------
 
