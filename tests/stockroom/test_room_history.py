@@ -290,7 +290,7 @@ if sys.argv[2] == "before":
 elif sys.argv[2] == "after":
     working.WorkingTree.set_head = die
 else:
-    stage.Log.clear = die
+    stage.Log.committed = die
 stock.commit("killed")
 """
 

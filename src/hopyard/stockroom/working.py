@@ -1,8 +1,9 @@
 """The working tree: where it stands, and how branch, ``head.stock`` and stage move together.
 
 A commit moves the branch first, then ``head.stock``, then clears the stage. Before that it writes down what it is about
-to do, under ``stage/<worktree>.moving``; so whoever opens the tree after a kill brings it to its end. An OS lock keeps
-others of the same working tree from doing so while it is under way.
+to do, under ``stage/<worktree>.moving``, and the new ``head.stock``, beside the old one: what comes behind the branch
+takes no space. Whoever opens the tree after a kill, or after a failure behind the branch, brings it to its end. An OS
+lock keeps others of the same working tree from doing so while it is under way.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
-from hopyard.stockroom.git import Head, Place, branch_like, current_branch, has_had, read, write
+from hopyard.stockroom.git import (
+    Head,
+    Place,
+    branch_like,
+    current_branch,
+    discard,
+    has_had,
+    read,
+    write,
+    write_beside,
+)
 from hopyard.stockroom.history.commits import is_ancestor, read_commit, write_commit
 from hopyard.stockroom.history.locks import locked, writing
 from hopyard.stockroom.history.references import check_name
@@ -199,9 +210,9 @@ class WorkingTree:
         """Whether ``head.stock`` names this commit now; what a killed process began is not done first."""
         return read(self.place.head).commit == commit
 
-    def set_head(self, branch: str | None, commit: str | None) -> None:
-        """Write ``head.stock``."""
-        write(self.place.head, Head(branch, commit, current_branch(self.place)))
+    def set_head(self, branch: str | None, commit: str | None, prepared: str | None = None) -> None:
+        """Write ``head.stock``, from a file that was prepared for that, if it still is right."""
+        write(self.place.head, Head(branch, commit, current_branch(self.place)), prepared=prepared)
 
     @contextmanager
     def moving(
@@ -227,31 +238,47 @@ class WorkingTree:
         stack.enter_context(locked(self._local.store, f"{self._pending}.lock", fcntl.LOCK_EX))
 
     def announce(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
-    ) -> None:
-        value = {
-            "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit, "is_all": is_all,
-            "number": self._local.references.tip(self.reference(branch)).number,
-            "operations": sorted(operations), "was": was.named,
-        }  # fmt: skip
-        self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
+        self, was: Standing, branch: str | None, commit: str, operations: Collection[int], is_all: bool
+    ) -> str | None:
+        """Note what is about to be done, and prepare ``head.stock``; the name of the file that is prepared."""
+        prepared = write_beside(self.place.head, Head(branch, commit, current_branch(self.place)))
+        try:
+            value = {
+                "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit,
+                "head": prepared, "is_all": is_all,
+                "number": self._local.references.tip(self.reference(branch)).number,
+                "operations": sorted(operations), "was": was.named,
+            }  # fmt: skip
+            self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
+            with self.stage(was.commit).held():  # makes the lock's file, if there is none yet
+                pass
+        except BaseException:
+            discard(self.place.head, prepared)
+            raise
+        return prepared
 
     def arrive(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
+        self,
+        was: Standing,
+        branch: str | None,
+        commit: str,
+        operations: Collection[int],
+        is_all: bool,
+        prepared: str | None,
     ) -> None:
         """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
-        if commit is not None and operations and is_all:
+        if operations and is_all:
             is_all = read_commit(self._local.objects, commit).parents == ((was.commit,) if was.commit else ())
         with self.stage(was.commit).held() as log:
-            self._move_head(was, branch, commit)
+            self._move_head(was, branch, commit, prepared)
             if operations:
-                log.clear(operations, self.stage(commit) if is_all else None)
-        self.forget()
+                log.committed(operations, self.stage(commit) if is_all else None)
+        self.forget(prepared)
 
-    def _move_head(self, was: Standing, branch: str | None, commit: str | None) -> None:
+    def _move_head(self, was: Standing, branch: str | None, commit: str, prepared: str | None) -> None:
         head = read(self.place.head)
         if self.branch_of(head)[0] == was.named and self._is_between(was.commit, head.commit):
-            self.set_head(branch, commit)
+            self.set_head(branch, commit, prepared)
         elif (head.branch, head.commit) != (branch, commit):
             warnings.warn(
                 f"{short(commit)} was committed to {branch or 'no branch'}, but {self.place.head} was changed "
@@ -261,7 +288,8 @@ class WorkingTree:
                 stacklevel=2,
             )
 
-    def forget(self) -> None:
+    def forget(self, prepared: str | None) -> None:
+        discard(self.place.head, prepared)
         self._local.store.delete(self._pending)
 
     def _is_between(self, was: str | None, commit: str | None) -> bool:
@@ -275,21 +303,23 @@ class WorkingTree:
             return
         with ExitStack() as stack:
             self.lock(stack)
-            if self._local.store.exists(self._pending):  # else it was under way, and has ended
-                self._finish()
+            self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Bring to its end what was announced, if that is not done yet. For who holds the lock."""
+        if not self._local.store.exists(self._pending):
+            return
         pending = read_pending(self._local.store, self._pending)
         was = Standing(None, pending.commit_before, pending.branch_before, None)
         for move in self._local.references.log(self.reference(pending.branch)):
-            if (
-                move.number > pending.number
-                and move.commit is not None
-                and pending.commit in (None, move.commit)
-            ):
-                self.arrive(was, pending.branch, move.commit, pending.operations, pending.is_all)
+            if move.number <= pending.number:
                 break
-        self.forget()
+            if move.commit == pending.commit:
+                self.arrive(
+                    was, pending.branch, pending.commit, pending.operations, pending.is_all, pending.head
+                )
+                return
+        self.forget(pending.head)
 
 
 @dataclass(frozen=True)
@@ -298,20 +328,22 @@ class Pending:
 
     Attributes:
         branch: what moves; None: the reference of the working tree.
-        commit: to which; None: it is not known yet.
+        commit: to which.
         number: of the reference's last entry before.
         branch_before, commit_before: what ``head.stock`` says before.
         operations: numbers of the staged writes that the commit has.
         is_all: it has nothing else.
+        head: the name of the file that is to be ``head.stock``; None: that says it already.
     """
 
     branch: str | None
-    commit: str | None
+    commit: str
     number: int
     branch_before: str | None
     commit_before: str | None
     operations: list[int]
     is_all: bool
+    head: str | None
 
 
 def read_pending(store: Store, name: str) -> Pending:
@@ -331,8 +363,13 @@ def read_pending(store: Store, name: str) -> Pending:
             found["from"],
             found["operations"],
             found["is_all"],
+            found["head"],
         )
+        if pending.head is not None and not isinstance(pending.head, str):
+            raise ValueError(f"{pending.head!r} is no file's name")
         for commit in (pending.commit, pending.commit_before):
+            if commit is not pending.commit_before and commit is None:
+                raise ValueError("it names no commit")
             if commit is not None and len(bytes.fromhex(commit)) != _DIGEST_BYTES:
                 raise ValueError(f"{commit!r} is no commit")
         if pending.number < 0 or not all(isinstance(each, int) for each in pending.operations):
@@ -355,23 +392,40 @@ class Moving:
         self._tree, self._was, self._branch, self._staged = tree, was, branch, (operations, is_all)
         self._is_locked = False
         self._commit: str | None = None
+        self._prepared: str | None = None
 
-    def announce(self, commit: str | None) -> None:
-        """The reference is about to be moved to a commit; None: to one that is not known yet."""
+    def hold(self) -> None:
+        """From here on no other commit moves this working tree."""
         if not self._is_locked:
             self._tree.lock(self.locks)
             self._is_locked = True
-        self._tree.announce(self._was, self._branch, commit, *self._staged)
+            self._tree.finish()  # what another has left
+
+    def announce(self, commit: str) -> None:
+        """The reference is about to be moved to a commit."""
+        self.hold()
+        discard(self._tree.place.head, self._prepared)
+        self._prepared = self._tree.announce(self._was, self._branch, commit, *self._staged)
 
     def arrived(self, commit: str | None) -> None:
         """It has been moved, and this is where it is."""
         self._commit = commit
 
     def finish(self) -> None:
-        if self._commit is not None:
-            self._tree.arrive(self._was, self._branch, self._commit, *self._staged)
-        elif self._is_locked:
-            self._tree.forget()  # nothing has moved
+        try:
+            if self._commit is not None:
+                self._tree.arrive(self._was, self._branch, self._commit, *self._staged, self._prepared)
+            elif self._is_locked:
+                self._tree.finish()  # mostly nothing has moved; but what failed may have come behind that
+        except StorageError as error:
+            if self._commit is None:
+                return  # whoever opens the tree next looks again
+            warnings.warn(
+                f"{short(self._commit)} was committed to {self._branch or 'no branch'}, but not all that follows from "
+                f"it could be written: {error} Do not commit that again: whoever opens this stockroom next ends it.",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 def short(commit: str | None) -> str:

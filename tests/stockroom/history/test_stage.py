@@ -142,7 +142,8 @@ def test_what_is_not_in_a_commit_goes_on_upon_it(store: Store) -> None:
     known = mine.append(b"mine")
     later = other.append(b"later")
     after = Stage(store, "main", B)
-    mine.clear([known], after)
+    with mine.held() as log:
+        log.committed([known], after)
     assert after.entries() == {later: b"later"}
     assert mine.entries() == {}
     assert [stage.base for stage in stages(store)] == [B]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import NotFoundError, StorageFullError, UsageError, nearest
 from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
 from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
 from hopyard.stockroom.care.walk import Walk
@@ -27,6 +27,7 @@ from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import Purged, Tombstones
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.stockroom.repacking import bury, bury_samples
 from hopyard.stockroom.typed_keys import TypedKey
@@ -91,7 +92,7 @@ def purge(
     given = keys if isinstance(keys, list | range | np.ndarray) else [keys]
     meanings = [_meanings(key) for key in given]
     possible = [key for several in meanings for key in several]
-    if not why.strip():
+    if not check_text(why, "the reason of a purge").strip():
         raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
     store = repository.store
     # Whatever is at a remote only comes now: bringing it takes the lock.
@@ -107,10 +108,16 @@ def purge(
         found = _fragments(objects, walk, column, wanted)
         gone = _keys_of(found, roots, column, wanted)
         moment = clock().astimezone(UTC).isoformat(timespec="seconds")
-        count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
-        staged = _clean_stages(store, roots, column, wanted)
-        bury(objects)
-        collected = collect(repository, place, False, keep, clock())
+        try:
+            count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
+            staged = _clean_stages(store, roots, column, wanted)
+            bury(objects)
+            collected = collect(repository, place, False, keep, clock())
+        except StorageFullError as error:
+            raise StorageFullError(
+                f"{error} The purge has begun: some of the samples may read as purged already, while their bytes are "
+                "still in packs. When there is space, call purge again, with the same keys: it goes on from there."
+            ) from error
         return PurgeReport(column, gone, count, staged, collected, list(names(store)))
 
 

@@ -109,11 +109,22 @@ class References:
         prefix = _prefix(name)
         number = tip.number + 1
         data = entry_of(commit, by)
-        if not self._store.put_new(_object(prefix, number), data):
-            return None
+        try:
+            if not self._store.put_new(_object(prefix, number), data):
+                return None
+        except StorageError:
+            # What failed may have come behind it: then it has happened.
+            if not self._is(_object(prefix, number), data):
+                raise
         _copy(self._store, prefix, number, data)
         self._seen[prefix] = number
         return Tip(number, commit)
+
+    def _is(self, name: str, data: bytes) -> bool:
+        try:
+            return self._store.get(name) == data
+        except StorageError:
+            return False
 
     def set(self, name: str, commit: str | None, by: str) -> Tip:
         """Let ``name`` be ``commit``, whatever it is now."""

@@ -101,16 +101,14 @@ class Stage:
         with self.held() as log:
             return log.append(operation)
 
-    def clear(self, numbers: Collection[int] | None = None, after: Stage | None = None) -> None:
+    def clear(self, numbers: Collection[int] | None = None) -> None:
         """Remove all operations: at once, even if it is killed meanwhile. None of them is read: they may be damaged.
 
         Args:
             numbers: remove only these: if there are others too, one by one. Those that are not there do not matter.
-            after: a commit that has just these operations, and so all that come before one of them: its stage gets the
-                others.
         """
         with self.held() as log:
-            log.clear(numbers, after)
+            log.clear(numbers)
 
     def orphans(self) -> list[Stage]:
         """Stages of this working tree upon other commits, with operations: nobody sees them unless they are named."""
@@ -187,15 +185,34 @@ class Log:
         """Take one operation out."""
         self._store.delete(self._stage._object(number))
 
-    def clear(self, numbers: Collection[int] | None = None, after: Stage | None = None) -> None:
+    def committed(self, numbers: Collection[int], after: Stage | None) -> None:
+        """Remove operations that a commit has. It takes no space, so a full disk does not keep it from being done.
+
+        Whoever calls this has noted that it is to be done, and does it again if it was killed meanwhile.
+
+        Args:
+            numbers: of these operations. Those that are not there do not matter.
+            after: the commit, if it has just these operations: its stage gets the others.
+        """
+        there = self._stage._numbers()
+        for number in [] if after is None else sorted(set(there).difference(numbers)):
+            name = self._stage._object(number)
+            path = self._store.path(name)
+            assert after is not None
+            if path is None:
+                self._store.put(after._object(number), self._store.get(name))
+                self.remove(number)
+            else:
+                self._store.put_file(after._object(number), path)
+        # The last one first: who knows some of them looks whether the last one is there.
+        for number in sorted(set(there).intersection(numbers), reverse=True):
+            self.remove(number)
+
+    def clear(self, numbers: Collection[int] | None = None) -> None:
         """As :meth:`Stage.clear`."""
         stage = self._stage
         there = stage._numbers()
         others = [] if numbers is None else sorted(set(there).difference(numbers))
-        if others and after is not None:
-            for number in others:
-                self._store.put_new(after._object(number), self._store.get(stage._object(number)))
-            others = []
         if others:
             for number in sorted(set(there).difference(others)):
                 self.remove(number)

@@ -42,6 +42,7 @@ def pull(
     theirs: str | None = None,
     resolve: Resolve = None,
     fetched_all: Callable[[], None] = lambda: None,
+    announce: Callable[[str], None] = lambda _: None,
     accept_purges: bool = False,
 ) -> Pulled:
     """Fetch, and let ``branch`` follow the remote's branch. If another writer moves it meanwhile, that is merged too.
@@ -51,7 +52,8 @@ def pull(
         author: of the merge, and who moves the branch, for the log.
         theirs: the remote's branch, if it has another name.
         resolve: who decides conflicts, as ``merge_roots`` takes it.
-        fetched_all: is called before the branch moves. accept_purges: as ``fetch``.
+        fetched_all: is called when all has come. announce: is told the commit before the branch moves to it.
+        accept_purges: as ``fetch``.
 
     Raises:
         NotFoundError: the remote has no such branch. And as ``fetch``; the branch is as it was.
@@ -70,10 +72,18 @@ def pull(
         pulled = _followed(local, tip, commit, fetched)
         if pulled is None:
             pulled = _merged(
-                local, tip, commit, author, f"Merge {remote.name}/{name} into {branch}", resolve, fetched
+                local,
+                tip,
+                commit,
+                author,
+                f"Merge {remote.name or remote.store.url}/{name} into {branch}",
+                resolve,
+                fetched,
             )
         if pulled.how in ("nothing", "conflicts"):
             return pulled
+        assert pulled.commit is not None
+        announce(pulled.commit)
         if local.references.move(f"heads/{branch}", tip, pulled.commit, author) is not None:
             return pulled
 
