@@ -34,10 +34,12 @@ from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
+from hopyard.storage.small import get_small
 
 _KIND = "moving"
 _CHOSEN = "head.stock names a commit, and no branch"
 _DIGEST_BYTES = 32
+_MOST = 1 << 26  # bytes that say what a commit is about to do: it may have many staged writes
 
 
 @dataclass(frozen=True)
@@ -353,7 +355,7 @@ def read_pending(store: Store, name: str) -> Pending:
         CorruptError: it cannot be read.
     """
     try:
-        found = json.loads(store.get(name))
+        found = json.loads(get_small(store, name, _MOST))
         check_format(found["format"], _KIND, where=f"{store.url}/{name}")
         pending = Pending(
             found["branch"],

@@ -19,6 +19,7 @@ from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.records import parse
 from hopyard.stockroom.working import read_pending
 from hopyard.storage import Store
+from hopyard.storage.small import get_whole
 
 _DIGEST = re.compile(rb"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 
@@ -84,7 +85,10 @@ def _add_stages(store: Store, roots: Roots) -> None:
         if parts[-1].endswith(".lock"):
             continue
         try:
-            data = store.get(entry.name)
+            data = get_whole(store, entry.name)
+        except CorruptError as error:
+            roots.failures[entry.name] = error
+            continue
         except NotFoundError:  # committed or discarded meanwhile
             continue
         if len(parts) != 4:  # a commit that is under way

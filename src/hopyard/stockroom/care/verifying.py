@@ -16,10 +16,10 @@ from hopyard.errors import (
     StorageError,
     UsageError,
 )
-from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, nearest, rewrite
+from hopyard.stockroom.care.heads import described, heads, likely, nearest, rewrite
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
 from hopyard.stockroom.care.problems import Kind, Problem, Verified
-from hopyard.stockroom.care.repairing import fetch, repair_logs, set_aside
+from hopyard.stockroom.care.repairing import fetch, put_aside, repair_logs, set_aside
 from hopyard.stockroom.care.roots import Roots, roots_of_store
 from hopyard.stockroom.care.walk import Walk
 from hopyard.stockroom.data.gathering import fragment_of
@@ -179,7 +179,7 @@ class _Verification:
                 size = remote.store.size(name)
                 if size is not None:
                     data = read_tombstone(remote.store, name, size).encode()
-                    done = data != self._store.get(name) or done
+                    done = self._store.size(name) != size or data != self._store.get(name) or done
                     self._store.put(name, data)
         return done
 
@@ -204,8 +204,7 @@ class _Verification:
         has gone on to."""
         names = [name for name in self._roots.failures if name.endswith(".moving")]
         for name in names:
-            self._store.put(f"{ASIDE}/{name}", self._store.get(name))
-            self._store.delete(name)
+            put_aside(self._store, name)
             if self._place is not None and name == f"stage/{self._place.worktree}.moving":
                 self._follow_branch(self._place)
         return bool(names)
@@ -248,13 +247,15 @@ class _Verification:
                 pushed.commits(self._at_remotes())
             away = {digest for digest, named in pushed.found.items() if not named.is_metadata} & lost.keys()
         damaged = {digest for one in self._checked.values() for digest in one.reasons}
-        self._away = len(away - damaged)
-        self._lost = {
-            digest: kind for digest, kind in lost.items() if digest not in away or digest in damaged
-        }
+        had = self._objects.lost()
+        was_here = {digest for digest in lost if digest in had or instead.get(digest) in had}
+        away -= {digest for digest in lost if digest in damaged or instead.get(digest) in damaged} | was_here
+        self._away = len(away)
+        self._lost = {digest: kind for digest, kind in lost.items() if digest not in away}
         for digest, kind in self._lost.items():
             if digest not in damaged:
-                self._add("missing", digest, f"the {kind} is not here", walk.needed_by(digest))
+                how = "was here, and is not any more" if digest in was_here else "is not here"
+                self._add("missing", digest, f"the {kind} {how}", walk.needed_by(digest))
         for digest, (record, entry) in walk.fragments.items():
             if digest in self._present:
                 with self._noted(digest):

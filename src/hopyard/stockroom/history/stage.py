@@ -23,6 +23,7 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.history.locks import locked
 from hopyard.storage import Store
 from hopyard.storage.oserrors import write_errors
+from hopyard.storage.small import get_whole, read_small
 
 _NONE = "none"
 _DIGEST_BYTES = 32
@@ -116,7 +117,7 @@ class Stage:
 
     def _read(self, number: int) -> bytes:
         name = self._object(number)
-        return unsealed(self._store.get(name), f"{self._store.url}/{name}")
+        return unsealed(get_whole(self._store, name), f"{self._store.url}/{name}")
 
     def _numbers(self) -> list[int]:
         numbers = sorted(_number(self._store, entry.name) for entry in self._store.list(self._prefix))
@@ -138,8 +139,8 @@ class Log:
         """The last number that was given, here or upon another commit."""
         given = 0
         if self._path is not None:
-            with contextlib.suppress(ValueError, OSError):
-                given = int(self._path.read_bytes())
+            with contextlib.suppress(ValueError, OSError, CorruptError):
+                given = int(read_small(self._path))
         if (
             not given or self._stage._highest is None
         ):  # it is not synced: the machine may have gone down since

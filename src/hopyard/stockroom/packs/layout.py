@@ -73,12 +73,14 @@ class Pack(NamedTuple):
         name: of the store's object.
         size: bytes that it has; ``whole``: bytes that it should have.
         objects: digest to location, of all that lie within ``size``.
+        cut: digests of data that it should have and that do not lie within ``size``.
     """
 
     name: str
     size: int
     whole: int
     objects: dict[str, Location]
+    cut: frozenset[str] = frozenset()
 
 
 def is_pack(name: str) -> bool:
@@ -201,6 +203,7 @@ def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
     kinds = {one: kind for kind, digests in fields["kinds"].items() for one in digests}
     complexes = frozenset(fields["complex"])
     objects: dict[str, Location] = {}
+    cut: dict[str, Location] = {}
     base = whole = len(header)
     for key, entry in entries.items():
         start, stop = entry["data_offsets"]
@@ -209,9 +212,10 @@ def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
         whole = base + stop
         if not key.startswith("~"):
             place = _location(name, entry, base, kinds.get(key, fields["kind"]), key in complexes)
-            if whole <= size:
-                objects[parsing.digest(key)] = place
-    return Pack(name, size, whole, objects)
+            (objects if whole <= size else cut)[parsing.digest(key)] = place
+    return Pack(
+        name, size, whole, objects, frozenset(one for one, at in cut.items() if at.kind in DATA_KINDS)
+    )
 
 
 def _location(name: str, entry: dict[str, Any], base: int, kind: str, is_complex: bool) -> Location:
