@@ -24,6 +24,7 @@ from hopyard.stockroom.looking.differences import Diff
 from hopyard.stockroom.looking.status import Status, status_of
 from hopyard.stockroom.name_calls import NameCalls
 from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.working import root_of, short
 from hopyard.stockroom.writing import Staged, is_clean
 
@@ -152,6 +153,8 @@ class HistoryCalls(NameCalls):
             ConflictError: nobody decided; its ``conflicts`` lists them. Nothing has happened.
             UsageError: something is staged.
         """
+        if message is not None:
+            check_text(message, "the message of a commit")
         self._settle("merge")
         theirs = self.resolve(revision)
         before = None if base is None else self.resolve(base)

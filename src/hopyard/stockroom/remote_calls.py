@@ -21,6 +21,7 @@ from hopyard.stockroom.remotes.selecting import Names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.writing import Fetching
 from hopyard.storage import LocalStore, Store, open_store
+from hopyard.storage.names import path_given
 
 _ORIGIN = "origin"
 
@@ -44,7 +45,7 @@ class RemoteCalls(HistoryCalls):
         """
         store = _store(url)
         remotes.check_format(store)
-        folder = Path(path)
+        folder = path_given(path)
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -249,7 +250,7 @@ def opened_remote(local: Store, given: str | os.PathLike[str]) -> Repository:
 
 def _opened(local: Store, known: Known) -> Repository:
     if not known.name:
-        return Repository.at(open_store(known.url))
+        return Repository.at(open_store(known.url), is_remote=True)
     return remotes.open_remote(local, known)
 
 

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -31,6 +30,7 @@ from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.history.stage import Log, Stage
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.remotes import (
     KIND,
     Never,
@@ -46,6 +46,7 @@ from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, WorkingTree, root_of, short
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, read_format
+from hopyard.storage.names import path_given
 
 Fetching = Literal["auto", "never"]
 
@@ -71,7 +72,7 @@ class Room(Shelves):
         self._log: Log  # while something is written outside of blocks
         self._is_closed = False
         self._writes = enable_write
-        self.place: Place = find(None if path is None else Path(path))
+        self.place: Place = find(None if path is None else path_given(path))
         self.guard = Guard(str(self.place.root))
         self.local, self._objects, self._tree = open_place(self.place, fetch)
         with contextlib.suppress(NotWritableError):
@@ -127,7 +128,7 @@ class Room(Shelves):
         Raises:
             ConflictError: at the end: others have committed something else of what was written. Nothing has happened.
         """
-        return Writing(self, message)
+        return Writing(self, None if message is None else check_text(message, "the message of a commit"))
 
     @exclusive
     def commit(self, message: str) -> str:
@@ -141,6 +142,7 @@ class Room(Shelves):
             ConflictError: others have committed something else of what is staged; it stays staged.
         """
         self._check_open()
+        check_text(message, "the message of a commit")
         if self._draft is None:
             raise UsageError(
                 "this was opened for reading, so there is nothing to commit. Write within `with "

@@ -27,6 +27,7 @@ from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import Purged, Tombstones
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.stockroom.repacking import bury, bury_samples
 from hopyard.stockroom.typed_keys import TypedKey
@@ -91,7 +92,7 @@ def purge(
     given = keys if isinstance(keys, list | range | np.ndarray) else [keys]
     meanings = [_meanings(key) for key in given]
     possible = [key for several in meanings for key in several]
-    if not why.strip():
+    if not check_text(why, "the reason of a purge").strip():
         raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
     store = repository.store
     # Whatever is at a remote only comes now: bringing it takes the lock.

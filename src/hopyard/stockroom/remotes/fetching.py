@@ -47,7 +47,8 @@ def fetch(
     """Bring branches (None: all, and all tags) with their history and metadata, then say so in
     ``refs/remotes/<name>/``.
 
-    No branch of this repository moves. What came before a failure stays, and is found when it is begun again.
+    No branch of this repository moves. Where the branches of a remote without a name are is not remembered. What came
+    before a failure stays, and is found when it is begun again.
 
     Args:
         prune: forget here what the remote has no more.
@@ -76,7 +77,7 @@ def fetch(
         nbytes = bring_metadata(local, remote, commits, is_all=branches is None)
         shown = commits | set(heads.values()) | _whole_here(local)
         purges = examine(local, remote, shown, accept_purges)
-        for name, (_, commit) in moved.items():
+        for name, (_, commit) in moved.items() if remote.name else ():
             local.references.set(f"remotes/{remote.name}/{name}", commit, by)
         for name, commit in new_tags.items():
             local.references.move(f"tags/{name}", local.references.tip(f"tags/{name}"), commit, by)

@@ -72,7 +72,13 @@ def pull(
         pulled = _followed(local, tip, commit, fetched)
         if pulled is None:
             pulled = _merged(
-                local, tip, commit, author, f"Merge {remote.name}/{name} into {branch}", resolve, fetched
+                local,
+                tip,
+                commit,
+                author,
+                f"Merge {remote.name or remote.store.url}/{name} into {branch}",
+                resolve,
+                fetched,
             )
         if pulled.how in ("nothing", "conflicts"):
             return pulled
