@@ -251,7 +251,9 @@ def test_an_entry_of_a_terabyte_is_not_read(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     moved(References(store), "heads/main", A)
     os.truncate(tmp_path / "refs/heads/main/000000000001", 1 << 40)
-    rule = f"it has {1 << 40} bytes, and the largest have 1048576"
+    rule = (
+        f"has {1 << 40} bytes, and the largest that Hopyard writes there have 1048576.*stock verify --repair"
+    )
     for look in (lambda: References(store).tip("heads/main"), lambda: References(store).names("heads")):
         with pytest.raises(CorruptError, match=rule):
             look()

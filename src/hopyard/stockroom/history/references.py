@@ -29,6 +29,7 @@ from hopyard.stockroom.quoting import quoted, unquoted
 from hopyard.storage import Store
 from hopyard.storage.base import Entry
 from hopyard.storage.names import MAX_SEGMENT
+from hopyard.storage.small import get_small
 from hopyard.storage.temporary import temporary_name
 
 KINDS = {"heads": 1, "tags": 1, "remotes": 2, "worktrees": 1}
@@ -215,12 +216,11 @@ def read_entry(store: Store, name: str, size: int | None = None) -> Move:
         CorruptError: it is none, or not what was written.
     """
     try:
-        size = store.size(name) if size is None else size
-        if size is not None and size > _MOST:
-            raise ValueError(f"it has {size} bytes, and the largest have {_MOST}")
-        return _decode(_number(name), store.get(name))
+        return _decode(_number(name), get_small(store, name, _MOST, size))
     except NotFoundError:
         raise CorruptError(f"{store.url}/{name} was there, and is not any more. {_REPAIR}") from None
+    except CorruptError as error:
+        raise CorruptError(f"{error} {_REPAIR}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptError(
             f"{store.url}/{name} is no entry of a reference ({type(error).__name__}: {error}). {_REPAIR}"
