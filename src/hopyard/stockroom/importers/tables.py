@@ -104,8 +104,8 @@ class Csv(Importer):
 
     Numbers are int64 or float64, true and false bool, times int64 nanoseconds, all else texts. Columns of whole numbers
     some of which have leading zeros (007), or more digits than int64 holds, stay texts. An empty text is
-    one; other columns miss a value there. It is read as a whole; sample n is row n, counted from 0, unless ``key`` names
-    the column that has the keys: whole numbers or texts, each once.
+    one; other columns miss a value there. It is read as a whole; sample n is row n, counted from 0, unless ``key``
+    names the column that has the keys: whole numbers or texts, each once.
     """
 
     @classmethod
@@ -115,7 +115,7 @@ class Csv(Importer):
             "of missing values: error; nan: numbers become float64 with NaN; fill: 0 or false; mask: filled, and a "
             "bool column <name>_mask"
         )
-        key = "the column whose values are the keys of all others, and which is no column itself; none: rows are numbered"
+        key = "the column whose values are the keys of all others, and which is no column itself; none: rows count"
         return (
             Option("types", "", text),
             Option("nulls", "error", nulls, ("error", "nan", "fill", "mask")),
@@ -161,8 +161,8 @@ class Csv(Importer):
         kinds = data.values.dtype.kind if isinstance(data.values, np.ndarray) else ""
         if data.kind != "string" and kinds not in ("i", "u"):
             raise DataError(
-                f"the column {name!r}, which shall have the keys, is {data.column.dtype}, but keys are whole numbers or "
-                f"texts. Read it as text, types={name}=text, or name another column."
+                f"the column {name!r}, which shall have the keys, is {data.column.dtype}, but keys are whole numbers "
+                f"or texts. Read it as text, types={name}=text, or name another column."
             )
         source = save_column(data, self.scratch, len(found) * 2)
         keys = _Keys(source)
