@@ -130,7 +130,7 @@ class Csv(Importer):
                 f"{listed([str(path) for path in other])} is no {' or '.join(CSV)} file. Use another importer "
                 "(parquet), or rename the file."
             )
-        found = from_paths([self.source], _types(self.settings["types"])).known_columns() or {}
+        found = dict(from_paths([self.source], _types(self.settings["types"])).known_columns() or {})
         keys = self._keys(found)
         filled = _without_nulls(list(found.values()), self.settings["nulls"])
         saved = [save_column(data, self.scratch, number) for number, data in enumerate(filled)]
