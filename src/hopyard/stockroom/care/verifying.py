@@ -29,6 +29,7 @@ from hopyard.stockroom.data.rows import encoded
 from hopyard.stockroom.git import Head, Place, read, write
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import decode
 from hopyard.stockroom.models import read_model
 from hopyard.stockroom.packs.layout import is_pack
@@ -149,6 +150,7 @@ class _Verification:
         done = repair_logs(self._store, self._roots.logs, remote) or done
         done = self._repair_head() or done
         done = self._repair_pending() or done
+        done = self._repair_stages() or done
         return (remote is not None and self._repair_objects(remote)) or done
 
     def _repair_objects(self, remote: Repository) -> bool:
@@ -220,6 +222,24 @@ class _Verification:
             if self._place is not None and name == f"stage/{self._place.worktree}.moving":
                 self._follow_branch(self._place)
         return bool(names)
+
+    def _repair_stages(self) -> bool:
+        """Put aside staged writes from the first one on that is damaged, or comes behind one that is missing."""
+        done = False
+        for stage in stages(self._store):
+            if not any(
+                name == stage.prefix or name.startswith(f"{stage.prefix}/") for name in self._roots.failures
+            ):
+                continue
+            with stage.held() as log:
+                last = log.intact()
+                for number in stage.numbers():
+                    if last is None or number > last.number:
+                        name = f"{stage.prefix}/{number:012d}"
+                        self._store.put(f"{ASIDE}/{name}", self._store.get(name))
+                log.keep(last)
+            done = True
+        return done
 
     def _follow_branch(self, place: Place) -> None:
         with suppress(HopyardError):

@@ -44,6 +44,11 @@ class Entry:
     number: int
     tie: int
 
+    def is_as(self, other: Entry) -> bool:
+        """Whether the two may be one tensor."""
+        mine = self.dtype, self.shape, self.digest, self.kind, self.tie
+        return mine == (other.dtype, other.shape, other.digest, other.kind, other.tie)
+
 
 class Content:
     """The structure of a stored model; its tensors are read when they are asked for.
@@ -71,8 +76,9 @@ class Content:
                 )
                 for number, (path, dtype, shape, digest, kind) in enumerate(value["tensors"])
             ]  # fmt: skip
-            for entry in self.entries:
-                if replace(entry, path="", number=0) != replace(self.entries[entry.tie], path="", number=0):
+            for number in first:
+                entry = self.entries[number]
+                if not entry.is_as(self.entries[entry.tie]):
                     raise ValueError(f"{entry.path!r} is tied to another tensor")
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise self._corrupt(error) from error
@@ -109,7 +115,9 @@ class Content:
         tensors: dict[int, Tensor] = {}
         for entry in self.entries:
             # Tied ones are one; equal ones are not.
-            tensors.setdefault(entry.tie, replace(found[entry.digest])).know(entry.digest)
+            if entry.tie not in tensors:
+                tensors[entry.tie] = replace(found[entry.digest])
+                tensors[entry.tie].know(entry.digest)
         return {entry.path: tensors[entry.tie] for entry in self.entries}
 
     def values(self, verify: bool = True) -> Tree:

@@ -54,6 +54,11 @@ class Location(NamedTuple):
     shape: tuple[int, ...]
 
 
+def file_location(digest: str, size: int) -> Location:
+    """Where an object of kind ``file`` is."""
+    return Location(f"files/{digest}", 0, size, "file", "U8", (size,))
+
+
 class Piece(NamedTuple):
     """An object that is to be packed. Its byte ``body`` is to stand at a multiple of ``width``, if that is not 0."""
 
