@@ -31,6 +31,7 @@ from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import decode
+from hopyard.stockroom.models import read_model
 from hopyard.stockroom.packs.layout import is_pack
 from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, unproven
 from hopyard.stockroom.packs.tombstones import read as read_tombstone
@@ -310,6 +311,13 @@ class _Verification:
                 with self._noted(digest):
                     data = self._objects.read(digest, verify=False)
                     fragment_of(record, entry, data).check_content()
+        for digest, (thing, model) in walk.models.items():
+            if digest in self._present and digest not in walk.failures:
+                with self._noted(digest):
+                    content = read_model(self._objects, model, thing)
+                    tensors = [entry.digest for entry in content.entries if entry.digest in self._present]
+                    for reason in content.misfits(self._objects.locate_many(tensors)):
+                        self._add("unreadable", digest, reason, walk.needed_by(digest))
         for digest, error in walk.failures.items():
             if digest in self._present:
                 self._add("unreadable", digest, str(error), walk.needed_by(digest))
