@@ -15,13 +15,14 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 
-from hopyard import load_model
+from hopyard import StockRoom, load_model
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.data import Apply, Category, Impute, StandardScale, fit_steps, open_dataset, prepare
 from hopyard.errors import ColumnError, DataError, SettingsError, UsageError
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
+from hopyard.tune.reproduce import reproduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -170,6 +171,18 @@ def test_nulls_of_columns_without_a_value_for_them_are_still_refused(tmp_path: A
         model.predict(frame)
 
 
+def test_first_rows_without_a_value_do_not_stop_a_search(tmp_path: Any) -> None:
+    frame = people(600)
+    frame["held"] = False
+    frame.loc[590:, "held"] = True
+    frame.loc[:300, "age"] = np.nan
+    frame["place"] = np.where(np.arange(600) < 300, None, "there")
+    steps = [*STEPS[:2], Impute("place", by="most_frequent"), Category("place"), STEPS[2]]
+    columns = [*NUMBERS, "city", "place"]
+    model = search(LocalStore(tmp_path), steps, validation="held", feature_columns=columns).fit(frame)
+    assert model.preprocessing.categories("place") == ["there"]  # type: ignore[union-attr]
+
+
 def test_prepared_data_and_parquet_train_like_frames(tmp_path: Any) -> None:
     frame = people()
     store = LocalStore(tmp_path / "store")
@@ -243,3 +256,28 @@ def test_onnx_leaves_the_steps_out_and_says_so(tmp_path: Any, caplog: pytest.Log
 def test_steps_of_no_use_are_refused_at_once(tmp_path: Any, preprocess: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         search(LocalStore(tmp_path), preprocess, feature_columns=["age", "fare", "city"])
+
+
+def test_a_search_with_steps_is_reproduced_from_its_commit(tmp_path: Any) -> None:
+    stock = StockRoom.init(tmp_path / "repo")
+    model = search(LocalStore(tmp_path / "store"), stock=stock).fit(people())
+    found = reproduce(stock, trust=True, num_workers=0, progress=False)
+    assert found.equal, str(found)
+    assert found.run_id == model.run_id
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_frames_of_spark_train_and_are_predicted_on(spark: Any, tmp_path: Any) -> None:
+    frame = people()
+    rows = [
+        tuple(None if value != value else value for value in row)
+        for row in frame.itertuples(index=False, name=None)
+    ]
+    given = spark.createDataFrame(rows, "age double, fare long, city string, label float").repartition(3)
+    model = search(LocalStore(tmp_path)).fit(given)
+    assert model.preprocessing.categories("city") == ["Lima", "Oslo", "Rome"]  # type: ignore[union-attr]
+    added = model.set_output_columns(["p"]).transform(given.drop("label"))
+    names = ["age", "fare", "city", "p"]
+    found = pd.DataFrame(list(map(tuple, added.select(*names).collect())), columns=names)
+    np.testing.assert_allclose(found["p"], model.predict(found.drop(columns="p"))[:, 0], rtol=1e-5)
+    assert found["age"].isna().sum() == frame["age"].isna().sum()

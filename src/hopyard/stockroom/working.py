@@ -34,6 +34,7 @@ from hopyard.stockroom.history.stage import Log, Position, Stage
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
+from hopyard.storage.small import get_small
 
 _KIND = "moving"
 _CHOSEN = "head.stock names a commit, and no branch"
@@ -372,7 +373,7 @@ def read_pending(store: Store, name: str) -> Pending:
         CorruptError: it cannot be read.
     """
     try:
-        found = json.loads(store.get(name))
+        found = json.loads(get_small(store, name))
         check_format(found["format"], _KIND, where=f"{store.url}/{name}")
         pending = Pending(
             found["branch"],

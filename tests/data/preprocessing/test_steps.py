@@ -337,7 +337,7 @@ def test_rows_that_a_step_does_not_take_are_named(step: Step, data: Any, text: s
         name: np.array(rows, object if isinstance(rows[0], str) else None) for name, rows in data.items()
     }
     with pytest.raises(DataError, match=text):
-        fitting.fit_steps_on_rows(Steps.of([step]), arrays)
+        fitting._fitted(Steps.of([step]), lambda: [arrays], "")
 
 
 def test_columns_that_are_not_there_are_named(tmp_path: Any) -> None:

@@ -227,8 +227,17 @@ def _digest(steps: Steps, dataset: BaseDataset) -> str:
 
 
 def fit_steps_on_rows(steps: Steps, rows: Mapping[str, Any]) -> FittedSteps:
-    """Fit steps on a few rows in memory, to try a trial out."""
-    return _fitted(steps, lambda: [rows], "")
+    """Fit steps on a few rows in memory, to try a trial out; columns that are missing in all of them count as there:
+    others will have values."""
+    some = dict(rows)
+    for name, values in rows.items():
+        mask = rows.get(f"{name}_mask")
+        if isinstance(mask, np.ndarray) and mask.dtype == bool and mask.all():
+            some[f"{name}_mask"] = np.zeros_like(mask)
+        elif isinstance(values, np.ndarray) and values.dtype.kind == "f":
+            lost = np.isnan(values)
+            some[name] = np.where(lost.all(0), np.zeros_like(values), values)
+    return _fitted(steps, lambda: [some], "")
 
 
 def _read_by(steps: Steps) -> list[str]:

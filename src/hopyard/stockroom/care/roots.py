@@ -19,6 +19,7 @@ from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.records import parse
 from hopyard.stockroom.working import read_pending
 from hopyard.storage import Store
+from hopyard.storage.small import get_small
 
 _DIGEST = re.compile(rb"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 
@@ -85,14 +86,13 @@ def _add_stages(store: Store, roots: Roots) -> None:
             continue
         if len(parts) != 4:  # a commit that is under way
             try:
-                data = store.get(entry.name)
+                data = get_small(store, entry.name)
+                roots.others.update((digest, entry.name) for digest in _digests(data))
+                read_pending(store, entry.name)
             except NotFoundError:
                 continue
-            try:
-                read_pending(store, entry.name)
             except StorageError as error:
                 roots.failures[entry.name] = error
-            roots.others.update((digest, entry.name) for digest in _digests(data))
             continue
         if re.fullmatch("[0-9a-f]{64}", parts[2]):
             roots.commits.setdefault(parts[2], f"stage/{parts[1]}")

@@ -31,6 +31,7 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.history.locks import locked
 from hopyard.storage import Store
 from hopyard.storage.oserrors import write_errors
+from hopyard.storage.small import get_whole
 
 _NONE = "none"
 _SEAL = 32  # bytes of a seal
@@ -209,7 +210,7 @@ class Stage:
             CorruptError: it is damaged. NotFoundError: it is not there.
         """
         name = self._object(number)
-        data = self._store.get(name)
+        data = get_whole(self._store, name)
         where = f"{self._store.url}/{name}"
         if not data:
             raise self._damage(f"{where} is empty.")

@@ -9,7 +9,7 @@ libraries are not among it: equal models have equal digests, whoever saves them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
 from hopyard.objects import Tensor, Tree, flatten, unflatten
 from hopyard.stockroom import parsing
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packs import Location, PackWriter
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.view import Readable
 from hopyard.storage.format import check_format, object_header
@@ -151,6 +151,16 @@ class Content:
                     )
                 )
         return found
+
+    def misfits(self, places: Mapping[str, Location]) -> Iterator[str]:
+        """Which tensors, of those at these places, are of another dtype or shape than the model says, in words."""
+        for entry in self.entries:
+            place = places.get(entry.digest)
+            if place is not None and (place.dtype, place.shape) != (entry.dtype, entry.shape):
+                yield (
+                    f"{entry.path!r} of {self._name} is said to be {entry.dtype} of shape {entry.shape}, but is "
+                    f"{place.dtype} of shape {place.shape}"
+                )
 
     def _put_together(self, leaves: dict[str, Any]) -> Tree:
         try:

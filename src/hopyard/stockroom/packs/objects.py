@@ -300,9 +300,18 @@ class Objects:
 
     def rebuild(self) -> None:
         """Make the index anew from the headers of packs."""
-        self._index.clear()
         self._checked.clear()
+        self._index_anew()
+
+    def _index_anew(self) -> None:
+        had = self._index.all_data()
+        self._index.clear()
         self.refresh()
+        self._index.note_gone(had)
+
+    def lost(self) -> set[str]:
+        """Data that were in a pack here which is gone, damaged in its header or cut off, and that are in no other."""
+        return self._index.gone()
 
     def alone(self) -> Objects:
         """The same objects without what ``absent`` would bring."""
@@ -629,8 +638,7 @@ class Objects:
         with LOCK:
             first, self._rebuilt = not self._rebuilt, True
         if first:
-            self._index.clear()
-            self.refresh()
+            self._index_anew()
         return first
 
 
