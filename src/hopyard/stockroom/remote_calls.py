@@ -193,14 +193,17 @@ class RemoteCalls(HistoryCalls):
 
             def fetched() -> None:
                 self._remember(target)  # where the samples are is known before a branch needs them
-                moving.hold()  # from here on others of this tree wait, not while data come
+                # From here on others of this tree wait, not while data come.
+                self._check_nothing_staged("pull", moving.hold())
 
             pulled = remotes.pull(
                 local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges
             )
             self._remember(target, pulled.fetched)
             if pulled.how != "conflicts":
-                moving.arrived(pulled.commit)
+                if pulled.how == "nothing" and pulled.commit not in (None, was.commit):
+                    moving.announce(pulled.commit)
+                moving.arrived()
         self._arrived()
         if pulled.conflicts:
             there = f"{target.name or target.url}/{branch or own}"

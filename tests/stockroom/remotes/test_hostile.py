@@ -417,6 +417,27 @@ def test_the_word_is_named_before_it_is_taken_and_in_the_command_line(
     assert "rest on the word" not in unwrapped(run.invoke(app, ["stock", "verify"]).output)
 
 
+def test_what_fetch_and_pull_return_reads_as_lines_and_escapes_what_others_wrote(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "own") as own:
+        with own.enable_write("samples"):
+            own.data["image"] = np.zeros((4, 8), np.uint8)
+        own.push(tmp_path / "remote")
+        with StockRoom.clone(tmp_path / "remote", tmp_path / "clone") as clone:
+            with own.enable_write("more"):
+                own.data["image"].append(np.zeros(8, np.uint8))
+            own.purge("image", key=1, why="asked\x1b[31m\nby nobody")
+            own.push()
+            fetched, pulled = clone.fetch(), clone.pull()
+    assert str(fetched) == repr(fetched)
+    first, *_, last = str(fetched).split("\n")
+    assert first.startswith("the remote says that 1 sample of 'image' was purged by ")
+    assert "(asked\\x1b[31m\\nby nobody): 1" in first
+    assert last.startswith("main: ")
+    assert f"-> {(own.head.commit or '')[:12]}" in last
+    assert repr(pulled).split("\n")[-1] == f"fast-forward: the branch is at {(own.head.commit or '')[:12]}"
+    assert repr(fetched.purges).split("\n")[0] == first  # type: ignore[union-attr]
+
+
 def unwrapped(text: str) -> str:
     return " ".join(text.split())
 

@@ -163,7 +163,9 @@ def test_a_call_on_a_full_disk_has_happened_or_not(disk: Path, tmp_path: Path, n
                 is_begun = "The purge has begun" in str(error)
             # Others read what is there, also while the disk is full.
             seen = state(stock)
-            assert content(writer) == seen["values"] or seen["staged"]
+            # A look of the writer would bring what the other has staged into the commit.
+            if name != "commit before what another staged":
+                assert content(writer) == seen["values"] or seen["staged"]
             (disk / "fill").unlink()
             assert is_done or seen == before or is_begun
             assert not is_begun or name == "purge"

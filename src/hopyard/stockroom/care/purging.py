@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
-from hopyard.stockroom.history.locks import locked
-from hopyard.stockroom.history.stage import sealed
+from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
@@ -110,7 +108,7 @@ def purge(
         moment = clock().astimezone(UTC).isoformat(timespec="seconds")
         try:
             count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
-            staged = _clean_stages(store, roots, column, wanted)
+            staged = _clean_stages(store, column, wanted)
             bury(objects)
             collected = collect(repository, place, False, keep, clock())
         except StorageFullError as error:
@@ -284,19 +282,25 @@ def _bury(objects: Objects, column: str, found: list[_Found], purged: Callable[[
     return count
 
 
-def _clean_stages(store: Store, roots: Roots, column: str, keys: Sequence[Key]) -> int:
+def _clean_stages(store: Store, column: str, keys: Sequence[Key]) -> int:
     """Take the samples out of staged writes. Returns out of how many."""
     count = 0
-    for name, operation in roots.staged:
-        kept = [at for at, key in enumerate(operation.keys) if not _is_meant(key, keys)]
-        if _is_of(operation, column) and len(kept) < len(operation.keys):
-            left = dataclasses.replace(
-                operation,
-                keys=tuple(operation.keys[at] for at in kept),
-                samples=tuple(operation.samples[at] for at in kept),
-            )
-            with locked(store, f"stage/{name.split('/')[1]}.lock", fcntl.LOCK_EX):
-                if store.exists(name):  # not committed or discarded meanwhile
-                    store.put(name, sealed(left.encode()))
+    for stage in stages(store):
+        with stage.held() as log:
+            kept = []
+            before = count
+            for data in stage.operations():
+                operation = Operation.decode(data)
+                left = [at for at, key in enumerate(operation.keys) if not _is_meant(key, keys)]
+                if _is_of(operation, column) and len(left) < len(operation.keys):
                     count += 1
+                    data = dataclasses.replace(
+                        operation,
+                        keys=tuple(operation.keys[at] for at in left),
+                        samples=tuple(operation.samples[at] for at in left),
+                    ).encode()
+                kept.append(data)
+            if count > before:
+                log.replace(kept)
+            log.sweep()  # what a purge that was killed has replaced
     return count

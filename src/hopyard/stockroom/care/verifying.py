@@ -16,10 +16,10 @@ from hopyard.errors import (
     StorageError,
     UsageError,
 )
-from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, nearest, rewrite
+from hopyard.stockroom.care.heads import described, heads, likely, nearest, rewrite
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
 from hopyard.stockroom.care.problems import Kind, Problem, Unproven, Verified
-from hopyard.stockroom.care.repairing import fetch, repair_logs, set_aside
+from hopyard.stockroom.care.repairing import fetch, put_aside, repair_logs, set_aside
 from hopyard.stockroom.care.roots import Roots, roots_of_store
 from hopyard.stockroom.care.walk import Walk
 from hopyard.stockroom.data.fragments import Fragment
@@ -29,7 +29,9 @@ from hopyard.stockroom.data.rows import encoded
 from hopyard.stockroom.git import Head, Place, read, write
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import decode
+from hopyard.stockroom.models import read_model
 from hopyard.stockroom.packs.layout import is_pack
 from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, unproven
 from hopyard.stockroom.packs.tombstones import read as read_tombstone
@@ -148,6 +150,7 @@ class _Verification:
         done = repair_logs(self._store, self._roots.logs, remote) or done
         done = self._repair_head() or done
         done = self._repair_pending() or done
+        done = self._repair_stages() or done
         return (remote is not None and self._repair_objects(remote)) or done
 
     def _repair_objects(self, remote: Repository) -> bool:
@@ -184,7 +187,7 @@ class _Verification:
                 size = remote.store.size(name)
                 if size is not None:
                     data = read_tombstone(remote.store, name, size).encode()
-                    done = data != self._store.get(name) or done
+                    done = self._store.size(name) != size or data != self._store.get(name) or done
                     self._store.put(name, data)
         return done
 
@@ -214,11 +217,27 @@ class _Verification:
         has gone on to."""
         names = [name for name in self._roots.failures if name.endswith(".moving")]
         for name in names:
-            self._store.put(f"{ASIDE}/{name}", self._store.get(name))
-            self._store.delete(name)
+            put_aside(self._store, name)
             if self._place is not None and name == f"stage/{self._place.worktree}.moving":
                 self._follow_branch(self._place)
         return bool(names)
+
+    def _repair_stages(self) -> bool:
+        """Put aside staged writes from the first one on that is damaged, or comes behind one that is missing."""
+        done = False
+        for stage in stages(self._store):
+            if not any(
+                name == stage.prefix or name.startswith(f"{stage.prefix}/") for name in self._roots.failures
+            ):
+                continue
+            with stage.held() as log:
+                last = log.intact()
+                for number in reversed(stage.numbers()):
+                    if last is None or number > last.number:
+                        put_aside(self._store, f"{stage.prefix}/{number:012d}")
+                log.keep(last)
+            done = True
+        return done
 
     def _follow_branch(self, place: Place) -> None:
         with suppress(HopyardError):
@@ -278,18 +297,27 @@ class _Verification:
                 pushed.commits(self._at_remotes())
             away = {digest for digest, named in pushed.found.items() if not named.is_metadata} & lost.keys()
         damaged = {digest for one in self._checked.values() for digest in one.reasons}
-        self._away = len(away - damaged)
-        self._lost = {
-            digest: kind for digest, kind in lost.items() if digest not in away or digest in damaged
-        }
+        had = self._objects.lost()
+        was_here = {digest for digest in lost if digest in had or instead.get(digest) in had}
+        away -= {digest for digest in lost if digest in damaged or instead.get(digest) in damaged} | was_here
+        self._away = len(away)
+        self._lost = {digest: kind for digest, kind in lost.items() if digest not in away}
         for digest, kind in self._lost.items():
             if digest not in damaged:
-                self._add("missing", digest, f"the {kind} is not here", walk.needed_by(digest))
+                how = "was here, and is not any more" if digest in was_here else "is not here"
+                self._add("missing", digest, f"the {kind} {how}", walk.needed_by(digest))
         for digest, (record, entry) in walk.fragments.items():
             if digest in self._present:
                 with self._noted(digest):
                     data = self._objects.read(digest, verify=False)
                     fragment_of(record, entry, data).check_content()
+        for digest, (thing, model) in walk.models.items():
+            if digest in self._present and digest not in walk.failures:
+                with self._noted(digest):
+                    content = read_model(self._objects, model, thing)
+                    tensors = [entry.digest for entry in content.entries if entry.digest in self._present]
+                    for reason in content.misfits(self._objects.locate_many(tensors)):
+                        self._add("unreadable", digest, reason, walk.needed_by(digest))
         for digest, error in walk.failures.items():
             if digest in self._present:
                 self._add("unreadable", digest, str(error), walk.needed_by(digest))

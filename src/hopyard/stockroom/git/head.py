@@ -30,6 +30,7 @@ from hopyard.errors import CorruptError, HopyardError, UsageError
 from hopyard.storage import files
 from hopyard.storage.names import TEMPORARY_PREFIX
 from hopyard.storage.oserrors import read_error, write_errors
+from hopyard.storage.small import read_small
 from hopyard.storage.temporary import is_alive, machine, temporary_name
 
 HEAD_NAME = "head.stock"
@@ -185,7 +186,7 @@ def lines_of(head: Head) -> list[str]:
 
 def _text(file: Path) -> str:
     try:
-        data = file.read_bytes()
+        data = read_small(file)
     except OSError as error:
         raise read_error(str(file), error) from error
     return _decoded(data, file)
@@ -309,8 +310,8 @@ def _beside(file: Path, prepared: str | None) -> Path | None:
 
 def _bytes_of(file: Path) -> bytes | None:
     try:
-        return file.read_bytes()
-    except OSError:
+        return read_small(file)
+    except (OSError, CorruptError):
         return None
 
 

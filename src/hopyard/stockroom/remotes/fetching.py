@@ -11,6 +11,9 @@ from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
 from hopyard.stockroom.remotes.purges import Purges, examine
 from hopyard.stockroom.remotes.repository import Repository, check_format
+from hopyard.wording import one_line
+
+SHOWN = 12  # hex digits of a commit
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,26 @@ class Fetched:
     gone: list[str] = field(default_factory=list)
     nbytes: int = 0
     purges: Purges = field(default_factory=Purges)
+
+    def lines(self) -> list[str]:
+        """What is to be said of it."""
+        told = self.purges.lines()
+        told += [
+            f"{name}: {'new' if before is None else before[:SHOWN]} -> {now[:SHOWN]}"
+            for name, (before, now) in self.branches.items()
+        ]
+        told += [f"tag {name}: {commit[:SHOWN]}" for name, commit in self.tags.items()]
+        told += [
+            f"tag {name} is {commit[:SHOWN]} there and another commit here; it stays"
+            for name, commit in self.differing.items()
+        ]
+        told += [f"{name} is gone from the remote" for name in self.gone]
+        return told if self.branches or self.tags else [*told, "nothing is new"]
+
+    def __str__(self) -> str:
+        return "\n".join(map(one_line, self.lines()))
+
+    __repr__ = __str__
 
 
 def fetch(

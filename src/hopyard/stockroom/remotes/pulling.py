@@ -12,8 +12,9 @@ from hopyard.stockroom.history.conflicts import Conflict, Resolve
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.merge import merge_commits
 from hopyard.stockroom.history.references import Tip
-from hopyard.stockroom.remotes.fetching import Fetched, fetch
+from hopyard.stockroom.remotes.fetching import SHOWN, Fetched, fetch
 from hopyard.stockroom.remotes.repository import Repository
+from hopyard.wording import counted, one_line
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class Pulled:
     commit: str | None
     conflicts: list[Conflict]
     fetched: Fetched
+
+    def __str__(self) -> str:
+        at = "nothing" if self.commit is None else self.commit[:SHOWN]
+        how = {"nothing": "nothing is new", "forward": "fast-forward", "merged": "merged"}.get(
+            self.how, f"{counted(len(self.conflicts), 'conflict')}, nothing was merged"
+        )
+        return "\n".join([*map(one_line, self.fetched.purges.lines()), f"{how}: the branch is at {at}"])
+
+    __repr__ = __str__
 
 
 def pull(

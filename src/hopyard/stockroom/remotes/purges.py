@@ -47,7 +47,7 @@ from hopyard.stockroom.remotes.closure import Need, changed_pages
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.stockroom.repacking import bury, bury_samples
 from hopyard.stockroom.view import place_of
-from hopyard.wording import counted
+from hopyard.wording import counted, one_line
 
 _SHOWN = 10
 
@@ -98,8 +98,10 @@ class Purges:
         told += [f"not purged here yet: {reason}" for reason in self.undecided.values()]
         return told + [f"not believed: {reason}" for reason in self.refused.values()]
 
-    def __repr__(self) -> str:
-        return "\n".join(self.lines()) or "nothing was purged there that is here"
+    def __str__(self) -> str:
+        return "\n".join(map(one_line, self.lines())) or "no purges"
+
+    __repr__ = __str__
 
 
 class _Lie(Exception):
