@@ -47,8 +47,9 @@ _HEAD = "head.stock"  # how problems call that of the working tree that is looke
 def verify(
     repository: Repository,
     repair_from: Repository | None = None,
-    progress: Progress | None = None,
     place: Place | None = None,
+    *,
+    progress: Progress | None = None,
     repair: bool = False,
 ) -> Verified:
     """Check all bytes, references, stages, ``head.stock`` and what they need. Others may read and write meanwhile.
@@ -56,8 +57,8 @@ def verify(
     Args:
         repair_from: a remote that has what was damaged: what is missing or damaged is fetched from it, and damaged
             packs are replaced. None: nothing is changed, unless ``repair``.
-        progress: told the bytes that are checked, and those of all.
         place: of the working tree; None: of a repository that has none, as a remote.
+        progress: told the bytes that are checked, and those of all.
         repair: without a remote, too, repair what can be repaired from what is here: FORMAT, references,
             ``head.stock``.
 
