@@ -324,16 +324,15 @@ class _Verification:
                 self._add("unreadable", digest, str(error), walk.needed_by(digest))
 
     def _at_remotes(self) -> dict[str, str]:
-        """Commits that a remote has, as far as is known here, and the references that say so.
-
-        Tags come from remotes, too, and have no references of their own for that.
-        """
+        """Commits that a remote has, as far as is known here, and the references that say so."""
         references = self._repository.references
-        return {
-            commit: f"{kind}/{name}"
-            for kind in ("remotes", "tags")
-            for name, commit in references.names(kind).items()
-        }
+        found = {commit: f"remotes/{name}" for name, commit in references.names("remotes").items()}
+        here = references.names("tags")
+        for remote in names(self._store):
+            with suppress(HopyardError):  # one that cannot be read is noted
+                tags = recall(self._store, remote).tags
+                found |= {commit: f"tags/{tag}" for tag, commit in tags.items() if here.get(tag) == commit}
+        return found
 
     def _add_heads(self, roots: Roots) -> None:
         """Note which ``head.stock`` cannot be read; where that of this working tree is, is needed."""
