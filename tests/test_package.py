@@ -16,7 +16,7 @@ import pytest
 
 import hopyard
 from hopyard import data, errors
-from hopyard.errors import MissingExtraError
+from hopyard.errors import MissingExtraError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "hopyard"
@@ -205,6 +205,17 @@ def test_names_that_come_later_are_imported_and_say_so_when_they_are_used(
         scope[name]("prefix", train_path="elsewhere")
     with pytest.raises(MissingExtraError, match=expected):
         type("Own", (scope[name],), {})
+
+
+def test_names_of_cerebro_are_imported_and_say_what_to_use_when_they_are_made() -> None:
+    from hopyard.tune import HILGridSearch, TPESearch  # type: ignore[attr-defined]
+
+    with pytest.raises(UsageError, match=r"Cerebro has TPESearch; it is called HyperOpt here"):
+        TPESearch(num_models=3)
+    with pytest.raises(UsageError, match=r"write GridSearch, and steer the run with `hopyard run pause`"):
+        HILGridSearch(exp_id=1)
+    with pytest.raises(ImportError, match="cannot import name 'TPESearch'"):
+        exec("from hopyard.data import TPESearch")
 
 
 @pytest.mark.parametrize("module", ["hopyard", "hopyard.spark", "hopyard.storage"])

@@ -292,6 +292,14 @@ def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
     assert offered("inspect", "") == ["data/image", "data/label", "model/net"]
     assert offered("export", "data/l") == ["data/label"]
     assert offered("leaks", "image", "") == ["image", "label"]
+    assert offered("branch", "--delete", "") == ["dev", "main"]
+    assert offered("tag", "--delete", "") == ["v1"]
+    assert offered("purge", "i") == ["image"]
+    assert offered("fetch", "--data", "") == ["image", "label"]
+    assert offered("fetch", "--model", "n") == ["net"]
+    typed("push", "./remote")
+    assert offered("fetch", "") == ["origin"]
+    assert offered("pull", "o") == ["origin"]
 
 
 def test_keys_that_look_like_numbers_are_what_the_column_has(

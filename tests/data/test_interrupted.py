@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import open_dataset
+from hopyard.data.manifest import MANIFEST_NAME
 from hopyard.data.preparing import parquet
 from hopyard.data.preparing.layout import writer_options
 from hopyard.data.preparing.prepare import prepare
+from hopyard.data.preparing.unfinished import UNFINISHED, finish_names
 from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.faults import Fault, FaultyStore
@@ -25,6 +27,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from conftest import rows_to_prepare
 from hopyard.data.preparing.prepare import prepare
+from hopyard.data.preparing.unfinished import UNFINISHED, finish_names
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 prepare(rows_to_prepare(), FaultyStore(LocalStore({path!r}), Fault({action!r}, at={at})))
@@ -200,3 +203,30 @@ def test_parquet_of_others_is_a_dataset_where_it_is_named_and_not_in_a_store(tmp
             open_dataset(store)
     assert len(open_dataset(folder)) == 10
     assert len(open_dataset(LocalStore(tmp_path / "s", train_path=folder))) == 10
+
+
+class Overtaken(LocalStore):
+    """Another preparation gives the files of the dataset their names just after this one looked at them."""
+
+    def __init__(self, path, manifest):
+        super().__init__(path)
+        self.manifest, self.asked = manifest, []
+
+    def path(self, name):
+        self.asked.append(name)
+        path = super().path(name)
+        if self.asked.count(name) < 2:
+            return path
+        finish_names(LocalStore(self.url), self.manifest)
+        return path.with_name("not there when it was looked at")
+
+
+def test_files_that_another_preparation_names_first_are_as_good(tmp_path, data):
+    train = prepare(data(), LocalStore(tmp_path)).train
+    (entry,) = train.manifest.files
+    path = train.store.path(entry.name)
+    path.rename(path.with_name(path.name + UNFINISHED))
+    store = Overtaken(train.store.url, train.manifest)
+    finish_names(store, train.manifest)
+    assert store.asked.count(entry.name) > 1
+    assert sorted(LocalStore(train.store.url).names()) == sorted([MANIFEST_NAME, entry.name])

@@ -292,3 +292,10 @@ def test_ragged_rows_may_happen_to_have_one_length_in_a_file(tmp_path, order):
     ]
     [batch] = dataset.loader(4, columns=["l"])
     assert batch["l"] == dataset[:]["l"]
+
+
+def test_a_folder_of_images_is_told_where_it_can_go(tmp_path):
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "photos" / "cat" / "0.JPG").write_bytes(b"")
+    with pytest.raises(NotFoundError, match="There are images, which go into Parquet or a stockroom first"):
+        as_source(str(tmp_path / "photos"))

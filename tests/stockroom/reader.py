@@ -317,30 +317,45 @@ class Repository:
 
     def stage(self, worktree: str, base: str) -> list[tuple[dict[str, Any], list[Any]]]:
         """What is staged upon a commit: the header and the samples of each write."""
-        found: list[tuple[dict[str, Any], list[Any]]] = []
-        for path in sorted((self.root / "stage" / worktree / base).iterdir()):
-            name, data = path.read_bytes()[:32], path.read_bytes()[32:]
+        chain: list[bytes] = []
+        expected = None
+        for path in sorted((self.root / "stage" / worktree / base).iterdir(), reverse=True):
+            seal, content = path.read_bytes()[:32], path.read_bytes()[32:]
+            place = f"{worktree}/{base}/{path.name}\n".encode()
             require(
-                name == blake3(data, derive_key_context="hopyard.staged").digest(),
-                f"the digest of {path.name}",
+                seal == blake3(place + content, derive_key_context="hopyard.staged").digest(),
+                f"the seal of {path.name}",
             )
-            if not data:
-                found.clear()
+            if expected not in (None, seal):
                 continue
-            at = 8 + struct.unpack("<Q", data[:8])[0]
-            header = json.loads(data[8:at])
-            check_header(header["format"], "operation")
-            samples: list[Any] = []
-            for kind, what in header["samples"]:
-                size = {"string": 0, "bytes": what}.get(kind) if kind in ("string", "bytes") else None
-                size = SIZES[kind] * math.prod(what) if size is None else size
-                content, at = data[at : at + size], at + size
-                samples.append(
-                    what if kind == "string" else content if kind == "bytes" else array(content, kind, what)
-                )
-            require(at == len(data), f"the length of {path.name}")
-            found.append((header, samples))
+            expected = content[:32]
+            chain.append(content[32:])
+            if expected == bytes(32):
+                break
+        require(expected in (None, bytes(32)), f"the beginning of what is staged upon {base}")
+        found: list[tuple[dict[str, Any], list[Any]]] = []
+        for content in reversed(chain):
+            end = 0
+            while end < len(content):
+                start = end + 8
+                end = start + struct.unpack("<Q", content[end:start])[0]
+                found.append(self._operation(content[start:end]))
         return found
+
+    def _operation(self, data: bytes) -> tuple[dict[str, Any], list[Any]]:
+        at = 8 + struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:at])
+        check_header(header["format"], "operation")
+        samples: list[Any] = []
+        for kind, what in header["samples"]:
+            size = {"string": 0, "bytes": what}.get(kind) if kind in ("string", "bytes") else None
+            size = SIZES[kind] * math.prod(what) if size is None else size
+            content, at = data[at : at + size], at + size
+            samples.append(
+                what if kind == "string" else content if kind == "bytes" else array(content, kind, what)
+            )
+        require(at == len(data), "the length of a staged operation")
+        return header, samples
 
     def records(self, commit: str) -> dict[tuple[str, str], Any]:
         found = dict(self.items(self.commit(commit)["root"]))

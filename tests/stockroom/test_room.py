@@ -17,6 +17,8 @@ import torch
 
 from hopyard import StockRoom, make_torch_dataset
 from hopyard.errors import ConflictError, HopyardError, NotFoundError, UsageError
+from hopyard.stockroom.history.commits import write_commit
+from hopyard.stockroom.maps import SortedMap, encode
 
 IMAGES = np.arange(10 * 3 * 4 * 4, dtype=np.uint8).reshape(10, 3, 4, 4)
 
@@ -268,7 +270,7 @@ def test_two_writers_of_one_working_tree_keep_what_the_other_stages(filled: Stoc
     one.experiment["one"] = 1
     two.experiment["two"] = 2
     one.commit("one")
-    assert list(one.experiment) == ["lr", "one"]
+    assert list(one.at("HEAD").experiment) == ["lr", "one"]
     with StockRoom(filled.place.root) as reader:
         assert (reader.status().elsewhere, reader.status().staged) == ({}, [("experiment/two", "added")])
     two.commit("two")
@@ -280,8 +282,13 @@ def test_two_writers_of_one_working_tree_keep_what_the_other_stages(filled: Stoc
 def test_a_commit_that_conflicts_stays_staged_until_a_branch_is_made(filled: StockRoom) -> None:
     writer = StockRoom(filled.place.root, enable_write=True)
     writer.experiment["lr"] = 5
-    with filled.enable_write():
-        filled.experiment["lr"] = 6
+    # The branch moves on in another working tree.
+    tip = filled.local.references.tip("heads/main")
+    draft = filled.local.objects.writing()
+    root = SortedMap(draft, filled._root).update(draft, {encode(("experiment", "lr")): {"value": 6}}).root
+    commit = write_commit(draft, root, [str(filled.head.commit)], "six", "x")
+    draft.publish()
+    assert filled.local.references.move("heads/main", tip, commit.digest, "x") is not None
     with pytest.raises(ConflictError, match="It stays staged: make a branch for it"):
         writer.commit("five")
     assert writer.experiment["lr"] == 5
@@ -294,6 +301,94 @@ def test_a_commit_that_conflicts_stays_staged_until_a_branch_is_made(filled: Sto
         writer.merge("mine")
     assert writer.merge("mine", resolve="theirs").how == "merged"
     assert writer.experiment["lr"] == 5
+
+
+def test_what_others_stage_meanwhile_goes_on_upon_the_commit_of_a_block(filled: StockRoom) -> None:
+    root = filled.place.root
+    other = StockRoom(root, enable_write=True)
+    other.experiment["before"] = 0
+    for number, block in enumerate((StockRoom(root), StockRoom(root, enable_write=True))):
+        with block.enable_write():
+            block.data["label"][0] = np.int64(50 + number)
+            other.data["label"][1] = np.int64(60 + number)
+            other.data["label"].update({key: np.int64(key) for key in range(100, 2000)})
+            other.experiment["during"] = number
+        assert block.status().staged == [
+            ("data/label", "changed"),
+            ("experiment/during", "added" if not number else "changed"),
+        ]
+        assert StockRoom(root).status().elsewhere == {}
+        assert other.data["label"][0] == 50 + number
+        other.experiment["after"] = number
+        other.commit("others")
+        with StockRoom(root) as after:
+            assert [int(after.data["label"][key]) for key in (0, 1, 100, 1999)] == [
+                50 + number,
+                60 + number,
+                100,
+                1999,
+            ]
+            assert (after.experiment["before"], after.experiment["during"], after.experiment["after"]) == (
+                0,
+                number,
+                number,
+            )
+
+
+def test_a_block_that_conflicts_with_what_others_stage_meanwhile_has_not_happened(filled: StockRoom) -> None:
+    root, head = filled.place.root, filled.head.commit
+    other = StockRoom(root, enable_write=True)
+    rule = r"(?s)1 of the changes conflict with what others have staged .*experiment/lr: both changed.*Run it again"
+    with pytest.raises(ConflictError, match=rule), filled.enable_write():  # noqa: PT012
+        filled.experiment["lr"] = 6
+        filled.experiment["mine"] = 1
+        other.experiment["lr"] = 5
+        other.experiment["other"] = 2
+    assert (StockRoom(root).head.commit, filled.head.commit) == (head, head)
+    assert dict(other.experiment) == {"lr": 5, "other": 2}
+    assert StockRoom(root).status().elsewhere == {}
+    with filled.enable_write():
+        assert filled.experiment["lr"] == 5
+        filled.experiment["lr"] = 6
+    assert dict(StockRoom(root).experiment) == {"lr": 6, "other": 2}
+    assert other.status().staged == []
+
+
+def test_what_others_staged_or_committed_is_read_at_the_next_look(filled: StockRoom) -> None:
+    one, two = (StockRoom(filled.place.root, enable_write=True) for _ in range(2))
+    one.data["new"] = {"a": np.arange(3)}
+    assert "new" in two.data
+    two.data["new"]["b"] = np.arange(3)
+    assert list(one.data["new"]) == ["a", "b"]
+    one.model["net"] = {"w": np.arange(2.0)}
+    assert list(two.model) == ["net"]
+    one.commit("one")
+    assert two.status().staged == []
+    assert two.head.commit == one.head.commit
+    two.experiment["x"] = 1
+    one.reset()
+    assert "x" not in two.experiment
+    with one.enable_write():
+        two.experiment["y"] = 1
+        assert "y" not in one.experiment
+    assert one.experiment["y"] == 1
+
+
+def test_an_empty_column_can_be_given_another_name(filled: StockRoom) -> None:
+    stock = StockRoom(filled.place.root, enable_write=True)
+    stock.data.create("a", dtype="int16", shape=(2, None))
+    stock.data["b"] = stock.data["a"]
+    with StockRoom(filled.place.root, enable_write=True) as again:
+        assert len(again.data["b"]) == 0
+        again.data["b"][0] = np.zeros((2, 5), np.int16)
+        assert "b" in again.data
+        assert len(again.data["a"]) == 0
+        with pytest.raises(HopyardError, match="int16"):
+            again.data["b"][1] = np.zeros((3, 5), np.int16)
+        del again.data["b"][0]
+        again.data["label"] = again.data["b"]
+    with StockRoom(filled.place.root, enable_write=True) as again:
+        assert (len(again.data["label"]), again.data["label"].dtype) == (0, again.data["a"].dtype)
 
 
 def test_nothing_to_commit_is_an_error(filled: StockRoom) -> None:

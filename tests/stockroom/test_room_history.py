@@ -290,7 +290,7 @@ if sys.argv[2] == "before":
 elif sys.argv[2] == "after":
     working.WorkingTree.set_head = die
 else:
-    stage.Log.clear = die
+    stage.Log.drop = die
 stock.commit("killed")
 """
 
@@ -472,8 +472,18 @@ def test_a_staged_file_that_was_emptied_is_damage_and_clears_nothing(stock: Stoc
             reads()
     (problem,) = StockRoom(root).verify().problems
     assert (problem.kind, problem.name) == ("unreadable", str(last.relative_to(stock.place.objects)))
-    with StockRoom(root) as reader:
-        reader.reset()
+    assert StockRoom.verify_in(root, repair=True).ok
+    with StockRoom(root, enable_write=True) as again:
+        assert again.status().staged == [("experiment/before", "added")]
+        again.experiment["after"] = 3
+        assert again.verify().ok
+    for staged in (stock.place.objects / "stage").glob("*/*/*"):
+        staged.unlink()
+    with pytest.raises(CorruptError, match=r"the staged write .* is missing.* hopyard stock verify --repair"):
+        StockRoom(root).status()
+    (problem,) = StockRoom(root).verify().problems
+    assert "is missing" in problem.reason
+    assert StockRoom.verify_in(root, repair=True).ok
     with StockRoom(root, enable_write=True) as again:
         assert again.status().staged == []
         assert again.verify().ok

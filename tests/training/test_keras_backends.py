@@ -14,7 +14,7 @@ import pytest
 # JAX compiles for every number of rows, which takes minutes in all.
 WHOLE = "keras_guide or traced or (added_losses and sample_weight and True) or ignored_class or functions"
 CHOSEN = {
-    "torch": f"(equals_fit and (sgd or two or custom or mixed)) or sharing or {WHOLE}",
+    "torch": f"onnx or (equals_fit and (sgd or two or custom or mixed)) or sharing or {WHOLE}",
     "jax": f"(equals_fit and sgd) or {WHOLE}",
 }
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hopyard.cli.completing import complete_revision
+from hopyard.cli.completing import complete_branch, complete_revision, complete_tag
 from hopyard.cli.terminal import say
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.working import short
@@ -32,7 +32,9 @@ Resolve = Annotated[
 
 
 def branch(
-    name: Annotated[str | None, typer.Argument(help="A new branch; none: all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A new branch; none: all are listed.", autocompletion=complete_branch)
+    ] = None,
     revision: Revision = "HEAD",
     delete: Delete = False,
     force: Annotated[
@@ -57,7 +59,9 @@ def branch(
 
 
 def tag(
-    name: Annotated[str | None, typer.Argument(help="A new tag; none: all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A new tag; none: all are listed.", autocompletion=complete_tag)
+    ] = None,
     revision: Revision = "HEAD",
     delete: Delete = False,
 ) -> None:

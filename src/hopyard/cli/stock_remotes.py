@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from hopyard.cli.completing import complete_column, complete_model, complete_remote, complete_run
 from hopyard.cli.stock_history import Resolve
 from hopyard.cli.stock_things import describe_bytes
 from hopyard.cli.terminal import say
@@ -22,9 +23,15 @@ from hopyard.storage import LocalStore
 from hopyard.wording import counted, one_line
 
 Remote = Annotated[
-    str | None, typer.Argument(help="A remote's name, URL or folder; none: origin, or the only one.")
+    str | None,
+    typer.Argument(
+        help="A remote's name, URL or folder; none: origin, or the only one.", autocompletion=complete_remote
+    ),
 ]
-Names = Annotated[list[str] | None, typer.Option(help="Repeat it for several; '*': all.")]
+_SEVERAL = "Repeat it for several; '*': all."
+Columns = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_column)]
+Models = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_model)]
+Runs = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_run)]
 AcceptPurges = Annotated[
     bool, typer.Option("--accept-purges", help="Purge here, for good, what others purged and pushed.")
 ]
@@ -112,7 +119,7 @@ def pull(
 
 def fetch(
     remote: Remote = None,
-    data: Names = None,
+    data: Columns = None,
     keys: Annotated[
         list[str] | None,
         typer.Option(
@@ -120,8 +127,8 @@ def fetch(
             "for more. 3 is an int, 003 a string, and so is '3' in quotes (in a shell \"'3'\")."
         ),
     ] = None,
-    model: Names = None,
-    run: Names = None,
+    model: Models = None,
+    run: Runs = None,
     at: Annotated[str, typer.Option("--at", help="The revision of which the data are.")] = "HEAD",
     history: Annotated[bool, typer.Option("--history", help="Of all revisions before it, too.")] = False,
     max_bytes: Annotated[int | None, typer.Option(help="Leave what does not fit.", min=0)] = None,
@@ -142,17 +149,10 @@ def fetch(
         for thing, left in done.left.items():
             say(f"left: {counted(left.objects, 'object')} of {thing}, {describe_bytes(left.nbytes)}")
         return
-    _say_purges(done)
-    for name, (before, now) in done.branches.items():
-        say(f"{name}: {'new' if before is None else short(before)} -> {short(now)}")
-    for name, commit in done.tags.items():
-        say(f"tag {name}: {short(commit)}")
-    for name, commit in done.differing.items():
-        say(f"tag {name} is {short(commit)} there and another commit here; it stays")
-    for name in done.gone:
-        say(f"{name} is gone from the remote{'' if prune else '; --prune forgets it here'}")
-    if not (done.branches or done.tags):
-        say("nothing is new")
+    for line in done.lines():
+        say(line)
+    if done.gone and not prune:
+        say("--prune forgets here what is gone from the remote")
 
 
 def verify(
@@ -195,7 +195,7 @@ def gc(
 
 
 def purge(
-    column: Annotated[str, typer.Argument(help="The column.")],
+    column: Annotated[str, typer.Argument(help="The column.", autocompletion=complete_column)],
     key: Annotated[
         list[str],
         typer.Option(

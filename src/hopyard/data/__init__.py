@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from hopyard.data.petastorm.convert import convert_petastorm, petastorm_source
     from hopyard.data.preparing.prepare import prepare
     from hopyard.data.preparing.prepared import Prepared
+    from hopyard.data.preprocessing.apply import Apply
+    from hopyard.data.preprocessing.category import Category
+    from hopyard.data.preprocessing.fitting import FittedSteps, fit_steps
+    from hopyard.data.preprocessing.impute import Impute
+    from hopyard.data.preprocessing.scaling import StandardScale
     from hopyard.data.ragged import Ragged
     from hopyard.data.recipe.decoding import image
     from hopyard.data.reports.report import report
@@ -28,9 +33,13 @@ if TYPE_CHECKING:
     from hopyard.data.sources.sources import Source, as_source
 
 __all__ = [
+    "Apply",
     "CacheListing",
+    "Category",
     "Column",
     "Dataset",
+    "FittedSteps",
+    "Impute",
     "Loader",
     "Mix",
     "NodeCache",
@@ -38,11 +47,13 @@ __all__ = [
     "Ragged",
     "Schema",
     "Source",
+    "StandardScale",
     "Throughput",
     "VerifiedData",
     "Windows",
     "as_source",
     "convert_petastorm",
+    "fit_steps",
     "image",
     "inspect",
     "list_cache",
@@ -57,6 +68,12 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "Apply": "preprocessing.apply",
+    "Category": "preprocessing.category",
+    "FittedSteps": "preprocessing.fitting",
+    "Impute": "preprocessing.impute",
+    "StandardScale": "preprocessing.scaling",
+    "fit_steps": "preprocessing.fitting",
     "CacheListing": "cache.listing",
     "Column": "schema",
     "Dataset": "dataset",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hopyard.errors import DataError
 from hopyard.objects.tensors import Tensor
 
 NAMES = {
@@ -47,9 +48,21 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def to_tensor(tensor: torch.Tensor) -> Tensor:
-    """The same values, of a dense tensor of any device, strides or dtype in ``NAMES``; shares memory if it can."""
-    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    data = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    """The same values, of a dense tensor of any device, strides or dtype in ``NAMES``; shares memory if it can.
+
+    Raises:
+        DataError: it is of a class of tensors whose elements cannot be had; the text begins with ``is``.
+    """
+    try:
+        flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        # One element counts as contiguous whatever its stride is, which a view as bytes refuses.
+        flat = flat.as_strided((flat.numel(),), (1,))
+        data = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise DataError(
+            f"is a {type(tensor).__name__} whose elements PyTorch does not hand out ({str(error).strip()}). Make a "
+            "plain tensor of them first, such as tensor.clone() or, of a masked one, tensor.to_tensor(0)"
+        ) from error
     return Tensor(NAMES[tensor.dtype], tuple(tensor.shape), data)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from hopyard.stockroom import care
 from hopyard.stockroom.care import Collected, PurgeReport, Verified
@@ -16,6 +15,7 @@ from hopyard.stockroom.remote_calls import RemoteCalls, opened_remote
 from hopyard.stockroom.remotes import Repository
 from hopyard.stockroom.typed_keys import TypedKey
 from hopyard.storage import LocalStore
+from hopyard.storage.names import path_given
 
 
 class CareCalls(RemoteCalls):
@@ -35,7 +35,9 @@ class CareCalls(RemoteCalls):
         Args:
             path: a folder in a stockroom; None: the current one.
         """
-        return cls._verify(find(None if path is None else Path(path)), repair_from, progress, repair, remote)
+        return cls._verify(
+            find(None if path is None else path_given(path)), repair_from, progress, repair, remote
+        )
 
     @staticmethod
     def _verify(
@@ -117,8 +119,10 @@ class CareCalls(RemoteCalls):
         """
         self._let_go("purge")
         repository = Repository(self.local.store, self._objects, self.local.references)
-        report = care.purge(repository, column, key, why, self._author, self.place)
-        self._objects.refresh()
+        try:
+            report = care.purge(repository, column, key, why, self._author, self.place)
+        finally:
+            self._objects.refresh()
         if self._draft is not None:  # what was staged of it is gone, too
             self._draft.close()
             self._draft = self._begin()

@@ -162,6 +162,11 @@ class Draft:
                     self._dirty.add(name)
                 raise
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write that is told of is under way, in whatever thread."""
+        return self._is_writing
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """One write, from before anything that it depends on is read. May be nested.

@@ -63,11 +63,12 @@ def merge_heads(place: Place, bases: Sequence[str], mine: Head, theirs: Head) ->
                 f"the commit {short(each)} is neither here nor at a remote that is known. Push it from where it was "
                 "made, then merge again; or fetch it from where it was pushed: hopyard stock fetch URL"
             )
-    if not is_clean(objects, local, tree.stage(mine.commit)):
-        raise UsageError(
-            f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
-            "(hopyard stock reset)."
-        )
+    with tree.stage(mine.commit).held() as log:
+        if not is_clean(objects, local, log):
+            raise UsageError(
+                f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
+                "(hopyard stock reset)."
+            )
     draft = Draft(objects, root_of(local, mine.commit))
     try:
         if len(bases) > 1:

@@ -24,8 +24,8 @@ from hopyard.stockroom.looking.differences import Diff
 from hopyard.stockroom.looking.status import Status, status_of
 from hopyard.stockroom.name_calls import NameCalls
 from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.working import root_of, short
-from hopyard.stockroom.writing import Staged, is_clean
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,18 @@ class HistoryCalls(NameCalls):
                 raise
             self.branch(name, f"remotes/{remote[0]}")
             branch, commit = name, self.resolve(f"heads/{name}")
-        if commit == self._standing.commit:
-            self._check_no_block("switch")  # what is staged stays so
-        else:
-            self._settle("switch")
-        self._tree.set_head(branch, commit)
+        self._check_no_block("switch")
+        while True:
+            if commit != self._standing.commit:
+                self._settle("switch")
+            was = self._standing.commit
+            with self._tree.still(was) as log:
+                if self._tree.is_at(was):
+                    if commit != was:  # else what is staged stays so
+                        self._check_nothing_staged("switch", log)
+                    self._tree.go_to(branch, commit, log)
+                    break
+            self._refresh()
         self._arrived()
         return self.head
 
@@ -152,12 +159,14 @@ class HistoryCalls(NameCalls):
             ConflictError: nobody decided; its ``conflicts`` lists them. Nothing has happened.
             UsageError: something is staged.
         """
+        if message is not None:
+            check_text(message, "the message of a commit")
         self._settle("merge")
         theirs = self.resolve(revision)
         before = None if base is None else self.resolve(base)
         ours = self._standing.commit
         if ours is None and before is None:
-            self._move_to(theirs)
+            self._move_to(theirs, "merge")
             return Merged("fast-forward", theirs)
         draft = Draft(self._objects, self._root)
         try:
@@ -172,7 +181,7 @@ class HistoryCalls(NameCalls):
                     )
                 return Merged(result.how, ours)
             if result.how == "fast-forward":
-                self._move_to(theirs)
+                self._move_to(theirs, "merge")
                 return Merged(result.how, theirs)
             if message is None:
                 name = revision if revision != theirs else short(theirs)
@@ -234,13 +243,18 @@ class HistoryCalls(NameCalls):
         self._check_open()
         self._check_no_block("reset")
         commit = None if revision is None else self.resolve(revision)
-        self._stage.clear()
-        self._staged = Staged()
+        while True:
+            self._refresh()
+            with self._tree.still(self._standing.commit) as log:
+                if is_there := self._tree.is_at(self._standing.commit):
+                    log.clear()
+            if is_there:
+                break
         if self._draft is not None:
-            self._draft.rebase(self._root)
+            self._move_on()
         if commit is not None:
-            self._settle("reset")
-            self._move_to(commit)
+            self._catch_up()
+            self._move_to(commit, "reset")
 
     def _commit_merged(
         self, draft: Draft, result: MergeResult, message: str, call: Sequence[str], *theirs: str
@@ -250,30 +264,35 @@ class HistoryCalls(NameCalls):
         draft.back(result.root)
         self._commit(message, draft, *theirs)
 
-    def _move_to(self, commit: str) -> None:
+    def _move_to(self, commit: str, what: str) -> None:
         """Let the branch, and this, be at another commit that is here already."""
         was = self._standing
         name = self._tree.reference(was.branch)
         with self._tree.moving(was, was.branch) as moving:
+            log = moving.hold()
+            if what == "reset":
+                log.clear()
+            else:
+                self._check_nothing_staged(what, log)
             while True:
                 tip = self.local.references.tip(name)
-                if was.branch is not None and tip.commit != was.commit:
+                if moving.left != was.commit or (was.branch is not None and tip.commit != was.commit):
+                    where = "this working tree" if was.branch is None else f"the branch {was.branch!r}"
+                    now = moving.left if was.branch is None else tip.commit
                     raise UsageError(
-                        f"the branch {was.branch!r} has moved to {short(tip.commit)} just now. Nothing was done; do it "
-                        "again."
+                        f"{where} has moved to {short(now)} just now. Nothing was done; do it again."
                     )
                 moving.announce(commit)
                 if self.local.references.move(name, tip, commit, self._author) is not None:
-                    moving.arrived(commit)
+                    moving.arrived()
                     break
         self._arrived()
 
     def _arrived(self) -> None:
         """``head.stock`` has moved, and nothing is staged but what was written upon the same commit."""
         self._refresh()
-        if self._draft is not None and self._draft.base != self._root:
-            self._draft.rebase(self._root)
-            self._apply_staged(self._draft)
+        if self._draft is not None:
+            self._move_on()
 
     def _settle(self, what: str) -> None:
         """See that nothing is staged, and be where ``head.stock`` says.
@@ -284,20 +303,18 @@ class HistoryCalls(NameCalls):
         self._check_open()
         self._check_no_block(what)
         if self._draft is not None:
-            with self._draft.writing():  # what others staged counts, too
-                pass
-        if not is_clean(self._objects, self.local, self._stage):
-            raise UsageError(
-                f"{what} would leave behind what is staged upon {short(self._standing.commit)}. Commit it "
-                "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
-            )
-        self._staged = Staged()
+            self._look()  # what others staged counts, too
+        with self._stage.held() as log:
+            self._check_nothing_staged(what, log)
         self._renew()
         self._catch_up()
         standing = self._standing
         if standing.went_back and standing.tip != standing.commit:
             # The branch has gone on to a commit with the same content: what is done now is done upon that.
-            self._tree.set_head(standing.branch, standing.tip)
+            with self._tree.still(standing.commit) as log:
+                if self._tree.is_at(standing.commit):
+                    self._check_nothing_staged(what, log)
+                    self._tree.go_to(standing.branch, standing.tip, log)
             self._arrived()
 
     def _check_no_block(self, what: str) -> None:

@@ -144,7 +144,10 @@ class _Begun:
     @property
     def is_this(self) -> bool:
         """Whether the same import was begun before."""
-        return self._store.exists(self._object) and self._store.get(self._object) == self._value
+        return (
+            self._store.size(self._object) == len(self._value)
+            and self._store.get(self._object) == self._value
+        )
 
     def samples(self, draft: Draft) -> dict[str, int]:
         """By column, how many came before."""

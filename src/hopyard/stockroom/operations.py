@@ -45,13 +45,6 @@ class Operation:
     samples: tuple[Stored, ...] = ()
     value: Any = None
 
-    @property
-    def things(self) -> tuple[tuple[str, str], ...]:
-        """Shelf and name of all that it writes to."""
-        if self.do == "record":
-            return tuple((shelf, name) for shelf, name, _ in self.value)
-        return ((self.shelf, self.name),)
-
     def encode(self) -> bytes:
         """The operation as bytes."""
         content = [_content(sample) for sample in self.samples]

@@ -1,16 +1,49 @@
-"""Any text as one segment of a store's name: what stores refuse is written ``=XX``, as URLs have ``%XX``."""
+"""Texts that can be stored; and any text as one segment of a store's name: what stores refuse is written ``=XX``, as
+URLs have ``%XX``."""
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote, unquote_to_bytes
+
+from hopyard.errors import UsageError
 
 _PLAIN = "+@,"  # besides letters, digits and _ . -
 
 
 def quoted(text: str) -> str:
-    """``text`` as a segment; different texts give different ones. Its length is for the caller to check."""
-    name = quote(text.encode("utf-8", "surrogateescape"), safe=_PLAIN).replace("~", "%7E").replace("%", "=")
+    """``text`` as a segment; different texts give different ones. Its length is for the caller to check.
+
+    Raises:
+        UsageError: it holds half of a surrogate pair that stands for no byte.
+    """
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the name {text!r} has half of a surrogate pair at character {error.start}, which is no text that can be "
+            "stored. Use another name."
+        ) from None
+    name = quote(data, safe=_PLAIN).replace("~", "%7E").replace("%", "=")
     return "=2E" + name[1:] if name.startswith(".") else name
+
+
+def check_text(text: Any, what: str) -> str:
+    """``text``, if it is a text that can be written as UTF-8; ``what`` begins the error, as "the message".
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"{what} was given as {text!r} of type {type(text).__name__}. Give a text.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{what} {text!r:.80} has half of a surrogate pair at character {error.start}, which is no text that can "
+            "be stored. Leave it out."
+        ) from None
+    return text
 
 
 def unquoted(segment: str) -> str:

@@ -21,6 +21,7 @@ from hopyard.stockroom.remotes.selecting import Names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.writing import Fetching
 from hopyard.storage import LocalStore, Store, open_store
+from hopyard.storage.names import path_given
 
 _ORIGIN = "origin"
 
@@ -44,7 +45,7 @@ class RemoteCalls(HistoryCalls):
         """
         store = _store(url)
         remotes.check_format(store)
-        folder = Path(path)
+        folder = path_given(path)
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -192,12 +193,17 @@ class RemoteCalls(HistoryCalls):
 
             def fetched() -> None:
                 self._remember(target)  # where the samples are is known before a branch needs them
-                moving.announce(None)  # from here on others of this tree wait, not while data come
+                # From here on others of this tree wait, not while data come.
+                self._check_nothing_staged("pull", moving.hold())
 
-            pulled = remotes.pull(local, opened, own, self._author, branch, resolve, fetched, accept_purges)
+            pulled = remotes.pull(
+                local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges
+            )
             self._remember(target, pulled.fetched)
             if pulled.how != "conflicts":
-                moving.arrived(pulled.commit)
+                if pulled.how == "nothing" and pulled.commit not in (None, was.commit):
+                    moving.announce(pulled.commit)
+                moving.arrived()
         self._arrived()
         if pulled.conflicts:
             there = f"{target.name or target.url}/{branch or own}"
@@ -247,7 +253,7 @@ def opened_remote(local: Store, given: str | os.PathLike[str]) -> Repository:
 
 def _opened(local: Store, known: Known) -> Repository:
     if not known.name:
-        return Repository.at(open_store(known.url))
+        return Repository.at(open_store(known.url), is_remote=True)
     return remotes.open_remote(local, known)
 
 

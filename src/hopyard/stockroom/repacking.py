@@ -15,7 +15,14 @@ from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.purging import is_stand_in, redact
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.layout import META_KINDS, Pack, Piece, put_pack, read_pack
-from hopyard.stockroom.packs.tombstones import Purged, Tombstone, Tombstones, key_of
+from hopyard.stockroom.packs.tombstones import (
+    Purged,
+    Tombstone,
+    Tombstones,
+    forget_unproven,
+    key_of,
+    unproven,
+)
 from hopyard.stockroom.packs.writer import PACK_BYTES, PACK_OBJECTS
 from hopyard.storage import LocalStore, Store
 
@@ -120,6 +127,8 @@ def bury(objects: Objects) -> int:
             kept = {digest: place for digest, place in ordered if digest not in present}
             replace(objects, [name], write(objects, kept))
         removed |= present.keys()
+    for name in removed & unproven(objects.store).keys():  # it was here, and was compared
+        forget_unproven(objects.store, name)
     return len(removed)
 
 
@@ -154,14 +163,23 @@ def _unite(objects: Objects, tombstones: Tombstones) -> None:
 
 
 def bury_samples(
-    objects: Objects, name: str, column: str, purged: tuple[Purged, ...], before: tuple[Purged, ...] = ()
+    objects: Objects,
+    name: str,
+    column: str,
+    purged: tuple[Purged, ...],
+    before: tuple[Purged, ...] = (),
+    data: npt.NDArray[np.uint8] | None = None,
 ) -> Tombstone:
     """Store what stands in for a fragment without these samples, and those that were purged ``before``, whose record
-    stays; then the tombstone that says so."""
+    stays; then the tombstone that says so.
+
+    Args:
+        data: the fragment; None: as it is here.
+    """
     records = {key_of(one.key): one for one in (*purged, *before)}
     every = sorted(records.values(), key=lambda one: repr(one.key))
     with objects.writing() as writer:
-        content, width, body = redact(objects.read(name), every)
+        content, width, body = redact(objects.read(name) if data is None else data, every)
         instead = writer.add("fragment", content, width, body)
     tombstone = Tombstone(name, instead, column, tuple(every))
     objects.store.put_new(tombstone.name, tombstone.encode())

@@ -19,6 +19,7 @@ from hopyard.stockroom.looking.exporting import export
 from hopyard.stockroom.remotes import KIND
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format
+from hopyard.storage.names import path_given
 from hopyard.storage.oserrors import write_errors
 
 
@@ -58,7 +59,7 @@ class StockRoom(CareCalls):
         Raises:
             UsageError: there is one already.
         """
-        folder = Path(path)
+        folder = path_given(path)
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         place = at(folder)

@@ -1,8 +1,9 @@
 """The working tree: where it stands, and how branch, ``head.stock`` and stage move together.
 
 A commit moves the branch first, then ``head.stock``, then clears the stage. Before that it writes down what it is about
-to do, under ``stage/<worktree>.moving``; so whoever opens the tree after a kill brings it to its end. An OS lock keeps
-others of the same working tree from doing so while it is under way.
+to do, under ``stage/<worktree>.moving``, and the new ``head.stock``, beside the old one: what comes behind the branch
+takes no space. Whoever opens the tree after a kill, or after a failure behind the branch, brings it to its end. An OS
+lock keeps others of the same working tree from doing so while it is under way.
 """
 
 from __future__ import annotations
@@ -10,19 +11,30 @@ from __future__ import annotations
 import fcntl
 import json
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
-from hopyard.stockroom.git import Head, Place, branch_like, current_branch, has_had, read, write
+from hopyard.stockroom.git import (
+    Head,
+    Place,
+    branch_like,
+    current_branch,
+    discard,
+    has_had,
+    read,
+    write,
+    write_beside,
+)
 from hopyard.stockroom.history.commits import is_ancestor, read_commit, write_commit
 from hopyard.stockroom.history.locks import locked, writing
 from hopyard.stockroom.history.references import check_name
-from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.history.stage import Log, Position, Stage
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
+from hopyard.storage.small import get_small
 
 _KIND = "moving"
 _CHOSEN = "head.stock names a commit, and no branch"
@@ -199,59 +211,83 @@ class WorkingTree:
         """Whether ``head.stock`` names this commit now; what a killed process began is not done first."""
         return read(self.place.head).commit == commit
 
-    def set_head(self, branch: str | None, commit: str | None) -> None:
-        """Write ``head.stock``."""
-        write(self.place.head, Head(branch, commit, current_branch(self.place)))
+    def set_head(self, branch: str | None, commit: str | None, prepared: str | None = None) -> None:
+        """Write ``head.stock``, from a file that was prepared for that, if it still is right."""
+        write(self.place.head, Head(branch, commit, current_branch(self.place)), prepared=prepared)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move was announced and has not come to its end: by who holds the lock, or was killed."""
+        return self._local.store.exists(self._pending)
 
     @contextmanager
-    def moving(
-        self, standing: Standing, branch: str | None, operations: Collection[int] = (), is_all: bool = False
-    ) -> Iterator[Moving]:
-        """Move a reference within, then ``head.stock``, and clear what is committed of the stage.
+    def still(self, commit: str | None) -> Iterator[Log]:
+        """What is staged upon a commit; meanwhile nobody else moves this working tree, or stages anything in it.
+
+        What a killed process began is done first.
+        """
+        with locked(self._local.store, f"{self._pending}.lock", fcntl.LOCK_EX):
+            self.finish()
+            with self.stage(commit).held() as log:
+                yield log
+
+    @contextmanager
+    def moving(self, standing: Standing, branch: str | None) -> Iterator[Moving]:
+        """Move a reference within, then ``head.stock``, and clear the stage that it leaves.
 
         Args:
             branch: what moves; None: the reference of the working tree.
-            operations: numbers of staged writes that the commit has.
-            is_all: it has nothing else: what others staged meanwhile comes behind it, and so is staged upon it then,
-                unless what was committed meanwhile had to be merged.
         """
-        moving = Moving(self, standing, branch, operations, is_all)
+        moving = Moving(self, standing, branch)
         with moving.locks:
             try:
                 yield moving
             finally:
                 moving.finish()
 
-    def lock(self, stack: ExitStack) -> None:
-        """Keep out whoever else moves this working tree, or finishes that."""
-        stack.enter_context(locked(self._local.store, f"{self._pending}.lock", fcntl.LOCK_EX))
+    def go_to(self, branch: str | None, commit: str | None, log: Log) -> None:
+        """Let ``head.stock`` be at a commit, where nothing is staged upon the one before. For who has ``still``."""
+        self.set_head(branch, commit)
+        log.upon(commit).arrive()
 
     def announce(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
-    ) -> None:
-        value = {
-            "branch": branch, "commit": commit, "format": format_header(_KIND), "from": was.commit, "is_all": is_all,
-            "number": self._local.references.tip(self.reference(branch)).number,
-            "operations": sorted(operations), "was": was.named,
-        }  # fmt: skip
-        self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
+        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: Position | None
+    ) -> str | None:
+        """Note what is about to be done, and prepare ``head.stock``; the name of the file that is prepared."""
+        prepared = write_beside(self.place.head, Head(branch, commit, current_branch(self.place)))
+        try:
+            value = {
+                "branch": branch, "carried": carried and [carried.number, carried.seal.hex()], "commit": commit,
+                "format": format_header(_KIND), "from": was.commit, "head": prepared, "left": left,
+                "number": self._local.references.tip(self.reference(branch)).number, "was": was.named,
+            }  # fmt: skip
+            self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
+        except BaseException:
+            discard(self.place.head, prepared)
+            raise
+        return prepared
 
     def arrive(
-        self, was: Standing, branch: str | None, commit: str | None, operations: Collection[int], is_all: bool
-    ) -> None:
+        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: Position | None,
+        prepared: str | None, log: Log,
+    ) -> None:  # fmt: skip
         """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
-        if commit is not None and operations and is_all:
-            is_all = read_commit(self._local.objects, commit).parents == ((was.commit,) if was.commit else ())
-        with self.stage(was.commit).held() as log:
-            self._move_head(was, branch, commit)
-            if operations:
-                log.clear(operations, self.stage(commit) if is_all else None)
-        self.forget()
+        self._move_head(was, branch, commit, prepared)
+        log.upon(commit).arrive(carried)
+        for base in {was.commit, left} - {commit}:
+            log.upon(base).drop()
+        self.forget(prepared)
 
-    def _move_head(self, was: Standing, branch: str | None, commit: str | None) -> None:
+    def stay(self, commit: str, carried: Position | None, prepared: str | None, log: Log) -> None:
+        """The reference has not moved to a commit."""
+        if carried is not None:
+            log.upon(commit).drop()
+        self.forget(prepared)
+
+    def _move_head(self, was: Standing, branch: str | None, commit: str, prepared: str | None) -> None:
         head = read(self.place.head)
         if self.branch_of(head)[0] == was.named and self._is_between(was.commit, head.commit):
-            self.set_head(branch, commit)
+            self.set_head(branch, commit, prepared)
         elif (head.branch, head.commit) != (branch, commit):
             warnings.warn(
                 f"{short(commit)} was committed to {branch or 'no branch'}, but {self.place.head} was changed "
@@ -261,8 +297,17 @@ class WorkingTree:
                 stacklevel=2,
             )
 
-    def forget(self) -> None:
+    def forget(self, prepared: str | None) -> None:
+        discard(self.place.head, prepared)
         self._local.store.delete(self._pending)
+
+    def left_by(self, was: Standing) -> str | None:
+        """The commit upon which a working tree that stood so is now: others may have committed; where git has checked
+        out something else, it is the same one."""
+        head = read(self.place.head)
+        if self.branch_of(head)[0] == was.named and self._is_between(was.commit, head.commit):
+            return head.commit
+        return was.commit
 
     def _is_between(self, was: str | None, commit: str | None) -> bool:
         """Whether a commit is the one that was there, or what another process has committed upon it."""
@@ -271,25 +316,30 @@ class WorkingTree:
         return commit is not None and was is not None and is_ancestor(self._local.objects, was, commit)
 
     def _finish_what_was_begun(self) -> None:
-        if not self._local.store.exists(self._pending):
-            return
-        with ExitStack() as stack:
-            self.lock(stack)
-            if self._local.store.exists(self._pending):  # else it was under way, and has ended
-                self._finish()
+        if self.is_moving:
+            with self.still(None):
+                pass
 
-    def _finish(self) -> None:
+    def finish(self, log: Log | None = None) -> None:
+        """Bring to its end what was announced, if that is not done yet. For who holds the lock.
+
+        Args:
+            log: of the working tree, of who holds that, too.
+        """
+        if not self.is_moving:
+            return
         pending = read_pending(self._local.store, self._pending)
-        was = Standing(None, pending.commit_before, pending.branch_before, None)
-        for move in self._local.references.log(self.reference(pending.branch)):
-            if (
-                move.number > pending.number
-                and move.commit is not None
-                and pending.commit in (None, move.commit)
-            ):
-                self.arrive(was, pending.branch, move.commit, pending.operations, pending.is_all)
-                break
-        self.forget()
+        with nullcontext(log) if log is not None else self.stage(pending.left).held() as log:
+            was = Standing(None, pending.commit_before, pending.branch_before, None)
+            for move in self._local.references.log(self.reference(pending.branch)):
+                if move.number <= pending.number:
+                    break
+                if move.commit == pending.commit:
+                    self.arrive(
+                        was, pending.branch, pending.commit, pending.left, pending.carried, pending.head, log
+                    )
+                    return
+            self.stay(pending.commit, pending.carried, pending.head, log)
 
 
 @dataclass(frozen=True)
@@ -298,20 +348,22 @@ class Pending:
 
     Attributes:
         branch: what moves; None: the reference of the working tree.
-        commit: to which; None: it is not known yet.
+        commit: to which.
         number: of the reference's last entry before.
         branch_before, commit_before: what ``head.stock`` says before.
-        operations: numbers of the staged writes that the commit has.
-        is_all: it has nothing else.
+        left: the commit upon which all is staged that the commit has, or that is carried upon it.
+        carried: the staged write upon the commit, which is there already; None: there is none.
+        head: the name of the file that is to be ``head.stock``; None: that says it already.
     """
 
     branch: str | None
-    commit: str | None
+    commit: str
     number: int
     branch_before: str | None
     commit_before: str | None
-    operations: list[int]
-    is_all: bool
+    left: str | None
+    carried: Position | None
+    head: str | None
 
 
 def read_pending(store: Store, name: str) -> Pending:
@@ -321,7 +373,7 @@ def read_pending(store: Store, name: str) -> Pending:
         CorruptError: it cannot be read.
     """
     try:
-        found = json.loads(store.get(name))
+        found = json.loads(get_small(store, name))
         check_format(found["format"], _KIND, where=f"{store.url}/{name}")
         pending = Pending(
             found["branch"],
@@ -329,14 +381,19 @@ def read_pending(store: Store, name: str) -> Pending:
             found["number"],
             found["was"],
             found["from"],
-            found["operations"],
-            found["is_all"],
+            found["left"],
+            found["carried"] and Position(int(found["carried"][0]), bytes.fromhex(found["carried"][1])),
+            found["head"],
         )
-        for commit in (pending.commit, pending.commit_before):
+        if pending.head is not None and not isinstance(pending.head, str):
+            raise ValueError(f"{pending.head!r} is no file's name")
+        if pending.commit is None:
+            raise ValueError("it names no commit")
+        for commit in (pending.commit, pending.commit_before, pending.left):
             if commit is not None and len(bytes.fromhex(commit)) != _DIGEST_BYTES:
                 raise ValueError(f"{commit!r} is no commit")
-        if pending.number < 0 or not all(isinstance(each, int) for each in pending.operations):
-            raise ValueError("its numbers are none")
+        if pending.number < 0:
+            raise ValueError("its number is none")
         return pending
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(
@@ -348,30 +405,71 @@ def read_pending(store: Store, name: str) -> Pending:
 class Moving:
     """A move that is under way."""
 
-    def __init__(
-        self, tree: WorkingTree, was: Standing, branch: str | None, operations: Collection[int], is_all: bool
-    ) -> None:
+    def __init__(self, tree: WorkingTree, was: Standing, branch: str | None) -> None:
         self.locks = ExitStack()
-        self._tree, self._was, self._branch, self._staged = tree, was, branch, (operations, is_all)
-        self._is_locked = False
-        self._commit: str | None = None
+        self.left = was.commit  # where the working tree is when it moves
+        self._tree, self._was, self._branch = tree, was, branch
+        self._log: Log | None = None
+        self._announced: tuple[str, str | None, Position | None, str | None] | None = None
+        self._has_arrived = False
 
-    def announce(self, commit: str | None) -> None:
-        """The reference is about to be moved to a commit; None: to one that is not known yet."""
-        if not self._is_locked:
-            self._tree.lock(self.locks)
-            self._is_locked = True
-        self._tree.announce(self._was, self._branch, commit, *self._staged)
+    def hold(self) -> Log:
+        """From here on nobody else moves this working tree, or stages anything in it.
 
-    def arrived(self, commit: str | None) -> None:
-        """It has been moved, and this is where it is."""
-        self._commit = commit
+        Returns:
+            What is staged where the working tree is now: others may have committed since it stood where it was.
+        """
+        if self._log is None:
+            log = self.locks.enter_context(self._tree.still(self._was.commit))
+            self.left = self._tree.left_by(self._was)
+            self._log = log.upon(self.left)
+        return self._log
+
+    def announce(self, commit: str, staged: Sequence[bytes] = ()) -> None:
+        """The reference is about to be moved to a commit.
+
+        Args:
+            staged: operations that are staged upon it from then on. All else that is staged is gone.
+        """
+        log = self.hold()
+        self._withdraw(log)
+        carried = log.upon(commit).prepare(staged) if staged else None
+        try:
+            prepared = self._tree.announce(self._was, self._branch, commit, self.left, carried)
+        except BaseException:
+            self._tree.stay(commit, carried, None, log)
+            raise
+        self._announced = commit, self.left, carried, prepared
+
+    def arrived(self) -> None:
+        """The reference has been moved to what was announced."""
+        self._has_arrived = True
 
     def finish(self) -> None:
-        if self._commit is not None:
-            self._tree.arrive(self._was, self._branch, self._commit, *self._staged)
-        elif self._is_locked:
-            self._tree.forget()  # nothing has moved
+        if self._log is None or self._announced is None:
+            return
+        commit, left, carried, prepared = self._announced
+        try:
+            if self._has_arrived:
+                self._tree.arrive(self._was, self._branch, commit, left, carried, prepared, self._log)
+            else:
+                # Mostly nothing has moved; but what failed may have come behind that.
+                self._tree.finish(self._log)
+        except StorageError as error:
+            if not self._has_arrived:
+                return  # whoever opens the tree next looks again
+            warnings.warn(
+                f"{short(commit)} was committed to {self._branch or 'no branch'}, but not all that follows from "
+                f"it could be written: {error} Do not commit that again: whoever opens this stockroom next ends it.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def _withdraw(self, log: Log) -> None:
+        if self._announced is not None:
+            commit, _, carried, prepared = self._announced
+            self._announced = None
+            self._tree.stay(commit, carried, prepared, log)
 
 
 def short(commit: str | None) -> str:

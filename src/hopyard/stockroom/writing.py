@@ -8,16 +8,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from hopyard.errors import (
     ConflictError,
     CorruptError,
     NotFoundError,
     NotWritableError,
-    StorageError,
     UsageError,
 )
 from hopyard.stockroom.draft import Draft
@@ -25,12 +23,16 @@ from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, settle
 from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
+from hopyard.stockroom.history.conflicts import listed
 from hopyard.stockroom.history.locks import reading
+from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.revisions import resolve
-from hopyard.stockroom.history.stage import Log, Stage
+from hopyard.stockroom.history.stage import Entry, Log, Position
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.quoting import check_text
+from hopyard.stockroom.records import Shelf
 from hopyard.stockroom.remotes import (
     KIND,
     Never,
@@ -46,6 +48,7 @@ from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, WorkingTree, root_of, short
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, read_format
+from hopyard.storage.names import path_given
 
 Fetching = Literal["auto", "never"]
 
@@ -67,11 +70,12 @@ class Room(Shelves):
         self._others: Others | None = None  # what others see while a block is open
         self._message: str | None = None
         self._draft: Draft | None = None
-        self._staged = Staged()
+        self._last: Position | None = None  # of what is staged, as far as the draft has it
+        self._seen = b""  # the state of the stage when it was last looked at
         self._log: Log  # while something is written outside of blocks
         self._is_closed = False
         self._writes = enable_write
-        self.place: Place = find(None if path is None else Path(path))
+        self.place: Place = find(None if path is None else path_given(path))
         self.guard = Guard(str(self.place.root))
         self.local, self._objects, self._tree = open_place(self.place, fetch)
         with contextlib.suppress(NotWritableError):
@@ -86,6 +90,8 @@ class Room(Shelves):
     def view(self) -> View:
         if self.guard.settle is not None:
             self.guard.tidy()
+        if self._writes:
+            self._look()
         draft, others = self._draft, self._others
         if draft is None:
             return self._snapshot
@@ -127,7 +133,7 @@ class Room(Shelves):
         Raises:
             ConflictError: at the end: others have committed something else of what was written. Nothing has happened.
         """
-        return Writing(self, message)
+        return Writing(self, None if message is None else check_text(message, "the message of a commit"))
 
     @exclusive
     def commit(self, message: str) -> str:
@@ -141,6 +147,7 @@ class Room(Shelves):
             ConflictError: others have committed something else of what is staged; it stays staged.
         """
         self._check_open()
+        check_text(message, "the message of a commit")
         if self._draft is None:
             raise UsageError(
                 "this was opened for reading, so there is nothing to commit. Write within `with "
@@ -148,12 +155,12 @@ class Room(Shelves):
             )
         try:
             while True:
-                if not self._blocks:
-                    self._follow_stage()
+                if not self._blocks and self._stage.state() != self._seen and self._new_entries() is None:
+                    self._move_on()
                 with contextlib.suppress(_StagedMovedError):
                     commit = self._commit(message)
                     break
-                self._look_again()
+                self._move_on()
         except ConflictError as error:
             raise ConflictError(
                 f"{error} It stays staged: make a branch for it (stock.branch('mine'); stock.switch('mine')), commit "
@@ -253,10 +260,15 @@ class Room(Shelves):
 
     def _apply_staged(self, draft: Draft) -> None:
         """Let a draft that has nothing staged have all that is."""
-        self._staged = Staged()
-        with self._stage.held() as log:
-            entries, looked = self._stage.entries(), log.last()
-        self._staged.add(draft, entries, looked)
+        self._last = None
+        self._seen = self._stage.state()
+        self._add(draft, self._stage.entries())
+
+    def _add(self, draft: Draft, entries: Sequence[Entry]) -> None:
+        """Let a draft have these, which follow what it has."""
+        for entry in entries:
+            draft.apply(map(Operation.decode, entry.operations))
+            self._last = entry.position
 
     def _renew(self) -> None:
         """Be where ``head.stock`` says, unless something is staged; have what others staged."""
@@ -266,60 +278,64 @@ class Room(Shelves):
         self._move_on()
 
     def _move_on(self) -> None:
-        self._refresh()
-        if self._draft is not None:
-            self._catch_up()
-            self._draft.rebase(self._root)
-            self._apply_staged(self._draft)
+        """Be where ``head.stock`` says, and have what is staged there."""
+        with self.guard:
+            self._refresh()
+            if self._draft is not None:
+                self._catch_up()
+                self._draft.rebase(self._root)
+                self._apply_staged(self._draft)
+
+    def _look(self) -> None:
+        """Have what others staged or committed since this last looked. Within a block, and while something is being
+        written, all stays as it was then."""
+        draft = self._draft
+        if draft is None or self._blocks or self._is_closed or self.guard.is_forked or draft.is_writing:
+            return
+        state = self._stage.state()
+        if state == self._seen:
+            return
+        with self.guard:
+            if not (self._blocks or draft.is_writing):
+                new = self._new_entries()
+                if new is None:
+                    self._move_on()
+                else:
+                    self._add(draft, new)
+                    self._seen = state
+
+    def _new_entries(self) -> list[Entry] | None:
+        """What others staged behind what the draft has; None: this is gone, or the working tree is at another commit
+        by now."""
+        if self._tree.is_moving or (self._last is None and not self._tree.is_at(self._stage.base)):
+            return None
+        return self._stage.since(self._last)
 
     @contextlib.contextmanager
     def _in_order(self) -> Iterator[None]:
         """What is written inside comes behind all that others staged until now, which the draft has then."""
         assert self._draft is not None
-        if not self._staged.known:
+        if self._last is None:
             self._move_on()
         while True:
             with self._stage.held() as log:
-                # A commit moves head.stock under the same lock: what is written from here on comes before that, and
-                # is carried along, or behind it, and is written upon the new commit.
-                is_there = bool(self._staged.known) or self._tree.is_at(self._stage.base)
-                new = log.since(self._staged.last, self._staged.looked) if is_there else None
+                # Who moves the working tree holds the same lock until what is staged has moved along.
+                new = self._new_entries()
                 if new is not None:
                     with self.guard:
-                        self._staged.add(self._draft, new, log.last())
+                        self._add(self._draft, new)
+                    self._seen = self._stage.state()
                     self._log = log
                     yield
                     return
-            self._look_again()
-
-    def _look_again(self) -> None:
-        """Some of what was staged is gone: committed or discarded by others, or written again."""
-        assert self._draft is not None
-        with self.guard:
-            self._refresh()
-            self._catch_up()
-            self._draft.rebase(self._root)
-            self._apply_staged(self._draft)
-
-    def _follow_stage(self) -> None:
-        """Look again, if others have written again what was staged, or it lies upon their commit now."""
-        last = self._staged.last
-        if last and not self._stage.has(last):
-            upon = self._tree.stage(self._tree.stand().commit)
-            if upon.has(last) or self._stage.entries():
-                self._look_again()
+            self._move_on()
 
     def _catch_up(self) -> None:
         self._standing = self._tree.catch_up(self._standing, lambda: self._author)
 
     def _tell(self, operation: Operation) -> None:
-        number = self._log.append(operation.encode())
-        needless = self._staged.note(number, operation)
-        self._staged.looked = number
-        with contextlib.suppress(StorageError):  # they do no harm
-            for old in needless:
-                self._log.remove(old)
-                del self._staged.known[old]
+        self._last = self._log.append(operation.encode())
+        self._seen = self._stage.state()
 
     # Blocks
 
@@ -428,26 +444,26 @@ class Room(Shelves):
         assert draft is not None
         was = self._standing
         parents = [*([] if was.commit is None else [was.commit]), *merged]
-        is_all = not (self._blocks or merged)
-        with self._tree.moving(was, was.branch, self._staged.known, is_all) as moving:
+        with self._tree.moving(was, was.branch) as moving:
             reference = self._tree.reference(was.branch)
 
             def announce(digest: str) -> None:
-                moving.announce(digest)
-                # From here on no other commit moves this working tree.
-                last = self._staged.last if is_all else 0
-                if last and not self._stage.has(last) and not self._tree.is_at(was.commit):
-                    raise _StagedMovedError
+                log = moving.hold()
+                moving.announce(digest, () if merged else self._carried(draft, log, digest))
 
+            if merged:
+                self._check_nothing_staged("merge", moving.hold())
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
                 partial(_summary, draft) if message is None else message, self._facts, announce,
             )  # fmt: skip
-            moving.arrived(None if commit is None else commit.digest)
+            if commit is not None:
+                moving.arrived()
         if commit is None:
-            if self._staged.known:  # writes that cancel out
-                self._stage.clear(self._staged.known)
-                self._staged = Staged()
+            with self._stage.held() as log:
+                if self._last is not None and log.last() == self._last:  # writes that cancel out
+                    log.clear()
+                    self._last = None
             return None
         if was.branch is None and not was.is_chosen:
             warnings.warn(
@@ -459,8 +475,68 @@ class Room(Shelves):
         self._stand(
             Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None, was.reason)
         )
-        self._staged = Staged()
+        # What is staged upon it, others have staged, and is looked for.
+        self._last, self._seen = None, b""
         return commit
+
+    def _check_nothing_staged(self, what: str, log: Log) -> None:
+        """See that nothing is staged. Writes that change nothing are gone afterwards.
+
+        Raises:
+            UsageError: something is.
+        """
+        if not is_clean(self._objects, self.local, log):
+            raise UsageError(
+                f"{what} would leave behind what is staged upon {short(log.stage.base)}. Commit it "
+                "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
+            )
+
+    def _carried(self, draft: Draft, log: Log, commit: str) -> list[bytes]:
+        """What others staged, and a commit of this draft has not, as what is to be staged upon the commit.
+
+        It is carried there as the changes of a commit are that another was faster than.
+
+        Raises:
+            ConflictError: the commit has something else of it.
+            _StagedMovedError: what is to be committed was committed by others, or discarded, and is not of a block.
+        """
+        others: list[Entry] | None = None
+        if log.stage.base == self._stage.base:
+            others = log.stage.since(self._last)
+        if others is None and self._last is not None and not self._blocks:
+            raise _StagedMovedError
+        if others is None:  # what this began from is committed there, or was discarded
+            others, begun = log.stage.entries(), root_of(self.local, log.stage.base)
+        else:
+            # What is committed may be a revert's own draft.
+            own = draft.begun if self._blocks else draft.write()
+            begun = own if draft is self._draft else self._root
+        if not others:
+            return []
+        carrier = Draft(self._objects, begun)
+        try:
+            carrier.apply(Operation.decode(each) for entry in others for each in entry.operations)
+            theirs = carrier.write()
+            ours = root_of(self.local, commit)
+            result = merge_roots(carrier.writer, begun, ours, theirs)
+            if result.conflicts:
+                raise ConflictError(
+                    f"{len(result.conflicts)} of the changes conflict with what others have staged in this working "
+                    f"tree meanwhile (ours is yours, theirs is staged):\n{listed(result.conflicts)}\nNothing was "
+                    "committed.",
+                    result.conflicts,
+                )
+            carrier.rebase(ours)
+            carrier.back(result.root)
+            things = [each.split("/", 1) for each, _ in carrier.changes()]
+            told = []
+            for shelf, name in things:
+                record = carrier.record(cast(Shelf, shelf), name)
+                told.append([shelf, name, None if record is None else record.to_json()])
+            carrier.publish()
+            return [Operation("record", value=told).encode()] if told else []
+        finally:
+            carrier.close()
 
     @cached_property
     def _author(self) -> str:
@@ -499,60 +575,23 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
     return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
 
 
-def is_clean(objects: Objects, local: Repository, stage: Stage) -> bool:
+def is_clean(objects: Objects, local: Repository, log: Log) -> bool:
     """Whether what is staged, if anything is, changes nothing. Then it is gone afterwards."""
-    entries = stage.entries()
-    if entries:
-        draft = Draft(objects, root_of(local, stage.base))
-        draft.apply(map(Operation.decode, entries.values()))
+    operations = log.stage.operations()
+    if operations:
+        draft = Draft(objects, root_of(local, log.stage.base))
+        draft.apply(map(Operation.decode, operations))
         changed = draft.changed
         draft.close()
         if changed:
             return False
-        stage.clear(entries)
+        log.clear()
     return True
 
 
 class _StagedMovedError(Exception):
     """Others of the working tree have committed since what is to be committed was looked at: it lies upon their
     commit now, or is in it."""
-
-
-class Staged:
-    """Which staged writes a draft has.
-
-    Attributes:
-        known: by number, the things that it writes to and no later one says anew.
-        last: the last number of them.
-        looked: the last number that was given when this was last compared with the stage.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[int, set[tuple[str, str]]] = {}
-        self.last = self.looked = 0
-        self._by_thing: dict[tuple[str, str], list[int]] = {}
-
-    def add(self, draft: Draft, entries: Mapping[int, bytes], looked: int) -> None:
-        """Let a draft have these too."""
-        for number, data in entries.items():
-            operation = Operation.decode(data)
-            draft.apply([operation])
-            self.note(number, operation)
-        self.looked = looked
-
-    def note(self, number: int, operation: Operation) -> list[int]:
-        """The draft has this too. Returns the numbers of those that say nothing any more."""
-        gone: list[int] = []
-        for thing in operation.things:
-            if operation.do == "record":
-                for old in self._by_thing.pop(thing, ()):
-                    self.known[old].discard(thing)
-                    if not self.known[old]:
-                        gone.append(old)
-            self._by_thing.setdefault(thing, []).append(number)
-        self.known[number] = set(operation.things)
-        self.last = number
-        return gone
 
 
 class _Block:

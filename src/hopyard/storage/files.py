@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from hopyard.errors import UsageError, nearest
 from hopyard.storage.base import Buffer, Entry
-from hopyard.storage.names import TEMPORARY_PREFIX
+from hopyard.storage.names import TEMPORARY_PREFIX, path_given
 
 Publish = Callable[[str, str], bool]
 
@@ -33,6 +33,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
         raise UsageError(
             f"a store's path must be a non-empty string or Path, not {path!r}. Give a directory."
         )
+    path_given(text)
     if text[:5].lower() == "file:":
         parts = urlsplit(text)
         if parts.netloc not in ("", "localhost"):

@@ -13,6 +13,7 @@ from typing import Any
 from hopyard import __version__
 from hopyard.errors import CorruptError, FormatError
 from hopyard.storage.base import Store
+from hopyard.storage.small import get_small
 
 FORMAT_NAME = "FORMAT"
 _FIRST = "0.1.0"
@@ -76,7 +77,7 @@ def read_format(store: Store, kind: str, version: int = 1, known_flags: Iterable
     Raises:
         NotFoundError: the root carries no format; FormatError, CorruptError: as `check_format`.
     """
-    data = store.get(FORMAT_NAME)
+    data = get_small(store, FORMAT_NAME)
     where = f"{store.url}/{FORMAT_NAME}"
     try:
         header = json.loads(data)

@@ -6,9 +6,11 @@ listing. Every rule below excludes something that one of them treats differently
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
-from hopyard.errors import InvalidNameError
+from hopyard.errors import InvalidNameError, UsageError
 
 TEMPORARY_PREFIX = ".tmp-"
 """Segments that begin so are a store's own unfinished writes; no listing shows them."""
@@ -35,6 +37,24 @@ def validate_name(name: str) -> str:
     if problem:
         raise InvalidNameError(f"the name {name!r} cannot be stored: {problem}")
     return name
+
+
+def path_given(path: str | os.PathLike[str]) -> Path:
+    """The path that a user gave.
+
+    Raises:
+        UsageError: no file can be called so.
+    """
+    text = os.fspath(path)
+    try:
+        if b"\0" not in os.fsencode(text):
+            return Path(text)
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(
+        f"{text!r} is no path: it holds a null character, or half of a surrogate pair, which no name of a file has. "
+        "Give the path as the file system has it."
+    )
 
 
 def validate_prefix(prefix: str) -> str:

@@ -17,6 +17,8 @@ Rules for implementations:
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ import numpy as np
 from hopyard.data.arguments import Output, Tail
 from hopyard.data.order import batch_bounds
 from hopyard.data.ragged import Ragged
+from hopyard.errors import EstimatorError
 from hopyard.objects import derive_seed
 from hopyard.training.metric import MetricSet
 
@@ -238,11 +241,30 @@ class Replica(ABC):
         """Loss and metrics over dicts of columns."""
 
 
+_CALLED_ELSEWHERE = {
+    "transformation_fn": "transform=fn(batch, rng), which gets a batch as a dict of arrays and a seeded generator, and "
+    "val_transform= for validation; batches are shuffled anyway",
+    "epochs": "num_epochs= of the search",
+    "feature_cols": "feature_columns= of the search",
+    "label_cols": "label_columns= of the search",
+    "validation": "validation= of the search",
+    "store": "store= of the search",
+    "verbose": "progress= of the search",
+    "run_id": "run_id= of the search",
+}
+"""Arguments of Cerebro's and Horovod's estimators that belong elsewhere here."""
+
+
 class Estimator(ABC):
     """What the user's function returns."""
 
     batch_size: int
     """Rows of a batch."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _named_as_called(cls.__init__)  # type: ignore[method-assign]
 
     @abstractmethod
     def replica(self, context: Context) -> Replica:
@@ -251,6 +273,22 @@ class Estimator(ABC):
         Raises:
             EstimatorError: arguments do not fit each other, the columns or the device.
         """
+
+
+def _named_as_called(init: Any) -> Any:
+    """``__init__`` that says of an argument which other systems have what to write here."""
+    taken = inspect.signature(init).parameters
+
+    @functools.wraps(init)
+    def checked(self: Any, *given: Any, **named: Any) -> None:
+        for name in named:
+            if name in _CALLED_ELSEWHERE and name not in taken:
+                raise EstimatorError(
+                    f"{type(self).__name__} has no argument {name!r}; write {_CALLED_ELSEWHERE[name]}."
+                )
+        init(self, *given, **named)
+
+    return checked
 
 
 def epoch_steps(context: Context, batch_size: int, accumulate: int) -> int:

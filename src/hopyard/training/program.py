@@ -15,6 +15,7 @@ from typing import Any
 
 from hopyard.data.base import Partitioned
 from hopyard.data.preparing.policies import Policies
+from hopyard.data.preprocessing.fitting import FittedSteps
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest
 from hopyard.objects.pickles import UNPICKLABLE, dumps
@@ -43,6 +44,7 @@ class Program:
         threads: CPU threads of a unit.
         init_from: store and state of the weights that every trial starts from, or None.
         policies: of the training data, in a program that a model was saved with, without its data.
+        preprocessing: steps that rows go through before models see them, fitted on ``train``; or None.
         known_rows: rows of every training partition, in a program without its data; empty: nobody knows.
     """
 
@@ -59,11 +61,12 @@ class Program:
     init_from: tuple[Store, StateRef] | None = None
     policies: Policies | None = None
     known_rows: tuple[int, ...] = ()
+    preprocessing: FittedSteps | None = None
 
     @cached_property
     def train_partitions(self) -> Sequence[Partitioned]:
         """The partitions that models visit; none before data is prepared."""
-        return [] if self.train is None else self.train.partitions(self.num_partitions)
+        return [] if self.train is None else self.seen(self.train).partitions(self.num_partitions)
 
     @property
     def partition_rows(self) -> tuple[int, ...]:
@@ -76,7 +79,14 @@ class Program:
         ``num_partitions`` if the data has fewer row groups."""
         if self.val is None:
             return []
-        return self.val.partitions(min(self.num_partitions, self.val.num_row_groups))
+        return self.seen(self.val).partitions(min(self.num_partitions, self.val.num_row_groups))
+
+    def seen(self, data: Partitioned) -> Partitioned:
+        """``data`` as models see it."""
+        if self.preprocessing is None:
+            return data
+        labels = [name for name in self.label_columns if name in data.schema.names]
+        return self.preprocessing.of(data, list(dict.fromkeys([*self.feature_columns, *labels])))
 
     def __getstate__(self) -> dict[str, Any]:
         # Partitions follow from the rest and stay behind.

@@ -12,6 +12,7 @@ from typing import Any
 
 from hopyard.backend import Backend
 from hopyard.data.preparing.split import check_share
+from hopyard.data.preprocessing.fitting import FittedSteps, Steps
 from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.state import Metric
 from hopyard.hopper.work import Options
@@ -63,6 +64,18 @@ class Arguments:
     progress: bool = True
     nulls: str = "error"
     ragged: str = "error"
+    preprocess: Steps | FittedSteps | None = None
+
+    @property
+    def steps(self) -> Steps:
+        """Of preprocessing, fitted or not; none without ``preprocess``."""
+        given = self.preprocess
+        return given.steps if isinstance(given, FittedSteps) else given or Steps(())
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """The columns of the data that features are made of."""
+        return tuple(self.steps.sources(self.feature_columns))
 
 
 def check_arguments(fields: dict[str, Any]) -> Arguments:
@@ -96,9 +109,24 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         raise UsageError(f"seed is {seed!r}; it must be an int, or None for a random one that is recorded.")
     options = _options(fields)
     names = {name: _column_names(name, fields[name]) for name in ("feature_columns", "label_columns")}
-    more = {"initial_params": _points(fields["initial_params"]), "callbacks": _callbacks(fields["callbacks"])}
+    more = {
+        "initial_params": _points(fields["initial_params"]),
+        "callbacks": _callbacks(fields["callbacks"]),
+        "preprocess": _preprocess(fields["preprocess"], **names),
+    }
     kept = {k: v for k, v in fields.items() if k in Arguments.__dataclass_fields__}
     return Arguments(**(kept | names | more | {"options": options}))
+
+
+def _preprocess(
+    given: Any, feature_columns: tuple[str, ...], label_columns: tuple[str, ...]
+) -> Steps | FittedSteps | None:
+    if given is None:
+        return None
+    found = given if isinstance(given, Steps | FittedSteps) else Steps.of(given)
+    steps = found.steps if isinstance(found, FittedSteps) else found
+    steps.check(feature_columns, label_columns)
+    return found
 
 
 def metric_of(name: str, mode: str | None, has_validation: bool) -> Metric:

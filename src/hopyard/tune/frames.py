@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.data.preparing.policies import Policies, null_label, pad
+from hopyard.data.preprocessing.fitting import FittedSteps
 from hopyard.data.sources.columns import ColumnData, as_ragged
 from hopyard.errors import ColumnError, DataError, nearest
 
@@ -20,7 +21,12 @@ PREDICTION_BATCH = 1024
 
 
 def feature_batches(
-    data: Any, columns: Sequence[str], batch_size: int, policies: Policies, labels: Collection[str] = ()
+    data: Any,
+    columns: Sequence[str],
+    batch_size: int,
+    policies: Policies,
+    labels: Collection[str] = (),
+    preprocessing: FittedSteps | None = None,
 ) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
@@ -30,10 +36,14 @@ def feature_batches(
     Args:
         policies: of what the model was trained on.
         labels: columns whose nulls are errors.
+        preprocessing: makes the columns of those of the data; it gives values to the nulls of those that it fills.
 
     Raises:
         ColumnError: a column is missing. DataError: nulls, or rows that training would have refused too.
     """
+    wanted, filled = columns, list[str]()
+    if preprocessing is not None:
+        columns, filled = preprocessing.sources(wanted), preprocessing.steps.filled(wanted)
     if not _is_frame(data):
         data = _named_arrays(data, columns, policies)
     source = as_source(data)
@@ -43,9 +53,13 @@ def feature_batches(
     check_features(needed, source.columns)
     rows = 0
     for batch in source.select(needed).batches():
-        _check_nulls(batch, policies, labels, rows)
+        _check_nulls(batch, policies, labels, rows, filled)
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
+        if preprocessing is not None:
+            masks = {f"{name}_mask": data.missing for name, data in batch.items() if data.missing is not None}
+            arrays = preprocessing.apply({**masks, **arrays})
+            arrays = {name: arrays[name] for name in wanted}
         rows += count
         for start in range(0, count, batch_size):
             yield {name: values[start : start + batch_size] for name, values in arrays.items()}
@@ -77,11 +91,16 @@ def _is_list(policies: Policies, name: str) -> bool:
 
 
 def _check_nulls(
-    batch: Mapping[str, ColumnData], policies: Policies, labels: Collection[str], first: int
+    batch: Mapping[str, ColumnData],
+    policies: Policies,
+    labels: Collection[str],
+    first: int,
+    filled: Collection[str],
 ) -> None:
-    """Raise DataError where rows are null that were not in training. ``first``: rows before the batch."""
+    """Raise DataError where rows are null that were not in training. ``first``: rows before the batch; ``filled``:
+    columns whose nulls get a value."""
     for name, data in batch.items():
-        if data.missing is None:
+        if data.missing is None or name in filled:
             continue
         count, row = int(data.missing.sum()), first + int(np.argmax(data.missing))
         if name in labels:
@@ -142,17 +161,18 @@ def outputs_of(
     columns: Sequence[str],
     data: Any,
     policies: Policies,
+    preprocessing: FittedSteps | None = None,
 ) -> Outputs:
     """What ``predict`` gives for all rows of ``data``: one array of shape (n, ...) per output.
 
     Args:
-        policies: of what the model was trained on.
+        policies, preprocessing: of what the model was trained on.
 
     Raises:
         ColumnError: ``data`` lacks one of ``columns``. DataError: it has no rows, or they are not what it takes.
     """
     parts = []
-    for batch in feature_batches(data, columns, PREDICTION_BATCH, policies):
+    for batch in feature_batches(data, columns, PREDICTION_BATCH, policies, preprocessing=preprocessing):
         outputs = predict(batch)
         parts.append(outputs if isinstance(outputs, tuple) else (outputs,))
         _check_rows(parts[-1], len(batch[columns[0]]))

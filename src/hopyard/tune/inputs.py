@@ -16,7 +16,7 @@ from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.frames.base import FrameSource
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
-from hopyard.data.preparing.prepared import check_labels
+from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preparing.request import Watch, source_names
 from hopyard.data.preparing.split import warn_of_overlap
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
@@ -25,7 +25,7 @@ from hopyard.stockroom.data import Samples
 from hopyard.stockroom.data.datasets import StoredFiles
 from hopyard.tune.arguments import Arguments
 
-_PEEKED = ("feature_columns", "label_columns", "nulls", "ragged")
+_PEEKED = ("feature_columns", "label_columns", "nulls", "ragged", "masked")
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
 
 
@@ -131,11 +131,12 @@ class Raw(Inputs):
         arguments = self.arguments
         return {
             "validation": arguments.validation,
-            "feature_columns": list(arguments.feature_columns),
+            "feature_columns": list(arguments.source_columns),
             "label_columns": list(arguments.label_columns),
             "seed": arguments.seed,
             "nulls": arguments.nulls,
             "ragged": arguments.ragged,
+            "masked": arguments.steps.filled(arguments.feature_columns),
             "val": self.val,
         }
 
@@ -164,9 +165,10 @@ class Ready(Inputs):
 
     def head(self, rows: int) -> Arrays:
         train, val = self.splits.train, self.splits.val
-        wanted = (*self.arguments.feature_columns, *self.arguments.label_columns)
+        wanted = (*self.arguments.source_columns, *self.arguments.label_columns)
         check_columns(wanted, train.schema.names, "training")
         check_labels((train, val), self.arguments.label_columns)
+        check_filled((train, val), self.arguments.steps.filled(self.arguments.feature_columns))
         check_partitions(self.arguments, train.num_row_groups)
         if val is not None:
             check_columns(wanted, val.schema.names, "validation")
@@ -198,7 +200,7 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
     if splits is not None:
         return Ready(splits, arguments, (data, val))
     warn_of_overlap(data, arguments.validation if val is None else None)
-    named = [*arguments.feature_columns, *arguments.label_columns]
+    named = [*arguments.source_columns, *arguments.label_columns]
     names = source_names(named, arguments.nulls, arguments.ragged)
     return Raw(as_source(data, names), None if val is None else as_source(val, names), arguments)
 
@@ -228,7 +230,7 @@ def _versions(data: Any, val: Any, arguments: Arguments) -> Splits | None:
     kinds = {
         each.schema[name].kind
         for each in given
-        for name in arguments.feature_columns
+        for name in arguments.source_columns
         if name in each.schema.names
     }
     if "ragged" in kinds and arguments.ragged != "keep":

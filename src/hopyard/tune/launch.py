@@ -20,6 +20,7 @@ from hopyard.backend import Backend
 from hopyard.backend.preflight import WorkerFacts, preflight
 from hopyard.data.dataset import Dataset
 from hopyard.data.order import WINDOW_BYTES
+from hopyard.data.preprocessing.fitting import FittedSteps, Steps, fit_steps_in, fit_steps_on_rows
 from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import ALIKE, Hopper
@@ -55,7 +56,7 @@ _log = logging.getLogger("hopyard")
 _SORTED = 0.1  # by statistics of row groups; without any order it is 0
 _WELL_MIXED = 16  # row groups from all over the files, which are trained on together
 _EXTENDABLE = ("num_models", "num_epochs")
-_SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged")
+_SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged", "preprocess")
 CHECKED_ROWS = 256
 RESUMED_RUN = "HOPYARD_RESUMED_RUN"
 """Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
@@ -84,6 +85,7 @@ class Launch:
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
         self._outcome: Outcome | None = None
+        self._fitted: FittedSteps | None = None
 
     def check(self) -> None:
         with _running(self._arguments.backend):
@@ -170,6 +172,7 @@ class Launch:
             "median_stopping": arguments.median_stopping,
             "pruner": _described(arguments.pruner),
             "max_concurrent_trials": arguments.max_concurrent_trials,
+            "preprocess": _defined(arguments.preprocess),
             "keras_backend": _keras_backend(),
         }
         return {name: value for name, value in newer.items() if value is not None}
@@ -228,6 +231,12 @@ class Launch:
         self._progress.checking(arguments.backend)
         check_travels(program, self._estimator.undigestible)
         head = self._inputs.head(CHECKED_ROWS) if head is None else head
+        preprocess = arguments.preprocess
+        if preprocess is not None:
+            fitted = preprocess
+            if isinstance(fitted, Steps):
+                fitted = fit_steps_on_rows(fitted, head)
+            head = fitted.apply(head)
         measured = check_first_trials(arguments.backend, program, self._first_trials(), head)
         if measured is None:
             return self._metric
@@ -265,7 +274,17 @@ class Launch:
             device=getattr(arguments.backend, "device", "auto"),
             threads=arguments.backend.threads_per_worker,
             init_from=None if arguments.init_from is None else arguments.init_from.weights(),
+            preprocessing=self._preprocessing(splits) if splits else None,
         )
+
+    def _preprocessing(self, splits: Splits) -> FittedSteps | None:
+        """The steps, fitted on the training rows; once for a search, its data and the store."""
+        if self._fitted is None and self._arguments.preprocess is not None:
+            given = self._arguments.preprocess
+            if isinstance(given, Steps):
+                given = fit_steps_in(self._arguments.store.runs, given, splits.train)
+            self._fitted = given
+        return self._fitted
 
     # Run ------------------------------------------------------------------------------------
 
@@ -501,6 +520,13 @@ def _running(backend: Backend) -> Iterator[None]:
             backend.stop()
 
 
+def _defined(preprocess: Steps | FittedSteps | None) -> Any:
+    """Preprocessing as it stands in a journal: what is fitted, or what was fitted before."""
+    return (
+        preprocess.digest if isinstance(preprocess, FittedSteps) else preprocess and preprocess.definition()
+    )
+
+
 def _keras_backend() -> str | None:
     """What Keras computes with, of which results are; None: with TensorFlow, or this is no search over its models."""
     is_used = "hopyard.training.keras.estimator" in sys.modules
@@ -526,7 +552,7 @@ def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]
         for name in _EXTENDABLE
         if None not in (old.get(name), new.get(name)) and new[name] > old[name]
     }
-    if any(old[name] != new[name] for name in _SHAPE_THE_DATA):
+    if any(old.get(name) != new.get(name) for name in _SHAPE_THE_DATA):
         old = {**old, "data": new["data"]}  # it differs because of them: they are what to name
     differences = what_differs({**old, **grown}, new)
     if differences:

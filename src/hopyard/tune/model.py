@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hopyard.data.preparing.policies import Policies
+from hopyard.data.preprocessing.fitting import FittedSteps, schema_of
 from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store
@@ -38,6 +40,21 @@ if TYPE_CHECKING:
     from hopyard.tune.run import Run
 
 
+_log = logging.getLogger("hopyard")
+
+
+_CALLED_BY_CEREBRO = {
+    "get_best_model": "the model that fit(...) returns.",
+    "get_best_model_history": "model.get_history().",
+    "getHistory": "model.get_history().",
+    "getModel": "model.keras() or model.torch().",
+    "getRunId": "model.run_id, with the number of its trial in model.trial.",
+    "getFeatureColumns": "model.info.feature_columns.",
+    "getLabelColumns": "model.info.label_columns.",
+    "getOutputCols": "model.output_columns.",
+}
+
+
 class Model:
     """The best model of a run, or one of its others.
 
@@ -63,6 +80,16 @@ class Model:
         from hopyard.tune.notebook.pages import model_html
 
         return model_html(self)
+
+    if not TYPE_CHECKING:  # for type checkers, an attribute that is not defined is a mistake
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises AttributeError; for names that Cerebro's models have, with those that they have here."""
+            instead = _CALLED_BY_CEREBRO.get(name)
+            said = f"; Cerebro has it, here it is {instead}" if instead else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{said}", name=name, obj=self
+            )
 
     # What it is -----------------------------------------------------------------------------
 
@@ -163,7 +190,7 @@ class Model:
 
         Returns: array of shape (n, ...), or a tuple of them for a model of several outputs.
         """
-        outputs = outputs_of(self._loaded().predict, self._features, x, self._policies)
+        outputs = outputs_of(self._loaded().predict, self._features, x, self._policies, self.preprocessing)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def transform(self, data: Any) -> Any:
@@ -178,11 +205,13 @@ class Model:
         """
         features, names = self._features, self._output_columns
         elsewhere = transform_of(data)
-        if elsewhere is not None:
-            check_features(self._policies.sources(features), column_names(data))
-        # What two rows give says of which types the columns will be.
-        rows = data if elsewhere is None else self._example()
-        outputs = outputs_of(self._loaded().predict, features, rows, self._policies)
+        if elsewhere is None:
+            outputs = outputs_of(self._loaded().predict, features, data, self._policies, self.preprocessing)
+        else:
+            check_features(self._sources, column_names(data))
+            # What two rows give says of which types the columns will be.
+            given = self._loaded().predict(self._example())
+            outputs = given if isinstance(given, tuple) else (given,)
         if len(outputs) != len(names):
             raise UsageError(
                 f"the model gives {len(outputs)} outputs for the output columns {names}; "
@@ -199,13 +228,15 @@ class Model:
         fields = [
             pa.field(name, arrow_column(values).type) for name, values in zip(names, outputs, strict=True)
         ]
-        return elsewhere(data, self.packed(), self._policies.sources(features), fields)
+        return elsewhere(data, self.packed(), self._sources, fields)
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """Loss and metrics on ``data``, which has the feature and label columns."""
         info = self.info
         columns = list(dict.fromkeys((*info.feature_columns, *info.label_columns)))
-        batches = feature_batches(data, columns, PREDICTION_BATCH, self._policies, info.label_columns)
+        batches = feature_batches(
+            data, columns, PREDICTION_BATCH, self._policies, info.label_columns, self.preprocessing
+        )
         values: dict[str, float] = self._loaded().evaluate(batches)
         return values
 
@@ -231,7 +262,7 @@ class Model:
 
         Inputs are called like the feature columns, or like the keywords of ``inputs=``, and are what the
         model gets after ``val_transform``; any number of rows; outputs are what ``predict=`` makes of the model's own.
-        What of this cannot be traced, and ``val_transform``, is left out, and named in a warning.
+        What of this cannot be traced, ``val_transform`` and ``preprocess`` are left out, and named in a warning.
 
         Args:
             example: at least two rows, as ``predict`` takes them, to trace the model with. None: two rows of the
@@ -245,10 +276,18 @@ class Model:
         if path.suffix != ".onnx":
             raise UsageError(f"{path} ends in {path.suffix!r}; models are exported as '.onnx'.")
         self._loaded().export_onnx(path, self._example() if example is None else self._two_rows(example))
+        if self.preprocessing is not None:
+            _log.warning(
+                f"{path} does not do all that model.predict does; it leaves out preprocess= "
+                f"({', '.join(map(repr, self.preprocessing.steps.steps))}): its inputs are what these steps give. Do "
+                "that to what it is given, with model.preprocessing.apply(batch)."
+            )
         return path
 
     def _two_rows(self, data: Any) -> Arrays:
-        rows = next(feature_batches(data, self._features, 2, self._policies))
+        rows = next(
+            feature_batches(data, self._features, 2, self._policies, preprocessing=self.preprocessing)
+        )
         if len(rows[self._features[0]]) < 2:
             raise DataError(
                 "example has 1 row, but two are needed to tell the number of rows from other sizes."
@@ -259,15 +298,29 @@ class Model:
         program, columns = self._weights.load_program(), self._features
         if program.train is not None and len(program.train) > 1:
             with suppress(StorageError):  # the data may be gone
-                rows = program.train[0:2]
+                rows = program.seen(program.train)[0:2]
                 return {name: rows[name] for name in columns}
-        return example_rows(self._policies.schema.select(columns))
+        schema, preprocessing = self._policies.schema, self.preprocessing
+        return example_rows(
+            schema.select(columns) if preprocessing is None else schema_of(schema, preprocessing, columns)
+        )
 
     @property
     def _features(self) -> list[str]:
         """The columns that predictions are made from."""
         columns: list[str] = self._loaded().prediction_columns
         return columns
+
+    @property
+    def _sources(self) -> list[str]:
+        """The columns of data that predictions are made from."""
+        preprocessing, columns = self.preprocessing, self._features
+        return self._policies.sources(columns if preprocessing is None else preprocessing.sources(columns))
+
+    @cached_property
+    def preprocessing(self) -> FittedSteps | None:
+        """The steps of ``preprocess=`` with all that they learned from the training rows; None without any."""
+        return self._weights.load_program().preprocessing
 
     @cached_property
     def _policies(self) -> Policies:

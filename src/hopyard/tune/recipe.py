@@ -27,7 +27,7 @@ _HEADER = b"hopyard search 1\n"
 _ARGUMENTS = (
     "estimator_gen_fn", "search_space", "num_epochs", "evaluation_metric", "mode", "feature_columns", "label_columns",
     "num_partitions", "order_groups", "seed", "patience", "median_stopping", "pruner", "max_concurrent_trials",
-    "initial_params", "nulls", "ragged", "reproducible",
+    "initial_params", "nulls", "ragged", "preprocess", "reproducible",
 )  # fmt: skip
 
 

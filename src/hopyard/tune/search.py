@@ -56,6 +56,7 @@ class Common(TypedDict, total=False):
     progress: bool
     nulls: str
     ragged: str
+    preprocess: Any
 
 
 _DEFAULTS: Common = {
@@ -88,6 +89,7 @@ _DEFAULTS: Common = {
     "progress": True,
     "nulls": "error",
     "ragged": "error",
+    "preprocess": None,
 }
 
 
@@ -179,6 +181,9 @@ class Search(ABC):
         callbacks: see :class:`hopyard.tune.Callback`.
         progress: show what is going on.
         nulls, ragged: policies for missing values and rows of different lengths; see ``hopyard.data.prepare``.
+        preprocess: steps, such as ``[StandardScale("age"), Category("city")]``, that are fitted on the training rows
+            and applied in their order to all rows that a model sees, later by ``predict``, ``evaluate`` and
+            ``transform`` too; or what ``hopyard.data.fit_steps`` returned. ``feature_columns`` names what they give.
 
     Raises:
         UsageError: an argument breaks its rule; nothing has been started.

@@ -8,21 +8,25 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from tests.stockroom.care.histories import begun, full, reopened
-from tests.stockroom.remotes.repositories import at, commit, content, samples, tip
+from tests.stockroom.remotes.repositories import at, commit, content, root_of, samples, tip
 
 from hopyard.errors import FormatError, NotFoundError, NotWritableError
 from hopyard.stockroom.care import gc, verify
 from hopyard.stockroom.care.roots import roots_of_store
+from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.history.commits import write_commit
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs.layout import read_pack
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.remotes import Known, Repository, Wanted, bring, fetch, needs, push, remember, select
+from hopyard.stockroom.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore
 
 
@@ -306,3 +310,34 @@ def test_a_remote_in_memory_is_verified_too(repository: Repository) -> None:
     remote = at(MemoryStore(), "origin", index=False)
     push(repository, remote, ["main", "dev"], ["v1"])
     assert not verify(remote).problems
+
+
+def test_a_model_whose_tensors_are_others_than_it_says_is_found(tmp_path: Path) -> None:
+    repository = begun(tmp_path / "own")
+    made = commit(repository, models={"net": {"w": np.zeros((2, 3), np.float32)}})
+    record = Snapshot(repository.objects, root_of(repository, made), made).record("model", "net")
+    assert isinstance(record, ModelRecord)
+    value = repository.objects.json(record.tree)
+    value["tensors"][0][2] = [3, 2]  # as whoever can make objects may write it
+    with repository.objects.writing() as writer:
+        tree = writer.add_json(value)
+    draft = Draft(repository.objects, root_of(repository, made))
+    draft.set("model", "net", ModelRecord(tree, record.nbytes))
+    root = draft.flush()
+    with repository.objects.writing() as writer:
+        wrong = write_commit(writer, root, [made], "wrong", "Mallory").digest
+    draft.release()
+    repository.references.set("heads/main", wrong, "Mallory")
+    (problem,) = verify(reopened(repository)).problems
+    assert (problem.kind, problem.name) == ("unreadable", tree)
+    assert problem.reason == "'w' of model/net is said to be F32 of shape (3, 2), but is F32 of shape (2, 3)"
+    assert f"model/net of the commit {wrong[:12]}" in problem.needed_by
+
+
+def test_a_damaged_pack_is_named_once_and_verify_does_not_advise_itself(repository: Repository) -> None:
+    file = packs(repository, "data")[0]
+    flip(file, 20)
+    (problem, *_) = [one for one in verify(repository).problems if one.name == f"packs/{file.name}"]
+    assert str(problem).startswith(f"packs/{file.name}: its header has another digest than its name says")
+    assert str(problem).count(file.name) == 1
+    assert "hopyard stock verify`" not in problem.reason

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from hopyard.errors import CorruptError
 from hopyard.objects.digests import digest
 from hopyard.objects.tensors import Tensor
-from hopyard.stockroom.data.fragments import Fragment, encode_fragment
+from hopyard.stockroom.data.fragments import Fragment, encode_fragment, is_plainly
 from hopyard.stockroom.data.rows import Batch, Rows, encoded, keys_of
 from hopyard.stockroom.data.samples import Stored, empty_record, rows_of
 from hopyard.stockroom.maps import Key, encode
@@ -91,3 +91,31 @@ def test_rows_that_differ_are_found() -> None:
     assert rows_of(one, VARYING).differing(rows_of(other, VARYING)).tolist() == [False, True, True]
     assert Rows(np.eye(2, dtype=np.uint8)).differing(Rows(np.ones((2, 2), np.uint8))).all()
     assert rows_of(["", "a"], TEXTS).differing(rows_of(["", "b"], TEXTS)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("keys", [[7], [-2, -1, 0], ["name"], [("pair", 3)]])
+def test_a_plain_fragment_is_told_by_a_comparison_and_nothing_else_is(keys: list[Key]) -> None:
+    names = [encode(key) for key in keys]
+    values: list[Stored] = [Tensor.from_numpy(np.full((2, 3), at, np.float32)) for at in range(len(keys))]
+    batch = Batch(keys_of(names), rows_of(values, IMAGES))
+    data = np.frombuffer(encode_fragment(IMAGES, [batch])[0], np.uint8)
+    first, last, count, nbytes = names[0], names[-1], len(keys), 24 * len(keys)
+    assert is_plainly(data, IMAGES, first, last, count, nbytes)
+    other = encode("other")
+    same_size = empty_record("tensor", "I32", (2, 3), nested=False)
+    for record, *said in [
+        (same_size, first, last, count, nbytes),
+        (IMAGES, other, last, count, nbytes),
+        (IMAGES, first, encode(9), count + 1, nbytes + 24),
+        (IMAGES, first, last, count, nbytes + 24),
+    ]:
+        assert not is_plainly(data, record, *said)
+        with pytest.raises(CorruptError):
+            Fragment(data).check_fits(record, *said)
+    for at in (0, 9, 40, len(data) - nbytes - 1):
+        changed = data.copy()
+        changed[at] ^= 1
+        assert not is_plainly(changed, IMAGES, first, last, count, nbytes)
+    assert not is_plainly(data[:-1], IMAGES, first, last, count, nbytes)
+    purged, _ = encode_fragment(IMAGES, [batch], [[0, "2026-01-01", "Ada", "asked"]])
+    assert not is_plainly(np.frombuffer(purged, np.uint8), IMAGES, first, last, count, nbytes)

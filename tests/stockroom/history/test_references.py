@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom.care.repairing import repair_logs
 from hopyard.stockroom.history.references import References, Tip, check_name, logs
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
+from hopyard.storage.base import Entry
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -205,6 +207,59 @@ def test_copies_that_are_cut_off_or_changed_are_no_damage_and_are_made_anew(tmp_
     (tmp_path / "refs/heads/main/000000000003").unlink()
     with pytest.raises(CorruptError, match="ends with entry 2, but has had 3"):
         References(store).tip("heads/main")
+
+
+@pytest.mark.parametrize("number", [4, 999_999_999_999])
+@pytest.mark.parametrize("has_copies", [True, False])
+def test_a_log_with_a_gap_is_refused_and_told(tmp_path: Path, number: int, has_copies: bool) -> None:
+    store = LocalStore(tmp_path)
+    moved(References(store), "heads/main", A, B)
+    if not has_copies:
+        shutil.rmtree(tmp_path / "copies")
+    entry = tmp_path / "refs/heads/main/000000000002"
+    shutil.copy(entry, entry.with_name(f"{number:012d}"))
+    rule = rf"has no entry 3, but has {number}, and numbers have no gaps.*"
+    step = "hopyard stock verify --repair" if number == 4 else f"move refs/heads/main/{number:012d}"
+    with pytest.raises(CorruptError, match=rule + step):
+        References(store).names("heads")
+    (log,), _ = logs(store)
+    told = f"refs/heads/main/{3 if number == 4 else number:012d}"
+    assert list(log.failures) == [told]
+    assert repair_logs(store, [log], None) == (number == 4)
+    if number == 4:
+        assert References(store).names("heads") == {"main": B}
+    else:
+        entry.with_name(f"{number:012d}").unlink()
+        assert References(store).tip("heads/main") == Tip(2, B)
+
+
+def test_entries_that_come_while_a_log_is_listed_are_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    moved(References(store), "heads/main", A, B, C)
+    listed = store.list
+
+    def lacking(prefix: str = "") -> Iterator[Entry]:
+        return (entry for entry in listed(prefix) if not entry.name.endswith("2"))
+
+    monkeypatch.setattr(store, "list", lacking)
+    assert References(store).names("heads") == {"main": C}
+
+
+def test_an_entry_of_a_terabyte_is_not_read(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    moved(References(store), "heads/main", A)
+    os.truncate(tmp_path / "refs/heads/main/000000000001", 1 << 40)
+    rule = (
+        f"has {1 << 40} bytes, and the largest that Hopyard writes there have 1048576.*stock verify --repair"
+    )
+    for look in (lambda: References(store).tip("heads/main"), lambda: References(store).names("heads")):
+        with pytest.raises(CorruptError, match=rule):
+            look()
+    (log,), _ = logs(store)
+    assert repair_logs(store, [log], None)
+    assert References(store).tip("heads/main") == Tip(1, A)
 
 
 def test_without_copies_a_log_is_as_long_as_it_is(tmp_path: Path) -> None:

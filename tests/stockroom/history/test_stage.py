@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.errors import CorruptError, UsageError
-from hopyard.stockroom.history.stage import Stage, stages
+from hopyard.stockroom.history.stage import Position, Stage, stages
 from hopyard.storage import LocalStore, MemoryStore, Store
 
 A, B = "a" * 64, "b" * 64
@@ -24,17 +24,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def test_operations_come_back_in_order_until_they_are_cleared(store: Store) -> None:
     stage = Stage(store, "main", A)
-    assert list(stage.operations()) == []
+    assert stage.operations() == []
     for number in range(12):
         stage.append(b"%d" % number)
-    assert list(Stage(store, "main", A).operations()) == [b"%d" % number for number in range(12)]
+    assert Stage(store, "main", A).operations() == [b"%d" % number for number in range(12)]
     stage.clear()
-    assert list(stage.operations()) == []
+    assert stage.operations() == []
     assert list(store.list("stage/main/" + A)) == []
     stage.append(b"again")
     stage.clear()
     stage.clear()
-    assert list(Stage(store, "main", A).operations()) == []
+    assert Stage(store, "main", A).operations() == []
 
 
 def test_what_others_clear_and_write_meanwhile_stays_in_order(store: Store) -> None:
@@ -46,28 +46,52 @@ def test_what_others_clear_and_write_meanwhile_stays_in_order(store: Store) -> N
     mine.append(b"2")
     other.append(b"3")
     mine.append(b"4")
-    assert list(mine.operations()) == [b"1", b"2", b"3", b"4"]
+    assert mine.operations() == [b"1", b"2", b"3", b"4"]
 
 
-def test_only_operations_that_are_named_are_cleared_if_there_are_others(store: Store) -> None:
-    mine, other = Stage(store, "main", None), Stage(store, "main", None)
-    known = {mine.append(b"mine 1")}
-    other.append(b"other")
-    known.add(mine.append(b"mine 2"))
-    assert mine.entries() == {1: b"mine 1", 2: b"other", 3: b"mine 2"}
-    mine.clear(known)
-    assert mine.entries() == {2: b"other"}
-    assert mine.append(b"mine 3") == 4, "no number is given twice"
-    other.clear({2, 4, 99})
-    assert list(store.list("stage/main/none")) == []
+def test_what_others_wrote_behind_a_place_is_found_until_that_is_cleared(store: Store) -> None:
+    mine, other = Stage(store, "main", A), Stage(store, "main", A)
+    assert mine.since(None) == []
+    known = mine.append(b"mine")
+    assert other.since(known) == []
+    added = [other.append(b"other %d" % number) for number in range(3)]
+    assert [entry.position for entry in mine.since(known) or []] == added
+    assert [entry.operations for entry in mine.since(added[1]) or []] == [(b"other 2",)]
+    assert mine.since(added[2]) == []
+    other.clear()
+    assert mine.since(known) is None
+    assert mine.since(added[2]) is None
+    assert mine.since(None) == []
+    other.append(b"again")
+    assert mine.since(known) is None
+
+
+def test_a_place_upon_another_commit_or_in_another_working_tree_is_unknown(store: Store) -> None:
+    known = Stage(store, "main", A).append(b"x")
+    for stage in (Stage(store, "main", B), Stage(store, "two", A)):
+        stage.append(b"x")
+        assert stage.since(known) is None
+
+
+def test_several_operations_are_one_entry_and_may_replace_all_that_is_there(store: Store) -> None:
+    stage = Stage(store, "main", A)
+    with stage.held() as log:
+        log.append(b"1", b"", b"2")
+        assert stage.operations() == [b"1", b"", b"2"]
+        log.append(b"3")
+        log.replace([b"2", b"3"])
+    assert Stage(store, "main", A).operations() == [b"2", b"3"]
+    assert len(stage.numbers()) == 1
+    stage.append(b"4")
+    assert Stage(store, "main", A).operations() == [b"2", b"3", b"4"]
 
 
 def test_a_stage_of_another_commit_or_working_tree_is_not_seen_but_named(store: Store) -> None:
     Stage(store, "worktree-x", A).append(b"of a")
     Stage(store, "main", A).append(b"of main")
     now = Stage(store, "worktree-x", B)
-    assert list(now.operations()) == []
-    assert [(stage.base, list(stage.operations())) for stage in now.orphans()] == [(A, [b"of a"])]
+    assert now.operations() == []
+    assert [(stage.base, stage.operations()) for stage in now.orphans()] == [(A, [b"of a"])]
     now.append(b"of b")
     assert [stage.base for stage in now.orphans()] == [A]
     assert [stage.base for stage in Stage(store, "worktree-x", None).orphans()] == [A, B]
@@ -81,70 +105,162 @@ def test_a_stage_of_another_commit_or_working_tree_is_not_seen_but_named(store: 
 def test_foreign_files_are_named(store: Store) -> None:
     store.put(f"stage/main/{A}/notes", b"")
     with pytest.raises(CorruptError, match=f"holds 'stage/main/{A}/notes', but only staged writes"):
-        list(Stage(store, "main", A).operations())
+        Stage(store, "main", A).operations()
+
+
+def name_of(stage: Stage, number: int) -> str:
+    return f"{stage.prefix}/{number:012d}"
+
+
+RULE = r"It is a staged write, which nothing else has\. Restore .* stock verify --repair; or discard all .* stock reset"
+
+
+def check_damaged(store: Store, what: str) -> None:
+    """Whoever reads or writes gets the error; who discards all gets rid of it."""
+    known = Position(1, bytes(32))
+    for uses in (
+        lambda stage: stage.operations(),
+        lambda stage: stage.since(known),
+        lambda stage: stage.append(b"more"),
+    ):
+        with pytest.raises(CorruptError, match=f"{what}.*{RULE}"):
+            uses(Stage(store, "main", A))
+    stage = Stage(store, "main", A)
+    stage.clear()
+    assert stage.operations() == []
+    stage.append(b"new")
+    assert Stage(store, "main", A).operations() == [b"new"]
 
 
 @pytest.mark.parametrize("at", range(3))
-@pytest.mark.parametrize("how", ["emptied", "cut to its digest", "cut short", "changed"])
-def test_a_file_that_was_damaged_clears_nothing_and_is_named(store: Store, at: int, how: str) -> None:
+@pytest.mark.parametrize("how", ["emptied", "cut to its seal", "cut short", "changed"])
+def test_an_entry_that_was_damaged_clears_nothing_and_is_named(store: Store, at: int, how: str) -> None:
     stage = Stage(store, "main", A)
-    numbers = [stage.append(b"write %d" % number) for number in range(3)]
-    name = f"stage/main/{A}/{numbers[at]:012d}"
+    numbers = [stage.append(b"write %d" % number).number for number in range(3)]
+    name = name_of(stage, numbers[at])
     data = store.get(name)
     damaged = {
-        "emptied": b"", "cut to its digest": data[:32], "cut short": data[:-1], "changed": data[:-1] + b"x",
-    }[how]  # fmt: skip
-    store.put(name, damaged)
-    what = "is empty" if how == "emptied" else "is damaged: its content has not the digest"
-    rule = rf"{name} {what}.* It is a staged write.* discard all that is staged: hopyard stock reset"
-    with pytest.raises(CorruptError, match=rule):
-        list(Stage(store, "main", A).operations())
-    with pytest.raises(CorruptError, match=rule), stage.held() as log:
-        log.since(0, numbers[0] - 1)
-    stage.clear()
-    assert list(Stage(store, "main", A).operations()) == []
+        "emptied": b"",
+        "cut to its seal": data[:32],
+        "cut short": data[:-1],
+        "changed": data[:-1] + b"x",
+    }
+    store.put(name, damaged[how])
+    check_damaged(store, f"{name} is (empty|damaged, or a copy)")
 
 
-def test_no_number_is_given_twice_whatever_was_cleared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", range(4))
+@pytest.mark.parametrize("target", range(4))
+def test_an_entry_that_was_copied_over_another_is_found_out(store: Store, source: int, target: int) -> None:
+    stage = Stage(store, "main", A)
+    numbers = [stage.append(b"write %d" % (number % 2)).number for number in range(4)]
+    if source != target:
+        store.put(name_of(stage, numbers[target]), store.get(name_of(stage, numbers[source])))
+        check_damaged(store, f"{name_of(stage, numbers[target])} is damaged, or a copy")
+
+
+def test_an_entry_of_another_commit_or_working_tree_is_found_out(store: Store) -> None:
+    stage = Stage(store, "main", A)
+    for other in (Stage(store, "main", B), Stage(store, "two", A)):
+        stage.clear()
+        names = [name_of(one, one.append(b"x").number) for one in (stage, other)]
+        store.put(names[0], store.get(names[1]))
+        with pytest.raises(CorruptError, match="is damaged, or a copy"):
+            Stage(store, "main", A).operations()
+
+
+@pytest.mark.parametrize("gone", [{0}, {1}, {2}, {3}, {1, 2}, {0, 1}, {2, 3}, {0, 1, 2, 3}])
+@pytest.mark.parametrize("how", ["deleted", "a folder"])
+def test_entries_that_are_missing_are_found_out(tmp_path: Path, gone: set[int], how: str) -> None:
     store = LocalStore(tmp_path)
     stage = Stage(store, "main", A)
-    given = [stage.append(b"1"), stage.append(b"2")]
-    stage.clear(given[1:])
-    assert list(stage.entries()) == given[:1]
-    given.append(Stage(store, "main", A).append(b"3"))
+    numbers = [stage.append(b"write %d" % number).number for number in range(4)]
+    for at in gone:
+        store.delete(name_of(stage, numbers[at]))
+        if how == "a folder":
+            (tmp_path / name_of(stage, numbers[at])).mkdir()
+    check_damaged(store, r"the staged write .* is missing, or another one is in its place")
+
+
+def test_entries_that_changed_places_are_found_out(store: Store) -> None:
+    stage = Stage(store, "main", A)
+    names = [name_of(stage, stage.append(b"write %d" % number).number) for number in range(3)]
+    first, second = store.get(names[1]), store.get(names[2])
+    store.put(names[1], second)
+    store.put(names[2], first)
+    check_damaged(store, f"{names[2]} is damaged, or a copy")
+
+
+def test_a_mark_that_is_missing_while_others_are_deleted_brings_nothing_back(tmp_path: Path) -> None:
+    """A clearing that was killed, and of which the last file got lost then: what is left is no log."""
+    store = LocalStore(tmp_path)
+    stage = Stage(store, "main", A)
+    numbers = [stage.append(b"%d" % number).number for number in range(3)]
+    kept = store.get(name_of(stage, numbers[1]))
     stage.clear()
-    given.append(Stage(store, "main", B).append(b"4"))
-    assert given == sorted(set(given))
-    # The machine went down, and the lock's file is of a moment before.
-    (tmp_path / "stage/main.lock").write_bytes(b"1")
-    assert Stage(store, "main", B).append(b"5") > given[-1]
-    (tmp_path / "stage/main.lock").write_bytes(b"")
-    assert list(Stage(store, "main", B).operations()) == [b"4", b"5"]
+    stage.append(b"new")
+    store.put(name_of(stage, numbers[1]), kept)
+    assert Stage(store, "main", A).operations() == [b"new"]
+    stage.clear()
+    store.put(name_of(stage, numbers[1]), kept)
+    with pytest.raises(CorruptError, match=r"the staged write before .* is missing"):
+        Stage(store, "main", A).operations()
 
 
-def test_who_looks_sees_what_others_wrote_since_and_whether_what_is_known_is_gone(store: Store) -> None:
-    mine, other = Stage(store, "main", A), Stage(store, "main", A)
-    known = mine.append(b"mine")
-    with mine.held() as log:
-        looked = log.last()
-    added = other.append(b"other")
-    with mine.held() as log:
-        assert log.since(known, looked) == {added: b"other"}
-        assert log.since(added, log.last()) == {}
-    other.clear([known])
-    with mine.held() as log:
-        assert log.since(known, looked) is None
-        assert log.since(added, log.last()) == {}
+@pytest.mark.parametrize("noted", ["of a moment before", "empty", "gone", "garbage"])
+def test_what_the_lock_says_may_be_old_after_the_machine_went_down(tmp_path: Path, noted: str) -> None:
+    store, lock = LocalStore(tmp_path), tmp_path / "stage/main.lock"
+    stage = Stage(store, "main", A)
+    stage.append(b"1")
+    data = {"of a moment before": lock.read_bytes(), "empty": b"", "garbage": b"\0" * 100}.get(noted)
+    stage.append(b"2")
+    stage.append(b"3")
+    lock.unlink() if data is None else lock.write_bytes(data)
+    again = Stage(store, "main", A)
+    assert again.operations() == [b"1", b"2", b"3"]
+    position = again.append(b"4")
+    assert position.number == 4
+    assert Stage(store, "main", A).operations() == [b"1", b"2", b"3", b"4"]
+    assert Stage(store, "main", A).since(position) == []
 
 
-def test_what_is_not_in_a_commit_goes_on_upon_it(store: Store) -> None:
-    mine, other = Stage(store, "main", A), Stage(store, "main", A)
-    known = mine.append(b"mine")
-    later = other.append(b"later")
-    after = Stage(store, "main", B)
-    mine.clear([known], after)
-    assert after.entries() == {later: b"later"}
-    assert mine.entries() == {}
+def test_a_write_that_was_killed_before_it_was_noted_is_not_lost_by_the_next(tmp_path: Path) -> None:
+    store, lock = LocalStore(tmp_path), tmp_path / "stage/main.lock"
+    mine, killed = Stage(store, "main", A), Stage(store, "main", A)
+    mine.append(b"1")
+    before = lock.read_bytes()
+    number = killed.append(b"2").number
+    lock.write_bytes(b"%020d" % number + before[20:])  # given, and not noted as the last one
+    mine.append(b"3")
+    assert Stage(store, "main", A).operations() == [b"1", b"2", b"3"]
+
+
+def test_folders_of_stages_go_with_their_last_entry(tmp_path: Path) -> None:
+    stage = Stage(LocalStore(tmp_path), "main", A)
+    stage.append(b"1")
+    stage.clear()
+    stage.append(b"2")
+    with stage.held() as log:
+        log.drop()
+    assert list((tmp_path / "stage/main").iterdir()) == []
+
+
+def test_what_is_staged_ahead_of_a_move_is_there_once_it_has_arrived(store: Store) -> None:
+    mine, after = Stage(store, "main", A), Stage(store, "main", B)
+    known = mine.append(b"committed")
+    for _ in range(2):  # the first time it was killed, or overtaken
+        with mine.held() as log:
+            carried = log.upon(B).prepare([b"later"])
+    assert mine.operations() == [b"committed"]
+    assert mine.since(known) == []
+    for _ in range(2):
+        with mine.held() as log:
+            log.upon(B).arrive(carried)
+            log.drop()
+    assert after.operations() == [b"later"]
+    assert mine.since(known) is None
+    after.append(b"more")
+    assert Stage(store, "main", B).operations() == [b"later", b"more"]
     assert [stage.base for stage in stages(store)] == [B]
 
 
@@ -184,13 +300,13 @@ for moment in range(1, 100):
             os._exit(0)
         status = os.waitpid(pid, 0)[1]
         stage = Stage(LocalStore(folder), "main", None)
-        found = list(stage.operations())
+        found = stage.operations()
         assert found in ([], [b"0"], [b"0", b"1"], [b"0", b"1", b"2"], [b"new"]), (folder, found)
         print(action, moment, status, found)
         stage.append(b"next")
-        assert list(stage.operations()) == [*found, b"next"], folder
+        assert stage.operations() == [*found, b"next"], folder
         stage.clear()
-        assert list(LocalStore(folder).list(stage._prefix)) == []
+        assert list(LocalStore(folder).list(stage.prefix)) == []
     if status == 0:
         break
 """

@@ -1,6 +1,7 @@
 """Parquet and CSV, as the data layer reads them."""
 
 import datetime
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -208,3 +209,43 @@ def test_missing_values_of_a_csv_have_a_policy(tmp_path):
     file.write_text("big\n9007199254740993\nNA\n3\n")
     with pytest.raises(DataError, match=r"missing in 1 column: 'big' .*nor whole numbers beyond 2\*\*53"):
         read("nan")
+
+
+class TestCsvWithKeys(ImporterSuite):
+    @pytest.fixture
+    def importer(self, tmp_path):
+        (tmp_path / "a.csv").write_text("id,name,score\n007,a,0.5\n003,b,1.5\nx,c,2\n")
+        with Csv(tmp_path / "a.csv", key="id") as importer:
+            yield importer
+
+
+@pytest.mark.parametrize(
+    ("ids", "keys"), [(["30", "10", "20"], [10, 20, 30]), (["007", "b", "003"], ["003", "007", "b"])]
+)
+def test_a_column_of_a_csv_file_has_the_keys(tmp_path, ids, keys):
+    rows = [f"{each},{at},name {each}" for at, each in enumerate(ids)]
+    (tmp_path / "a.csv").write_text("\n".join(["id,n,name", *rows]))
+    with StockRoom.init(tmp_path / "own", enable_write=True) as stock:
+        stock.import_from("csv", tmp_path / "a.csv", options={"key": "id"})
+        assert list(stock.data["n"].keys()) == keys
+        assert list(stock.data) == ["n", "name"]
+        for at, each in enumerate(ids):
+            key = type(keys[0])(each)
+            assert (int(stock.data["n"][key]), stock.data["name"][key]) == (at, f"name {each}")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
+    [
+        ("id,n\n1,1\n2,2\n", "ID", "key='ID' shall name the column that has the keys of the others, but is none of"),
+        ("id\n1\n2\n", "id", "but is the only one. The columns are id"),
+        ("id,n\n1,1\n2,2\n1,3\n1,4\n", "id", "has 2 keys more than once, the first is 1 in the rows 0 and 2. Name"),
+        ("id,n\n1,1\n,2\n", "id", "lacks 1 value, the first in row 1. Fill them in the file, or import without key"),
+        ("id,n\n1.5,1\n2,2\n", "id", "is float64, but keys are whole numbers or texts. Read it as text, types=id=text"),
+        ("id,n\ntrue,1\nfalse,2\n", "id", "is bool, but keys are whole numbers or texts"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_keys_are_refused(tmp_path, text, key, expected):
+    (tmp_path / "a.csv").write_text(text)
+    with Csv(tmp_path / "a.csv", key=key) as importer, pytest.raises(UsageError, match=re.escape(expected)):
+        importer.columns()

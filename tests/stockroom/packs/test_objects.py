@@ -186,7 +186,7 @@ def test_what_is_damaged_is_stored_again_and_read_where_it_is_whole(
         CorruptError, match=rf"the {kind} {names[1]} in it has changed.*--repair-from URL.*[Ss]ave again"
     ):
         open_before.read(names[1])
-    assert open_before.damaged(names) == {names[1]}
+    assert open_before.damaged(open_before.locate_many(names)) == {names[1]}
     before = packs(store)
     assert save(*contents) == names
     (new,) = set(packs(store)) - set(before)
@@ -199,7 +199,7 @@ def test_what_is_damaged_is_stored_again_and_read_where_it_is_whole(
         assert [bytes(reader.read(name)) for name in names] == contents
         if store.path(new) is not None:  # otherwise it is found out each time
             assert reader.packed(names)[names[1]].pack == new
-        assert reader.damaged(names) == set()
+        assert reader.damaged(reader.locate_many(names)) == set()
 
 
 def test_a_damaged_file_is_stored_again(store: Store, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_many_and_large_objects_are_hashed_by_several_threads(local: LocalStore,
     harmed = {name for name, size in zip(names[-3:], sizes[-3:], strict=True) if size}
     for name in sorted(harmed):
         damage(local, objects.locate(name))
-    assert Objects(local).damaged(names) == harmed
+    assert (reader := Objects(local)).damaged(reader.locate_many(names)) == harmed
 
 
 @pytest.mark.parametrize("is_indexed", [True, False])

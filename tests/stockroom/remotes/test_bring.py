@@ -156,7 +156,10 @@ def test_what_no_remote_has_is_named(copy: Repository, remote: Repository) -> No
         NotFoundError, match=r"of data/label is neither in .* nor at memory://.*Nothing was fetched"
     ):
         bring(copy, [at(MemoryStore(), "empty")], select(copy.objects, [tip(copy)], Wanted(data=["label"])))
-    with pytest.raises(NotFoundError, match="no remote, since none is known"):
+    with pytest.raises(
+        NotFoundError,
+        match=r"no remote is known here from which they could come. Fetch from where they are by its address",
+    ):
         bring(copy, [], select(copy.objects, [tip(copy)], Wanted(data=["label"])))
     empty = at(MemoryStore(), "empty")
     assert (

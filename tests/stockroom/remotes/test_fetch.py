@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, samples, tip
 
+from hopyard import StockRoom
 from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.stockroom.packs.tombstones import Purged
-from hopyard.stockroom.remotes import Repository, delete, fetch, forget, needs, push
+from hopyard.stockroom.remotes import Fetched, Repository, delete, fetch, forget, needs, push
 from hopyard.stockroom.remotes.known import Known, names, recall, remember
 from hopyard.stockroom.repacking import bury_samples
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
@@ -197,3 +198,24 @@ def test_tombstones_come_first(local: Repository, remote: Repository, tmp_path: 
     assert not copy.store.exists(tombstone.name)
     assert fetch(copy, remote, accept_purges=True).purges.accepted == [tombstone]
     assert copy.store.get(tombstone.name) == tombstone.encode()
+
+
+def test_a_remote_of_which_only_the_address_is_known_is_fetched_and_pulled_from(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "own") as own:
+        with own.enable_write("one"):
+            own.data["x"] = [1]
+        own.push(tmp_path / "remote")
+        with StockRoom.clone(tmp_path / "remote", tmp_path / "clone") as clone:
+            with own.enable_write("two"):
+                own.data["x"] = [1, 2]
+            before = own.labels()
+            fetched = clone.fetch(tmp_path / "own")  # origin is the other folder
+            assert isinstance(fetched, Fetched)
+            assert fetched.branches == {"main": (None, own.head.commit)}
+            assert clone.log(own.head.commit or "")[0].message == "two"
+            assert own.labels() == before
+            pulled = clone.pull(tmp_path / "own")
+            assert (pulled.how, pulled.commit) == ("forward", own.head.commit)
+            assert clone.fetch(tmp_path / "own", data=["x"]).nbytes > 0
+            assert [int(each) for each in clone.data["x"].values()] == [1, 2]
+            assert list(clone.remotes()) == ["origin"]

@@ -18,15 +18,17 @@ from hypothesis import strategies as st
 from tests.stockroom.care.histories import begun, reopened
 from tests.stockroom.care.test_purging import readable
 from tests.stockroom.remotes.repositories import at, commit, root_of, samples, tip
+from typer.testing import CliRunner
 
 from hopyard import StockRoom
+from hopyard.cli import app
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError
 from hopyard.stockroom.care import gc, purge, verify
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.history.commits import log
 from hopyard.stockroom.packs.tombstones import FOLDER, Purged, Tombstone
 from hopyard.stockroom.records import ColumnRecord
-from hopyard.stockroom.remotes import OnDemand, Repository, fetch, needs, pull, push
+from hopyard.stockroom.remotes import Fetched, OnDemand, Repository, fetch, needs, pull, push
 from hopyard.stockroom.repacking import bury_samples
 from hopyard.stockroom.view import Snapshot
 from hopyard.storage import LocalStore
@@ -240,6 +242,204 @@ def test_status_says_of_a_purge_that_waits_to_be_accepted(tmp_path: Path) -> Non
             newer.fetch(accept_purges=True)
             assert "purged" not in str(newer.status())
             assert (0 in newer.data["image"], 1 in newer.data["image"]) == (True, False)
+
+
+def accepted_on_a_word(folder: Path, is_a_lie: bool) -> tuple[Repository, Repository, str, Repository]:
+    """A clone that accepted a purge of the sample 0 without the fragment; the remote, the commit; and a remote that has
+    the fragment as it was."""
+    repository, remote, made = pushed(folder)
+    push(repository, at(folder / "backup", "backup", index=False), ["main"])
+    if is_a_lie:
+        (folder / "remote" / remote.objects.locate(fragment(repository, made)).pack).unlink()
+        lie(folder / "remote", fragment(repository, made))
+    else:
+        purge(repository, "image", 0, "because", "Mallory")
+        push(repository, remote, ["main"])
+    clone = begun(folder / "clone")
+    told = fetch(clone, at(folder / "remote", "origin", index=False), accept_purges=True).purges
+    assert [one.column for one in told.unproven] == ["image"]
+    assert any(
+        line.startswith(
+            "the samples beside those, in 1 fragment, rest on the remote's word: neither it nor this"
+        )
+        for line in told.lines()
+    )
+    return clone, remote, made, at(folder / "backup", "backup", index=False)
+
+
+@pytest.mark.parametrize("is_a_lie", [False, True])
+def test_verify_names_the_samples_that_rest_on_a_remotes_word(tmp_path: Path, is_a_lie: bool) -> None:
+    clone, remote, _, _ = accepted_on_a_word(tmp_path, is_a_lie)
+    found = verify(reopened(clone))
+    assert found.ok
+    (one,) = found.unproven
+    assert (one.column, one.keys, one.remote, one.by, one.why) == (
+        "image", [1, 2, 3], remote.store.url, "Mallory", "because",
+    )  # fmt: skip
+    text = str(found)
+    assert (
+        f"3 samples of 'image' (1, 2, 3) rest on the word of {remote.store.url}: they lay together with"
+        in text
+    )
+    assert "what Mallory purged on 20" in text
+    assert "nothing here can prove that they are as committed" in text
+    assert "hopyard stock fetch FOLDER_OR_URL compares with it" in text
+    gc(clone)
+    assert verify(reopened(clone)).unproven == [one]
+
+
+def test_what_was_accepted_on_a_word_is_proved_by_who_has_the_fragment(tmp_path: Path) -> None:
+    clone, remote, made, backup = accepted_on_a_word(tmp_path, is_a_lie=False)
+    before = readable(column(clone, made))
+    assert fetch(clone, remote).purges.proved == []  # it has not what it takes
+    told = fetch(clone, backup).purges
+    assert ([one.column for one in told.proved], told.disproved) == (["image"], {})
+    assert (
+        "proved by this remote, which has the fragment: 1 sample of 'image' was purged by Mallory"
+        in told.lines()[0]
+    )
+    assert verify(reopened(clone)).unproven == []
+    assert readable(column(reopened(clone), made)) == before
+    assert fetch(clone, backup).purges.proved == []
+
+
+@pytest.mark.parametrize("way", ["fetch", "verify"])
+def test_a_lie_that_was_accepted_is_undone_by_who_has_the_fragment(tmp_path: Path, way: str) -> None:
+    clone, remote, made, backup = accepted_on_a_word(tmp_path, is_a_lie=True)
+    own = at(tmp_path / "own")
+    true = readable(column(own, made)) | {0: None}
+    assert readable(column(clone, made)) != true
+    if way == "fetch":
+        (told,) = fetch(clone, backup).purges.disproved.values()
+    else:
+        found = verify(clone, repair_from=backup)
+        (told,) = [one.reason for one in found.problems]
+        assert found.ok
+    assert told.startswith(f"{remote.store.url} said that 1 sample of 'image' was purged by Mallory")
+    assert f"but {backup.store.url} has the fragment, and what was read instead was not that" in told
+    assert "The other samples are read as they were committed from now on." in told
+    assert readable(column(reopened(clone), made)) == true
+    after = verify(reopened(clone))
+    assert (after.problems, after.unproven) == ([], [])
+    assert fetch(clone, remote, accept_purges=True).purges.accepted == []  # which still has the lie
+    assert readable(column(reopened(clone), made)) == true
+
+
+def test_a_lie_about_samples_that_there_are_not_is_undone_whole(tmp_path: Path) -> None:
+    repository = begun(tmp_path / "own")
+    made = commit(repository, image={key: np.full(8, key, np.uint8) for key in (0, 2, 3, 5)})
+    remote, backup = (at(tmp_path / name, name, index=False) for name in ("remote", "backup"))
+    for each in (remote, backup):
+        push(repository, each, ["main"])
+    true, name = readable(column(repository, made)), fragment(repository, made)
+    # As many samples, with the same ends; the one that was purged was never there.
+    other = begun(tmp_path / "other")
+    wrong = commit(other, image={key: np.full(8, 9, np.uint8) for key in (0, 1, 3, 5)})
+    record = (Purged(1, "2026-01-01T00:00:00+00:00", "Mallory", "because"),)
+    instead = bury_samples(other.objects, fragment(other, wrong), "image", record).instead
+    (tmp_path / "remote" / remote.objects.locate(name).pack).unlink()
+    for entry in other.store.list("packs"):
+        remote.store.put(entry.name, other.store.get(entry.name))
+    tombstone = Tombstone(name, instead, "image", record)
+    remote.store.put(tombstone.name, tombstone.encode())
+    clone = begun(tmp_path / "clone")
+    assert fetch(clone, at(tmp_path / "remote", "remote", index=False), accept_purges=True).purges.accepted
+    assert list(fetch(clone, backup).purges.disproved) == [tombstone.name]
+    assert readable(column(reopened(clone), made)) == true
+    assert next(clone.store.list(FOLDER), None) is None
+    assert verify(reopened(clone)).ok
+
+
+def test_who_is_killed_while_a_lie_is_undone_undoes_it_with_the_next_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, _, made, backup = accepted_on_a_word(tmp_path, is_a_lie=True)
+    delete = LocalStore.delete
+
+    def killed(store: LocalStore, name: str) -> None:
+        if name.startswith(FOLDER):
+            raise KeyboardInterrupt
+        delete(store, name)
+
+    monkeypatch.setattr(LocalStore, "delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(clone, backup)
+    monkeypatch.undo()
+    assert verify(reopened(clone)).unproven
+    assert len(fetch(clone, backup).purges.disproved) == 1
+    assert readable(column(reopened(clone), made)) == readable(column(at(tmp_path / "own"), made)) | {0: None}
+    after = verify(reopened(clone))
+    assert (after.problems, after.unproven) == ([], [])
+
+
+def test_a_purge_that_was_proved_here_rests_on_nobodys_word(tmp_path: Path) -> None:
+    repository, remote, made = pushed(tmp_path)
+    clone = lazy(tmp_path / "clone", remote)
+    read_from(clone, remote, made)
+    purge(repository, "image", 1, "asked", "Ada")
+    push(repository, remote, ["main"])
+    told = fetch(clone, remote, accept_purges=True).purges
+    assert (len(told.accepted), told.unproven) == (1, [])
+    for each in (clone, repository):
+        assert verify(reopened(each)).unproven == []
+
+
+def test_the_word_is_named_before_it_is_taken_and_in_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StockRoom.init(tmp_path / "own") as own:
+        with own.enable_write("samples"):
+            own.data["image"] = np.zeros((4, 8), np.uint8)
+        own.push(tmp_path / "backup")
+        own.push(tmp_path / "remote", name="other")
+        own.purge("image", key=1, why="asked")
+        own.push("other")
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "clone") as clone:
+        told = clone.fetch()
+        assert isinstance(told, Fetched)
+        (line,) = [line for line in told.purges.lines() if line.startswith("the samples beside those")]
+        assert "would then rest on the remote's word" in line
+        assert line in repr(told.purges)
+        with pytest.raises(
+            NotFoundError, match=r"That the other samples are unchanged is then that remote's word"
+        ):
+            clone.data["image"][0]
+    monkeypatch.chdir(tmp_path / "clone")
+    run = CliRunner()
+    assert "rest on the remote's word" in unwrapped(
+        run.invoke(app, ["stock", "fetch", "--accept-purges"]).output
+    )
+    verified = run.invoke(app, ["stock", "verify"])
+    assert verified.exit_code == 0
+    assert "3 samples of 'image' (0, 2, 3) rest on the word of" in unwrapped(verified.output)
+    fetched = run.invoke(app, ["stock", "fetch", str(tmp_path / "backup")])
+    assert "proved by this remote, which has the fragment: 1 sample" in unwrapped(fetched.output)
+    assert "rest on the word" not in unwrapped(run.invoke(app, ["stock", "verify"]).output)
+
+
+def test_what_fetch_and_pull_return_reads_as_lines_and_escapes_what_others_wrote(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "own") as own:
+        with own.enable_write("samples"):
+            own.data["image"] = np.zeros((4, 8), np.uint8)
+        own.push(tmp_path / "remote")
+        with StockRoom.clone(tmp_path / "remote", tmp_path / "clone") as clone:
+            with own.enable_write("more"):
+                own.data["image"].append(np.zeros(8, np.uint8))
+            own.purge("image", key=1, why="asked\x1b[31m\nby nobody")
+            own.push()
+            fetched, pulled = clone.fetch(), clone.pull()
+    assert str(fetched) == repr(fetched)
+    first, *_, last = str(fetched).split("\n")
+    assert first.startswith("the remote says that 1 sample of 'image' was purged by ")
+    assert "(asked\\x1b[31m\\nby nobody): 1" in first
+    assert last.startswith("main: ")
+    assert f"-> {(own.head.commit or '')[:12]}" in last
+    assert repr(pulled).split("\n")[-1] == f"fast-forward: the branch is at {(own.head.commit or '')[:12]}"
+    assert repr(fetched.purges).split("\n")[0] == first  # type: ignore[union-attr]
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
 
 
 GARBAGE: dict[str, Any] = {

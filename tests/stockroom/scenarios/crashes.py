@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hopyard.stockroom.git import Head, write
+from hopyard.stockroom.git import Head, discard, write, write_beside
 from hopyard.storage import LocalStore
 from hopyard.storage.base import Buffer
 
@@ -63,13 +63,23 @@ def dying(at: int) -> Iterator[_Counter]:
 
     Store.counter = counter
 
-    def head(file: Path, value: Head) -> None:
+    def head(file: Path, value: Head, room_id: str | None = None, prepared: str | None = None) -> None:
         counter.step()
-        write(file, value)
+        write(file, value, room_id, prepared)
+
+    def beside(file: Path, value: Head) -> str | None:
+        counter.step()
+        return write_beside(file, value)
+
+    def gone(file: Path, prepared: str | None) -> None:
+        counter.step()
+        discard(file, prepared)
 
     targets: dict[str, Any] = {
         "hopyard.stockroom.writing.LocalStore": Store,
         "hopyard.stockroom.working.write": head,
+        "hopyard.stockroom.working.write_beside": beside,
+        "hopyard.stockroom.working.discard": gone,
     }
     patches = [patch(target, new) for target, new in targets.items()]
     for each in patches:

@@ -306,6 +306,30 @@ def test_there_is_a_way_back_from_a_damaged_commit_of_the_head(
         assert {commit.digest: content(again.at(commit.digest)) for commit in again.log()} == before
 
 
+def test_a_deep_history_comes_back(stock: StockRoom, folder: Path, tmp_path: Path) -> None:
+    """None of its commits can be read here: each is known only by the one that follows it, which is at the remote."""
+    with stock.enable_write():
+        for number in range(120):
+            stock.experiment["n"] = number
+            stock.commit(f"{number}")
+        stock.experiment["n"] = -1
+    stock.close()
+    root, clone = stock.place.root, tmp_path / "clone"
+    shutil.copytree(root, clone)
+    with StockRoom(clone) as other:
+        before = [(commit.digest, other.at(commit.digest).experiment["n"]) for commit in other.log(limit=121)]
+    for path in folder.glob("packs/meta-*"):
+        path.unlink()
+    (folder / "index.sqlite").unlink()
+    assert not StockRoom.verify_in(root).ok
+    assert StockRoom.verify_in(root, repair_from=clone).ok
+    assert not StockRoom.verify_in(root).problems
+    with StockRoom(root) as again:
+        assert [
+            (commit.digest, again.at(commit.digest).experiment["n"]) for commit in again.log(limit=121)
+        ] == before
+
+
 def test_all_damage_at_once_is_said_at_once_and_repaired(
     stock: StockRoom, folder: Path, tmp_path: Path
 ) -> None:

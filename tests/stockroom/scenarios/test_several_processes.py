@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
+from hopyard.errors import UsageError
 from hopyard.stockroom import writing
 
 ROOT = Path(__file__).parents[3]
@@ -150,6 +152,120 @@ def test_a_commit_that_is_overtaken_does_not_hide_what_others_stage_upon_the_fas
     with StockRoom(stock.place.root, enable_write=True) as after:
         assert dict(after.experiment) == {"other": 1, "mine": 2, "later": 3}
         assert "where this is not" not in str(after.status())
+
+
+_LATE = """
+import sys
+from hopyard import StockRoom
+stock = StockRoom(sys.argv[1], enable_write=True)
+print("open", flush=True)
+sys.stdin.readline()
+print("writes", flush=True)
+stock.experiment["late"] = 1
+stock.close()
+"""
+
+
+def block(stock: StockRoom) -> None:
+    with stock.enable_write():
+        stock.experiment["block"] = 1
+
+
+MOVES: dict[str, Callable[[StockRoom], object]] = {
+    "switch": lambda stock: stock.switch("ahead"),
+    "fast-forward": lambda stock: stock.merge("ahead"),
+    "merge": lambda stock: stock.merge("beside"),
+    "revert": lambda stock: stock.revert("HEAD"),
+    "pull": lambda stock: stock.pull(),
+    "reset": lambda stock: stock.reset("HEAD~1"),
+    "block": block,
+}
+CARRIES = {"block", "revert"}
+DISCARDS = {"reset"}
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Iterator[tuple[StockRoom, subprocess.Popen[str]]]:
+    """A stockroom with branches ahead and beside, a remote that went on, and a process that is about to write."""
+    root = tmp_path / "repo"
+    with StockRoom.init(root) as stock:
+        with stock.enable_write():
+            stock.experiment["lr"] = 0.1
+        stock.branch("beside")
+        with stock.enable_write():
+            stock.experiment["lr"] = 0.2
+        stock.branch("ahead")
+        stock.push(tmp_path / "remote")
+        for name in ("ahead", "beside"):
+            stock.switch(name)
+            with stock.enable_write():
+                stock.experiment[name] = 1
+        stock.switch("main")
+        with StockRoom.clone(tmp_path / "remote", tmp_path / "clone") as clone:
+            with clone.enable_write():
+                clone.experiment["theirs"] = 1
+            clone.push()
+        process = start(_LATE, root)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        yield stock, process
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_another_process_stages_between_the_look_and_the_move_is_not_left_behind(
+    parted: tuple[StockRoom, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, move: str
+) -> None:
+    stock, process = parted
+    before = stock.head
+    still = stock._tree.still
+
+    def overtaken(commit: str | None) -> Any:
+        monkeypatch.setattr(stock._tree, "still", still)
+        process.communicate("\n", timeout=60)
+        assert process.returncode == 0
+        return still(commit)
+
+    monkeypatch.setattr(stock._tree, "still", overtaken)
+    if move in CARRIES | DISCARDS:
+        MOVES[move](stock)
+    else:
+        with pytest.raises(UsageError, match="would leave behind what is staged upon"):
+            MOVES[move](stock)
+        assert stock.head == before
+    with StockRoom(stock.place.root, enable_write=True) as after:
+        assert ("late" in after.experiment) == (move not in DISCARDS)
+        assert after.status().elsewhere == {}
+        assert after.verify().ok
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_another_process_stages_during_a_move_is_staged_upon_the_new_commit(
+    parted: tuple[StockRoom, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, move: str
+) -> None:
+    stock, process = parted
+    before = stock.head
+    set_head = stock._tree.set_head
+
+    def under_way(*arguments: Any) -> None:
+        monkeypatch.setattr(stock._tree, "set_head", set_head)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert (
+            process.stdout.readline() == "writes\n"
+        )  # from here on it waits for the move, or comes behind it
+        set_head(*arguments)
+
+    monkeypatch.setattr(stock._tree, "set_head", under_way)
+    MOVES[move](stock)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    with StockRoom(stock.place.root, enable_write=True) as after:
+        assert after.head.commit != before.commit
+        assert after.experiment["late"] == 1
+        assert after.status().staged == [("experiment/late", "added")]
+        assert after.status().elsewhere == {}
 
 
 def test_what_two_processes_stage_and_commit_at_once_is_all_there(stock: StockRoom) -> None:

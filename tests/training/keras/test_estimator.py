@@ -52,6 +52,10 @@ def test_the_old_name_is_there() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "an argument of Cerebro's": (
+        lambda: estimator(transformation_fn=lambda dataset: dataset),
+        ["KerasEstimator has no argument 'transformation_fn'; write transform=fn(batch, rng)"],
+    ),
     "model": (lambda: estimator("mlp"), ["model='mlp' was given, but must be a keras.Model"]),
     "no loss": (lambda: estimator(loss=None), ["loss= was not given, and the model is not compiled"]),
     "another loss": (
@@ -316,3 +320,13 @@ def test_bfloat16_weights_are_kept(chain: Callable[..., Any]) -> None:
         model = half({}).compiled_model()
         assert {str(value.dtype) for value in values_of(model.weights)} == {"bfloat16"}
     assert np.isfinite(hopping.validate(0)["loss"])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="test_keras_backends.py runs it on PyTorch")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_an_onnx_file_says_that_it_leaves_val_transform_out(
+    chain: Callable[..., Any], tmp_path: Any, caplog: Any
+) -> None:
+    program = chain(lambda params: estimator(val_transform=lambda batch, rng: batch)).program
+    build_replica(program, {}).export_onnx(tmp_path / "net.onnx", {"features": np.zeros((2, 12), np.float32)})
+    assert "net.onnx does not do all that model.predict does; it leaves out val_transform=" in caplog.text

@@ -251,6 +251,7 @@ def _refuse_nulls(surveys: list[Survey], request: Request) -> None:
     for name in request.labels:
         if name in found:
             raise null_label(name, found[name])
+    found = {name: count for name, count in found.items() if f"{name}_mask" not in request.added}
     if found and request.nulls == "error":
         listed = "; ".join(f"column {name!r} has {count}" for name, count in found.items())
         raise DataError(

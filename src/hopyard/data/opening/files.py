@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -23,6 +24,10 @@ from hopyard.storage.oserrors import read_error
 
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+
+_IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_LOOKED_AT = 1_000
+"""Files of a folder that are looked at for images."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/]*)/?(.*)", re.DOTALL)
 _WILD = re.compile(r"[*?[]")
@@ -81,8 +86,20 @@ def find_data(path: str | Path) -> list[FoundFile]:
         except OSError as error:
             raise read_error(text, error) from error
     if not files:
-        raise NotFoundError(f"There is {missing}. Check the path.")
+        raise NotFoundError(f"There is {missing}. {_advice(text)}")
     return files
+
+
+def _advice(text: str) -> str:
+    """What to do about a path without data files."""
+    if not is_url(text):
+        below = (name.lower() for _, _, names in os.walk(text) for name in names)
+        if any(name.endswith(_IMAGES) for name in itertools.islice(below, _LOOKED_AT)):
+            return (
+                "There are images, which go into Parquet or a stockroom first: the page 'Folders of images' has both "
+                "(hopyard stock import torchvision.imagefolder --from FOLDER)."
+            )
+    return "Check the path."
 
 
 def is_url(path: str) -> bool:

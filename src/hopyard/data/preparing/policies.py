@@ -102,7 +102,7 @@ def plan_policies(
 
     Args:
         labels: columns whose nulls are errors.
-        added: mask and length columns to make in any case.
+        added: mask and length columns to make in any case; nulls of a column with such a mask are no errors.
 
     Raises:
         DataError: nulls or ragged rows without a policy, a null label, or rows that no policy makes storable.
@@ -114,11 +114,11 @@ def plan_policies(
     with_nulls = [name for name in splits[0] if any(columns[name].missing is not None for columns in splits)]
     if null_labels := [name for name in with_nulls if name in labels]:
         raise null_label(null_labels[0], *_missing_rows(splits, null_labels[0]))
-    if with_nulls and nulls == "error":
-        raise _nulls_error(splits, with_nulls)
     masked = frozenset(
-        name for name in splits[0] if nulls == "mask" and (name in with_nulls or f"{name}_mask" in added)
+        name for name in splits[0] if f"{name}_mask" in added or (nulls == "mask" and name in with_nulls)
     )
+    if nulls == "error" and (refused := [name for name in with_nulls if name not in masked]):
+        raise _nulls_error(splits, refused)
     schema: list[Column] = []
     padded: dict[str, int] = {}
     for name in splits[0]:

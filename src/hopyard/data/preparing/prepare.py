@@ -49,6 +49,7 @@ def prepare(
     val: Any = None,
     progress: Callable[[int, int], None] | None = None,
     *,
+    masked: Sequence[str] = (),
     compress_sparse: bool = False,
     wait: Callable[[float], bool] | None = None,
     announce: Callable[[str], None] = _log.warning,
@@ -68,6 +69,7 @@ def prepare(
             see :mod:`hopyard.data.preparing.policies`.
         val: an explicit validation set, of the same columns; ``validation`` is then ignored.
         progress: called with (rows written, rows in all) after each file.
+        masked: columns whose nulls are filled and marked in a bool column ``<name>_mask``, whatever ``nulls`` says.
         compress_sparse: keep the vectors of Spark ML in a Spark DataFrame sparse in the files; batches are dense.
         wait: if given, a full store pauses the preparation; see :func:`hopyard.storage.full.wait_for_space`.
         announce: called with what to know about such a pause.
@@ -85,7 +87,7 @@ def prepare(
         StorageFullError: no space is left; what is written is found again by the next attempt.
     """
     request = request_of(
-        data, validation, feature_columns, label_columns, seed, nulls, ragged, val, compress_sparse
+        data, validation, feature_columns, label_columns, seed, nulls, ragged, val, compress_sparse, masked
     )
     store = open_store(store)
     repeat = _repeat(wait, announce)
@@ -119,10 +121,13 @@ def dataset_fingerprint(
     ragged: str = "error",
     val: Any = None,
     store: Store | None = None,
+    masked: Sequence[str] = (),
 ) -> str | None:
     """The fingerprint of the dataset that ``prepare`` would make, without making it; None for one-shot sources, and
     for frames of a cluster unless ``store`` knows what became of the same plan."""
-    request = request_of(data, validation, feature_columns, label_columns, seed, nulls, ragged, val)
+    request = request_of(
+        data, validation, feature_columns, label_columns, seed, nulls, ragged, val, masked=masked
+    )
     if isinstance(request.source, FrameSource) and store is not None:
         return known_fingerprint(request, store)
     return request.fingerprint()
@@ -136,12 +141,15 @@ def peek(
     label_columns: str | Sequence[str] | None = None,
     nulls: str = "error",
     ragged: str = "error",
+    masked: Sequence[str] = (),
 ) -> dict[str, npt.NDArray[Any] | Ragged]:
     """The first rows as a batch of the dataset that ``prepare`` would make of them with these arguments.
 
     One-shot sources must be given as a ``Source``; these rows then go on into preparation.
     """
-    request = request_of(data, validation, feature_columns, label_columns, 0, nulls, ragged, None)
+    request = request_of(
+        data, validation, feature_columns, label_columns, 0, nulls, ragged, None, masked=masked
+    )
     columns = dict(request.source.head_columns(rows))
     whole = dict(request.source.known_columns() or columns)  # later rows may be longer, or null
     if isinstance(request.validation, str):

@@ -13,7 +13,7 @@ from hopyard.data.preparing.policies import null_label
 from hopyard.data.preparing.unfinished import finish_names
 from hopyard.data.reading.listed import is_whole
 from hopyard.data.reading.parallel import of_each
-from hopyard.errors import CorruptError, NotFoundError, SettingsError
+from hopyard.errors import CorruptError, DataError, NotFoundError, SettingsError
 from hopyard.storage.base import Store
 
 _log = logging.getLogger("hopyard")
@@ -45,6 +45,22 @@ def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
             count = known[name].missing if name in known else 0
             if count or name in filled:
                 raise null_label(name, count or None)
+
+
+def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
+    """Raise DataError if nulls of a column that is to be imputed were filled before, so that nobody knows them."""
+    for dataset in datasets:
+        if not isinstance(dataset, Dataset):
+            continue
+        known, filled, there = dataset.manifest.statistics, dataset.recipe.filled, set(dataset.schema.names)
+        for name in names:
+            count = known[name].missing if name in known else 0
+            if f"{name}_mask" not in there and (count or name in filled):
+                raise DataError(
+                    f"Column {name!r} is to be imputed, but its nulls were filled with zeros or empty texts "
+                    f"in {dataset.split!r} data, and no column {name}_mask says which they were. Prepare or open the "
+                    f"data with nulls='mask', or prepare(..., masked=[{name!r}])."
+                )
 
 
 def split_stores(store: Store, fingerprint: str) -> tuple[Store, Store]:

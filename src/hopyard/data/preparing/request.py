@@ -35,7 +35,7 @@ class Request:
     ragged: str
     compress_sparse: bool = False
     added: tuple[str, ...] = ()
-    """Mask and length columns that were asked for by name."""
+    """Mask and length columns that are made in any case."""
 
     @property
     def labels(self) -> list[str]:
@@ -88,6 +88,7 @@ def request_of(
     ragged: str,
     val: Any,
     compress_sparse: bool = False,
+    masked: Sequence[str] = (),
 ) -> Request:
     """The request of a call of ``prepare``; raises what is wrong with its arguments."""
     check_choice("nulls", nulls, ("error", "fill", "mask"))
@@ -103,6 +104,8 @@ def request_of(
     source = as_source(data, source_names(named, nulls, ragged))
     added = added_columns(named, source.columns, nulls, ragged)
     named = list(dict.fromkeys(added.get(name, name) for name in named))
+    # A mask that the data has already says which rows were null; another would have its name.
+    added |= {f"{name}_mask": name for name in masked if f"{name}_mask" not in source.columns}
     if compress_sparse and not isinstance(source, FrameSource):
         raise UsageError(
             f"compress_sparse=True was given with data of type {type(data).__name__}, but it is for the vectors of "

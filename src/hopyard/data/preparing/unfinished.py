@@ -7,6 +7,7 @@ manifest is missing tells them from a dataset. What a killed preparation left is
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,7 +40,9 @@ def finish_names(store: Store, manifest: Manifest) -> None:
             continue
         if is_whole(store, entry):
             unfinished.unlink(missing_ok=True)  # another preparation of the same data was faster
-        else:
+            continue
+        # Another preparation of the same data, which writes the same bytes, may give the file its name at any moment.
+        with contextlib.suppress(FileNotFoundError):
             unfinished.replace(path)
             folders.add(path.parent)
     for folder in folders:

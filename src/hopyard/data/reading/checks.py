@@ -36,7 +36,7 @@ _CHUNK = np.dtype([("start", "<i8"), ("end", "<i8"), ("sum", "<u8")])
 _PARQUET_END = 8
 _CHECKED_AT_ONCE = 4 << 20  # bytes, by one thread
 _HASHED_AT_ONCE = 64 << 20
-_GUESS = 64 << 10  # bytes read at first: most tables and footers together are shorter
+SHORT_END = 64 << 10  # bytes read at first: most tables and footers together are shorter
 
 Read = Callable[[int, int], bytes]
 """Bytes of a file, by where they start and how many they are."""
@@ -108,7 +108,7 @@ def read_checks(read: Read, size: int, name: str, remedy: str) -> Checks | None:
         CorruptError: they, or the footer, are not what was written.
     """
     head = _SHAPE.size + _SEAL.size
-    tail = memoryview(read(max(size - _GUESS, 0), min(size, _GUESS)))
+    tail = memoryview(read(max(size - SHORT_END, 0), min(size, SHORT_END)))
     if len(tail) < _PARQUET_END or tail[-4:] != PARQUET_MAGIC:
         return None
     footer = int.from_bytes(tail[-_PARQUET_END:-4], "little") + _PARQUET_END

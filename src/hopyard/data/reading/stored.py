@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from hopyard.data.cache.format import boot_id
 from hopyard.data.cache.known import DATA, Known, key_of, known
 from hopyard.data.cache.node import cache_directory
-from hopyard.data.reading.checks import Checks, damaged_chunks, hash_of, read_checks
+from hopyard.data.reading.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
 from hopyard.data.reading.ranges import RangeReader
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
@@ -148,11 +148,14 @@ class StoredFile:
             CorruptError: they are not what was written.
         """
         if "_checks" not in self.__dict__:
-            found = _checks.get(self.identity, _UNREAD)
-            if found is _UNREAD:
-                found = read_checks(self.read, self.size, self.name, self.remedy)
-                remember(_checks, self.identity, found, _REMEMBERED_FOOTERS)
-            self.__dict__["_checks"] = found
+            if self.path is None:
+                self._fetch_end()
+            else:
+                found = _checks.get(self.identity, _UNREAD)
+                if found is _UNREAD:
+                    found = read_checks(self.read, self.size, self.name, self.remedy)
+                    remember(_checks, self.identity, found, _REMEMBERED_FOOTERS)
+                self.__dict__["_checks"] = found
         checks: Checks | None = self.__dict__["_checks"]
         return checks
 
@@ -394,6 +397,22 @@ class StoredFile:
         )
         return end
 
+    def _fetch_end(self) -> bytes:
+        """The last bytes of an object, of which its checksums and, where it has any, its footer are kept: one request
+        for both as long as they are short."""
+        start = max(self.size - SHORT_END, 0)
+        tail = self.read(start, self.size - start)
+
+        def near(first: int, length: int) -> bytes:
+            at = first - start
+            return tail[at : at + length] if at >= 0 else self.read(first, length)
+
+        checks = read_checks(near, self.size, self.name, self.remedy)
+        self.__dict__["_checks"] = checks
+        if checks is not None:
+            self.__dict__["_footer"] = self._read_footer([(start, tail)])
+        return tail
+
     def _source(self, end: int | None = None, held: Sequence[tuple[int, bytes]] = ()) -> Any:
         if self.path is not None:
             return self.path
@@ -411,16 +430,18 @@ class StoredFile:
         """
         # No cached_property: before Python 3.12 its lock is one for all files, and threads would wait for each other.
         known: pq.FileMetaData | None = self.__dict__.get("_footer") or _footers.get(self.identity)
-        if known is None:
+        if known is None and self.path is None:
+            tail = self._fetch_end()
+            known = self.__dict__.get("_footer") or self._read_footer([(self.size - len(tail), tail)])
+        elif known is None:
             known = self._read_footer()
-            if self.path is not None:
-                remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
+            remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
         self.__dict__["_footer"] = known
         return known
 
-    def _read_footer(self) -> pq.FileMetaData:
+    def _read_footer(self, held: Sequence[tuple[int, bytes]] = ()) -> pq.FileMetaData:
         try:
-            return pq.read_metadata(self._source())
+            return pq.read_metadata(self._source(None, held))
         except PermissionError as error:
             raise read_error(self.name, error) from error
         except (pa.ArrowInvalid, OSError) as error:

@@ -123,7 +123,9 @@ class Describer:
 
     def _tensor(self, tensor: Any, way: Way) -> Any:
         try:
-            plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            # One element counts as contiguous whatever its stride is, which a view as bytes refuses.
+            plain = plain.as_strided((plain.numel(),), (1,))
             content = plain.view(sys.modules["torch"].uint8).numpy()
         except Exception as error:  # sparse, quantised or without data
             return self.give_up(way, f"is a {_dotted(type(tensor))} without plain content ({error})")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import NotWritableError, StorageError, StorageFullError
+from hopyard.errors import CorruptError, NotWritableError, StorageError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import collecting
@@ -25,6 +25,7 @@ from hopyard.stockroom.packs.writer import PACK_BYTES
 from hopyard.stockroom.remotes import Repository, check_format
 from hopyard.stockroom.repacking import buried, bury, group_of, replace, write
 from hopyard.storage import Entry, Store
+from hopyard.storage.small import get_small
 from hopyard.wording import counted
 
 KEEP = timedelta(days=14)
@@ -35,6 +36,7 @@ WAIT = 60.0
 _SMALL = PACK_BYTES // 2
 _LOOK = 0.05  # seconds between looks whether nobody writes any more
 _SEEN = "gc.json"
+_MOST_SEEN = 1 << 28  # its bytes
 _FILE = re.compile(r"files/([0-9a-f]{64})")
 
 Tell = Callable[[str], None]
@@ -201,8 +203,8 @@ def _young(store: Store, idle: Iterable[str], since: datetime, now: datetime, dr
     it now is written down."""
     seen: dict[str, str] = {}
     if store.exists(_SEEN):
-        with suppress(ValueError, TypeError, AttributeError):  # begun anew: all is young
-            found = json.loads(store.get(_SEEN))
+        with suppress(ValueError, TypeError, AttributeError, CorruptError):  # begun anew: all is young
+            found = json.loads(get_small(store, _SEEN, _MOST_SEEN))
             seen = {name: datetime.fromisoformat(moment).isoformat() for name, moment in found.items()}
     moments = {name: seen.get(name, now.isoformat()) for name in idle}
     if not dry_run:

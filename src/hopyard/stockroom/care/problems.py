@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hopyard.stockroom.maps import Key
 from hopyard.wording import are, counted
+
+_SHOWN = 10  # keys
 
 Kind = Literal["damaged", "missing", "unreadable", "index", "purged"]
 
@@ -36,6 +39,36 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Unproven:
+    """Samples that are read on a remote's word: they lay together with purged ones, and the fragment was not here
+    when that purge was accepted.
+
+    Attributes:
+        column: their column. keys: all of theirs.
+        remote: whose word it is.
+        time, by, why: of the purge.
+    """
+
+    column: str
+    keys: list[Key]
+    remote: str
+    time: str
+    by: str
+    why: str
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(repr, self.keys[:_SHOWN])) + (" and others" if len(self.keys) > _SHOWN else "")
+        one = len(self.keys) == 1
+        return (
+            f"{counted(len(self.keys), 'sample')} of {self.column!r} ({shown}) {'rests' if one else 'rest'} on the "
+            f"word of {self.remote}: {'it' if one else 'they'} lay together with what {self.by or 'somebody'} purged "
+            f"on {self.time} ({self.why}), and nobody here had that fragment when the purge was accepted, so nothing "
+            f"here can prove that {'it is' if one else 'they are'} as committed. Whoever still has the fragment can: "
+            "hopyard stock fetch FOLDER_OR_URL compares with it, and repairs what is not so."
+        )
+
+
+@dataclass(frozen=True)
 class Verified:
     """What verify found.
 
@@ -44,6 +77,8 @@ class Verified:
         objects: that were read and are what their digests say, and ``nbytes`` of them.
         commits: that references and stages lead to.
         elsewhere: objects that are needed, and are only at a remote, as in every clone that has not fetched all.
+        unproven: by column and purge, samples that rest on a remote's word. That is no problem which was found: it is
+            what cannot be looked for.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -51,6 +86,7 @@ class Verified:
     nbytes: int = 0
     commits: int = 0
     elsewhere: int = 0
+    unproven: list[Unproven] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -59,6 +95,7 @@ class Verified:
 
     def __str__(self) -> str:
         lines = [str(problem) for problem in self.problems]
+        words = [str(one) for one in self.unproven]
         known = (
             f"{counted(self.objects, 'object')} ({self.nbytes / 1e6:.1f} MB) of {counted(self.commits, 'commit')} "
             f"{are(self.objects)} whole"
@@ -71,5 +108,9 @@ class Verified:
         repaired = sum(problem.repaired for problem in self.problems)
         told = f", {repaired} of them repaired" if repaired else ""
         return "\n".join(
-            [*lines, f"{known}{away}; {counted(len(lines), 'problem') if lines else 'no problems'}{told}"]
+            [
+                *lines,
+                *words,
+                f"{known}{away}; {counted(len(lines), 'problem') if lines else 'no problems'}{told}",
+            ]
         )

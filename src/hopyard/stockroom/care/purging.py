@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import NotFoundError, StorageFullError, UsageError, nearest
 from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
 from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
 from hopyard.stockroom.care.walk import Walk
@@ -21,12 +20,12 @@ from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
-from hopyard.stockroom.history.locks import locked
-from hopyard.stockroom.history.stage import sealed
+from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import Purged, Tombstones
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.stockroom.repacking import bury, bury_samples
 from hopyard.stockroom.typed_keys import TypedKey
@@ -91,7 +90,7 @@ def purge(
     given = keys if isinstance(keys, list | range | np.ndarray) else [keys]
     meanings = [_meanings(key) for key in given]
     possible = [key for several in meanings for key in several]
-    if not why.strip():
+    if not check_text(why, "the reason of a purge").strip():
         raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
     store = repository.store
     # Whatever is at a remote only comes now: bringing it takes the lock.
@@ -107,10 +106,16 @@ def purge(
         found = _fragments(objects, walk, column, wanted)
         gone = _keys_of(found, roots, column, wanted)
         moment = clock().astimezone(UTC).isoformat(timespec="seconds")
-        count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
-        staged = _clean_stages(store, roots, column, wanted)
-        bury(objects)
-        collected = collect(repository, place, False, keep, clock())
+        try:
+            count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
+            staged = _clean_stages(store, column, wanted)
+            bury(objects)
+            collected = collect(repository, place, False, keep, clock())
+        except StorageFullError as error:
+            raise StorageFullError(
+                f"{error} The purge has begun: some of the samples may read as purged already, while their bytes are "
+                "still in packs. When there is space, call purge again, with the same keys: it goes on from there."
+            ) from error
         return PurgeReport(column, gone, count, staged, collected, list(names(store)))
 
 
@@ -277,19 +282,25 @@ def _bury(objects: Objects, column: str, found: list[_Found], purged: Callable[[
     return count
 
 
-def _clean_stages(store: Store, roots: Roots, column: str, keys: Sequence[Key]) -> int:
+def _clean_stages(store: Store, column: str, keys: Sequence[Key]) -> int:
     """Take the samples out of staged writes. Returns out of how many."""
     count = 0
-    for name, operation in roots.staged:
-        kept = [at for at, key in enumerate(operation.keys) if not _is_meant(key, keys)]
-        if _is_of(operation, column) and len(kept) < len(operation.keys):
-            left = dataclasses.replace(
-                operation,
-                keys=tuple(operation.keys[at] for at in kept),
-                samples=tuple(operation.samples[at] for at in kept),
-            )
-            with locked(store, f"stage/{name.split('/')[1]}.lock", fcntl.LOCK_EX):
-                if store.exists(name):  # not committed or discarded meanwhile
-                    store.put(name, sealed(left.encode()))
+    for stage in stages(store):
+        with stage.held() as log:
+            kept = []
+            before = count
+            for data in stage.operations():
+                operation = Operation.decode(data)
+                left = [at for at, key in enumerate(operation.keys) if not _is_meant(key, keys)]
+                if _is_of(operation, column) and len(left) < len(operation.keys):
                     count += 1
+                    data = dataclasses.replace(
+                        operation,
+                        keys=tuple(operation.keys[at] for at in left),
+                        samples=tuple(operation.samples[at] for at in left),
+                    ).encode()
+                kept.append(data)
+            if count > before:
+                log.replace(kept)
+            log.sweep()  # what a purge that was killed has replaced
     return count

@@ -14,6 +14,18 @@ from hopyard.stockroom.remotes import Need, Repository
 from hopyard.stockroom.remotes.transfer import Found, copy
 from hopyard.stockroom.repacking import replace, write
 from hopyard.storage import Store
+from hopyard.storage.small import get_whole
+
+
+def put_aside(store: Store, name: str) -> None:
+    """Keep an object that is damaged under ``damaged/``, if it is there, and no longer under its name."""
+    if store.exists(name):
+        path = store.path(name)
+        if path is not None:
+            store.put_file(f"{ASIDE}/{name}", path)
+        else:
+            store.put(f"{ASIDE}/{name}", get_whole(store, name))
+            store.delete(name)
 
 
 def repair_logs(store: Store, logs: Iterable[Log], remote: Repository | None) -> bool:
@@ -21,12 +33,11 @@ def repair_logs(store: Store, logs: Iterable[Log], remote: Repository | None) ->
     as the entry before was where others follow. Whether any was."""
     done = False
     for log in logs:
-        for name in log.failures:
+        for name in log.failures.keys() - {log.stray}:
             number = int(name.rpartition("/")[2])
             data = log.copies.get(name) or _like_its_neighbours(log, number, remote)
             if data is not None:
-                if store.exists(name):
-                    store.put(f"{ASIDE}/{name}", store.get(name))
+                put_aside(store, name)
                 store.put(name, data)
                 done = True
     return done
@@ -79,9 +90,8 @@ def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -
     is_all_here = damaged.pack is not None and damaged.pack.whole <= damaged.size
     if not (is_all_here and held.keys() <= set(here)):
         try:
-            data = store.get(damaged.name)
+            put_aside(store, damaged.name)
         except CorruptError:  # a link: it has no bytes of its own
             return False
-        store.put(f"{ASIDE}/{damaged.name}", data)
     replace(objects, [damaged.name], new)
     return True

@@ -13,12 +13,13 @@ from hopyard.stockroom.care.walk import Walk, is_missing
 from hopyard.stockroom.git import Place, commits_in_history, read
 from hopyard.stockroom.history.locks import read_commits
 from hopyard.stockroom.history.references import Log, logs
-from hopyard.stockroom.history.stage import unsealed
+from hopyard.stockroom.history.stage import read_entry, stages
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.records import parse
 from hopyard.stockroom.working import read_pending
 from hopyard.storage import Store
+from hopyard.storage.small import get_small
 
 _DIGEST = re.compile(rb"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 
@@ -83,25 +84,33 @@ def _add_stages(store: Store, roots: Roots) -> None:
         parts = entry.name.split("/")
         if parts[-1].endswith(".lock"):
             continue
-        try:
-            data = store.get(entry.name)
-        except NotFoundError:  # committed or discarded meanwhile
-            continue
         if len(parts) != 4:  # a commit that is under way
             try:
+                data = get_small(store, entry.name)
+                roots.others.update((digest, entry.name) for digest in _digests(data))
                 read_pending(store, entry.name)
+            except NotFoundError:
+                continue
             except StorageError as error:
                 roots.failures[entry.name] = error
-            roots.others.update((digest, entry.name) for digest in _digests(data))
             continue
         if re.fullmatch("[0-9a-f]{64}", parts[2]):
             roots.commits.setdefault(parts[2], f"stage/{parts[1]}")
         try:
-            operation = unsealed(data, f"{store.url}/{entry.name}")
-            if operation:  # an empty one says that those before it were cleared
-                roots.staged.append((entry.name, Operation.decode(operation)))
+            # Also what was cleared, and is not deleted yet: it does no harm.
+            roots.staged += [
+                (entry.name, Operation.decode(each)) for each in read_entry(store, entry.name).operations
+            ]
+        except NotFoundError:
+            continue
         except StorageError as error:
             roots.failures[entry.name] = error
+    for stage in stages(store):
+        if not any(name.startswith(f"{stage.prefix}/") for name in roots.failures):
+            try:
+                stage.entries()
+            except StorageError as error:
+                roots.failures[stage.prefix] = error
 
 
 def all_roots(store: Store, place: Place | None) -> Roots:

@@ -16,21 +16,27 @@ from hopyard.errors import (
     StorageError,
     UsageError,
 )
-from hopyard.stockroom.care.heads import ASIDE, described, heads, likely, nearest, rewrite
+from hopyard.stockroom.care.heads import described, heads, likely, nearest, rewrite
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
-from hopyard.stockroom.care.problems import Kind, Problem, Verified
-from hopyard.stockroom.care.repairing import fetch, repair_logs, set_aside
+from hopyard.stockroom.care.problems import Kind, Problem, Unproven, Verified
+from hopyard.stockroom.care.repairing import fetch, put_aside, repair_logs, set_aside
 from hopyard.stockroom.care.roots import Roots, roots_of_store
 from hopyard.stockroom.care.walk import Walk
+from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.gathering import fragment_of
 from hopyard.stockroom.data.purging import is_stand_in
+from hopyard.stockroom.data.rows import encoded
 from hopyard.stockroom.git import Head, Place, read, write
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.history.stage import stages
+from hopyard.stockroom.maps import decode
+from hopyard.stockroom.models import read_model
 from hopyard.stockroom.packs.layout import is_pack
-from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones
+from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, unproven
 from hopyard.stockroom.packs.tombstones import read as read_tombstone
 from hopyard.stockroom.remotes import KIND, Repository, check_format, names, recall
+from hopyard.stockroom.remotes.purges import prove
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, format_header
@@ -112,6 +118,7 @@ class _Verification:
         self._away = 0
         self._roots = Roots()
         self._head: Head | None = None  # what head.stock should say, if it is damaged
+        self._disproved: dict[str, str] = {}
 
     def examine(self, progress: Progress | None = None) -> _Problems:
         """All problems that there are now. Bytes that were found to be good are not read again."""
@@ -143,10 +150,11 @@ class _Verification:
         done = repair_logs(self._store, self._roots.logs, remote) or done
         done = self._repair_head() or done
         done = self._repair_pending() or done
+        done = self._repair_stages() or done
         return (remote is not None and self._repair_objects(remote)) or done
 
     def _repair_objects(self, remote: Repository) -> bool:
-        done = self._repair_tombstones(remote)
+        done = self._repair_tombstones(remote) or self._compare_unproven(remote)
         damaged = [one for one in self._checked.values() if one.reasons and not one.is_newer]
         lost = dict(self._lost)
         for one in damaged:
@@ -179,9 +187,14 @@ class _Verification:
                 size = remote.store.size(name)
                 if size is not None:
                     data = read_tombstone(remote.store, name, size).encode()
-                    done = data != self._store.get(name) or done
+                    done = self._store.size(name) != size or data != self._store.get(name) or done
                     self._store.put(name, data)
         return done
+
+    def _compare_unproven(self, remote: Repository) -> bool:
+        proved, disproved = prove(Repository(self._store, self._objects, self._repository.references), remote)
+        self._disproved |= disproved
+        return bool(proved or disproved)
 
     def _repair_format(self) -> bool:
         if not _has_lost_format(self._store):
@@ -204,11 +217,27 @@ class _Verification:
         has gone on to."""
         names = [name for name in self._roots.failures if name.endswith(".moving")]
         for name in names:
-            self._store.put(f"{ASIDE}/{name}", self._store.get(name))
-            self._store.delete(name)
+            put_aside(self._store, name)
             if self._place is not None and name == f"stage/{self._place.worktree}.moving":
                 self._follow_branch(self._place)
         return bool(names)
+
+    def _repair_stages(self) -> bool:
+        """Put aside staged writes from the first one on that is damaged, or comes behind one that is missing."""
+        done = False
+        for stage in stages(self._store):
+            if not any(
+                name == stage.prefix or name.startswith(f"{stage.prefix}/") for name in self._roots.failures
+            ):
+                continue
+            with stage.held() as log:
+                last = log.intact()
+                for number in reversed(stage.numbers()):
+                    if last is None or number > last.number:
+                        put_aside(self._store, f"{stage.prefix}/{number:012d}")
+                log.keep(last)
+            done = True
+        return done
 
     def _follow_branch(self, place: Place) -> None:
         with suppress(HopyardError):
@@ -223,9 +252,29 @@ class _Verification:
             dataclasses.replace(problem, repaired=key not in left or problem.kind == "index")
             for key, problem in seen.items()
         ]
+        problems += [Problem("purged", name, told, repaired=True) for name, told in self._disproved.items()]
         problems.sort(key=lambda problem: (problem.name, problem.reason))
         commits = sum(named.kind == "commit" for named in self._walk.found.values())
-        return Verified(problems, len(self._present), sum(self._present.values()), commits, self._away)
+        nbytes = sum(self._present.values())
+        return Verified(problems, len(self._present), nbytes, commits, self._away, self._unproven())
+
+    def _unproven(self) -> list[Unproven]:
+        """The samples that rest on a remote's word, by column and purge."""
+        found: dict[tuple[str, str, str, str, str], set[bytes]] = {}
+        with suppress(StorageError):  # what cannot be read is noted
+            every = Tombstones(self._store).all()
+            for name, remote in unproven(self._store).items():
+                best = every[name][0] if name in every else None
+                if best is None or name in self._present or best.instead not in self._present:
+                    continue  # nothing is read by it, or the fragment is here, with which it was compared
+                fragment = Fragment(self._objects.read(best.instead))
+                kept = [key for at, key in enumerate(encoded(fragment.keys)) if at not in fragment.purged]
+                for one in best.purged if kept else ():
+                    found.setdefault((best.column, remote, one.time, one.by, one.why), set()).update(kept)
+        return [
+            Unproven(column, [decode(key) for key in sorted(keys)], remote, time, by, why)
+            for (column, remote, time, by, why), keys in sorted(found.items())
+        ]
 
     def _add(self, kind: Kind, name: str, reason: str, needed_by: str = "") -> None:
         self._found[name, reason] = Problem(kind, name, reason, needed_by)
@@ -248,18 +297,27 @@ class _Verification:
                 pushed.commits(self._at_remotes())
             away = {digest for digest, named in pushed.found.items() if not named.is_metadata} & lost.keys()
         damaged = {digest for one in self._checked.values() for digest in one.reasons}
-        self._away = len(away - damaged)
-        self._lost = {
-            digest: kind for digest, kind in lost.items() if digest not in away or digest in damaged
-        }
+        had = self._objects.lost()
+        was_here = {digest for digest in lost if digest in had or instead.get(digest) in had}
+        away -= {digest for digest in lost if digest in damaged or instead.get(digest) in damaged} | was_here
+        self._away = len(away)
+        self._lost = {digest: kind for digest, kind in lost.items() if digest not in away}
         for digest, kind in self._lost.items():
             if digest not in damaged:
-                self._add("missing", digest, f"the {kind} is not here", walk.needed_by(digest))
+                how = "was here, and is not any more" if digest in was_here else "is not here"
+                self._add("missing", digest, f"the {kind} {how}", walk.needed_by(digest))
         for digest, (record, entry) in walk.fragments.items():
             if digest in self._present:
                 with self._noted(digest):
                     data = self._objects.read(digest, verify=False)
                     fragment_of(record, entry, data).check_content()
+        for digest, (thing, model) in walk.models.items():
+            if digest in self._present and digest not in walk.failures:
+                with self._noted(digest):
+                    content = read_model(self._objects, model, thing)
+                    tensors = [entry.digest for entry in content.entries if entry.digest in self._present]
+                    for reason in content.misfits(self._objects.locate_many(tensors)):
+                        self._add("unreadable", digest, reason, walk.needed_by(digest))
         for digest, error in walk.failures.items():
             if digest in self._present:
                 self._add("unreadable", digest, str(error), walk.needed_by(digest))

@@ -50,6 +50,7 @@ class Walk:
         found: by digest, in the order in which they were reached; what reached it first.
         columns: by thing, the pages of each version of a column.
         fragments: by digest, what a column and its map say of each.
+        models: by digest of their trees, thing and record of each model.
         failures: by digest, why an object could not be read or understood. What it leads to is not reached by it.
     """
 
@@ -59,6 +60,7 @@ class Walk:
         self.columns: dict[str, set[str]] = {}
         self.failures: dict[str, StorageError] = {}
         self.fragments: dict[str, tuple[ColumnRecord, Entry]] = {}
+        self.models: dict[str, tuple[str, ModelRecord]] = {}
         self._records: dict[str, ColumnRecord] = {}  # by page of a column's map
         self._pages: deque[tuple[str, str, Of]] = deque()
 
@@ -171,6 +173,8 @@ class Walk:
             self._reach(record.manifest, Named("json", thing, "", by))
             self._page(record.files, thing, "dataset", by)
         else:
+            if isinstance(record, ModelRecord):
+                self.models.setdefault(record.tree, (thing, record))
             self._thing(thing, record, by)
 
     def _thing(self, thing: str, record: Record, by: str) -> None:

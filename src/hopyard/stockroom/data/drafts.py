@@ -324,6 +324,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 fresh.update(values)
             else:
                 fresh.extend(values)
+            if fresh._record is None and isinstance(values, Column) and values.record is not _NOTHING:
+                held = values.record
+                fresh._start_anew(empty_record(held.kind, held.dtype, held.shape, held.nested))
             if fresh._record is None:
                 raise DataError(
                     f"column {self.name!r} was given no samples, so nothing says what it holds. Give some, or call "

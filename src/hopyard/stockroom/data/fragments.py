@@ -72,20 +72,10 @@ def encode_fragment(
         record: of the column, for kind, dtype and shape.
         purged: for the header, of samples that ``parts`` has without their values.
     """
-    count = sum(len(part.keys) for part in parts)
-    described, key_section = _keys_section(parts)
-    header = {
-        "count": count,
-        "dtype": record.dtype,
-        "keys": described,
-        "kind": record.kind,
-        "shape": list(record.shape) if record.kind == "tensor" else None,
-    }
-    if purged:
-        header["purged"] = purged
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    pieces: list[Any] = [_MAGIC, struct.pack("<Q", len(text)), text]
-    size = 16 + len(text)
+    described, key_section = _keys_section([part.keys for part in parts])
+    start = _start(record, sum(len(part.keys) for part in parts), described, purged)
+    pieces: list[Any] = [start]
+    size = len(start)
     shapes = [part.rows.shapes.data for part in parts if part.rows.shapes is not None]
     offsets = []
     if parts[0].rows.offsets is not None:
@@ -102,8 +92,48 @@ def encode_fragment(
     return b"".join(pieces), body
 
 
-def _keys_section(parts: Sequence[Batch]) -> tuple[Any, list[Any]]:
-    arrays = [part.keys for part in parts]
+def _start(record: ColumnRecord, count: int, described: Any, purged: Sequence[Any] = ()) -> bytes:
+    """What stands before the sections."""
+    header = {
+        "count": count,
+        "dtype": record.dtype,
+        "keys": described,
+        "kind": record.kind,
+        "shape": list(record.shape) if record.kind == "tensor" else None,
+    }
+    if purged:
+        header["purged"] = purged
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    return _MAGIC + struct.pack("<Q", len(text)) + text
+
+
+def is_plainly(
+    data: _Bytes, record: ColumnRecord, first: bytes, last: bytes, count: int, nbytes: int
+) -> bool:
+    """Whether these bytes are the fragment that ``Fragment.check_fits`` asks for, which takes a comparison where all
+    but the values follows from a column and its map: samples of one size under one key, or under ints without gaps.
+    False says nothing."""
+    width = row_width(record)
+    if width is None or nbytes != width * count:
+        return False
+    keys = keys_of([first, last][: min(count, 2)])
+    if keys.dtype == object:
+        if count > 1:
+            return False
+    elif int(keys[-1]) - int(keys[0]) + 1 == count:
+        keys = np.arange(int(keys[0]), int(keys[0]) + 1)  # one stands for all: the section is empty
+    else:
+        return False
+    described, section = _keys_section([keys])
+    start = b"".join([_padded(_start(record, count, described)), *section])
+    return len(data) - nbytes == len(_padded(start)) and data[: -nbytes or None].tobytes() == _padded(start)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % _ALIGNMENT)
+
+
+def _keys_section(arrays: Sequence[Keys]) -> tuple[Any, list[Any]]:
     names: list[bytes] = []
     if any(keys.dtype == object for keys in arrays):
         names = [key for keys in arrays for key in encoded(keys)]

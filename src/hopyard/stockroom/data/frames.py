@@ -37,6 +37,8 @@ def without_frame(name: str, values: Any, call: Call) -> Any:
     pandas, polars, torch = (sys.modules.get(library) for library in ("pandas", "polars", "torch"))
     if pandas is not None and isinstance(values, pandas.Series):
         return _of_pandas(where, values, call)
+    if pandas is not None and isinstance(values, pandas.api.extensions.ExtensionArray):
+        return _keyless(_of_pandas(where, pandas.Series(values), "replace"), values, where, call)
     if pandas is not None and isinstance(values, pandas.DataFrame):
         raise _several(name, values, "DataFrame of pandas", "columns")
     if pandas is not None and isinstance(values, pandas.Index):
@@ -46,7 +48,15 @@ def without_frame(name: str, values: Any, call: Call) -> Any:
     if polars is not None and isinstance(values, polars.Series):
         if values.dtype == polars.Object:
             raise DataError(f"{where} was given a Series of Python objects. Give a list: series.to_list().")
-        return _keyless(_of_arrow(where, values.to_arrow(), None), values, where, call)
+        try:
+            array = values.to_arrow()
+        except Exception as error:  # of polars or of Arrow
+            raise DataError(
+                f"{where} was given a Series of {values.dtype}, which columns do not store ({error}). Cast it: "
+                "series.cast(pl.Int64); or give the Python ints, which are stored exactly or refused: "
+                "series.to_list()."
+            ) from error
+        return _keyless(_of_arrow(where, array, None), values, where, call)
     if polars is not None and isinstance(values, polars.DataFrame | polars.LazyFrame):
         raise _several(name, values, f"{type(values).__name__} of polars", "collect_schema()")
     if torch is not None and isinstance(values, torch.Tensor) and values.is_nested:
@@ -128,7 +138,12 @@ def _of_arrow(where: str, array: pa.Array | pa.ChunkedArray, index: Any) -> Any:
     if array.null_count:
         at = array.is_null().index(True).as_py()
         raise _missing(where, array.null_count, at if index is None else _at(index, at))
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+    if isinstance(kind, pa.BaseExtensionType) and any(test(kind.storage_type) for test in _TEXTS):
+        return _of_arrow(where, array.cast(kind.storage_type), index)
+    inner = kind
+    while _is_list(inner):
+        inner = inner.value_type
+    if pa.types.is_temporal(inner) or pa.types.is_decimal(inner):
         raise DataError(
             f"{where} was given {kind}. Columns store no times and no decimals: convert it to ints, floats or text, "
             "and say in the column's name which unit, time zone or scale that is."
@@ -138,7 +153,13 @@ def _of_arrow(where: str, array: pa.Array | pa.ChunkedArray, index: Any) -> Any:
     if not len(array):
         return []
     if any(test(kind) for test in _TEXTS):
-        return array.to_pylist()
+        try:
+            return array.to_pylist()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{where} was given text that is no UTF-8 ({error}). Decode it in its own encoding first, or give "
+                "bytes: array.cast(pyarrow.binary())."
+            ) from error
     try:
         data = from_arrow(where, array)
     except UnsupportedTypeError as error:
@@ -150,6 +171,14 @@ def _of_arrow(where: str, array: pa.Array | pa.ChunkedArray, index: Any) -> Any:
     return list(data.values) if isinstance(data.values, Ragged) else data.values
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in _LISTS)
+
+
+_LISTS = (
+    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)  # fmt: skip
 _TEXTS = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
     pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,

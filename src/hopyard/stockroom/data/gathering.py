@@ -20,7 +20,7 @@ from hopyard.data.reading.region import region_of
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.stockroom.data.cutting import Entry
-from hopyard.stockroom.data.fragments import Fragment
+from hopyard.stockroom.data.fragments import Fragment, is_plainly
 from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Location, Objects
@@ -98,7 +98,9 @@ class Fragments:
         Raises:
             CorruptError: they are another one, or none.
         """
-        fragment_of(self._record, self.entries[number], data)
+        entry = self.entries[number]
+        if not is_plainly(data, self._record, entry.first, entry.last, entry.count, entry.nbytes):
+            fragment_of(self._record, entry, data)
 
     def each(self, first: int = 0) -> Iterator[Fragment]:
         """Fragments from a number on, some of them asked for together."""
@@ -323,14 +325,15 @@ def table_of(
     if not isinstance(objects, Objects) or not width or not fragments.entries:
         return None
     digests = [entry.digest for entry in fragments.entries]
-    if objects.missing(digests) or (objects.buried() and objects.instead(digests)):
+    places = objects.here(digests)
+    if len(places) < len(set(digests)) or (objects.buried() and objects.instead(digests)):
         return None  # what was purged is refused sample by sample
     for _ in range(_ROUNDS):
-        places = objects.locate_many(digests)
         if objects.path(places[digests[0]].pack) is None:
             return None
         try:
             return Table(objects, fragments, [places[digest] for digest in digests], dtype, shape, width)
         except NotFoundError:  # packed anew since it was looked up
             objects.refresh()
+            places = objects.locate_many(digests)
     return None

@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.stockroom.maps.keys import Key, decode, decode_many, encode_ints, hash_ints, hash_many
+from hopyard.stockroom.maps.keys import Key, decode, decode_many, encode, encode_ints, hash_ints, hash_many
 
 Keys: TypeAlias = npt.NDArray[Any]
 """(n,) int64 where all keys are ints, else of encoded keys as objects. In both the order is that of the keys."""
+
+_FEW = 8  # keys that are encoded sooner one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +116,8 @@ def encoded(keys: Keys) -> list[bytes]:
     """The bytes of each key."""
     if keys.dtype == object:
         return list(keys)
+    if len(keys) <= _FEW:
+        return [encode(key) for key in keys.tolist()]
     raw = encode_ints(keys).tobytes()
     return [raw[at : at + 9] for at in range(0, len(raw), 9)]
 

@@ -49,7 +49,7 @@ def stored_dtype(dtype: Any) -> str:
     if text in ITEM_SIZES:
         return text
     if text not in _COMMON and text not in ML_DTYPES:
-        with suppress(TypeError):
+        with suppress(TypeError, ValueError):
             text = np.dtype(dtype).name
     found = _COMMON.get(text) or ML_DTYPES.get(text)
     if found is None:
@@ -212,10 +212,18 @@ def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
         raise DataError(
             "is a masked array. A column stores no masks: fill it (.filled), or store the mask too"
         )
+    if not isinstance(value, np.ndarray) and _has_nulls(value):
+        raise DataError(
+            f"is a {type(value).__name__} with missing values, which NumPy would make NaN, and ints beside them "
+            "floats. Fill them, or leave them out"
+        )
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"cannot be made a NumPy array ({error}). Convert it first") from error
+    except Exception as error:  # each library raises errors of its own
+        raise DataError(
+            f"is a {type(value).__module__}.{type(value).__qualname__} that cannot be made a NumPy array ({error}). "
+            "Convert it first"
+        ) from error
     kind = array.dtype.kind
     if kind in "UT":
         return "string", array
@@ -237,6 +245,19 @@ def raw_array(value: Any) -> tuple[str, npt.NDArray[Any]]:
             f"is of dtype {array.dtype}. Convert it with .astype(...) to one of {', '.join(_COMMON)}"
         )
     return name, array.view(raw_dtype(name)) if is_uncommon(name) else array
+
+
+def _has_nulls(value: Any) -> bool:
+    """Whether values are missing in what pandas, polars or Arrow made; NaN in columns of NumPy's dtypes is a number."""
+    if hasattr(value, "null_count"):
+        count = value.null_count() if callable(value.null_count) else value.null_count
+        return bool(np.sum(np.asarray(count)))
+    if hasattr(value, "isna"):
+        kinds = list(value.dtypes) if getattr(value, "ndim", 1) == 2 else [value.dtype]
+        if not all(isinstance(kind, np.dtype) for kind in kinds):
+            return bool(np.asarray(value.isna()).any())
+    columns = getattr(value, "columns", ())
+    return isinstance(columns, list) and any(getattr(column, "null_count", 0) for column in columns)
 
 
 def _of_torch(value: Any) -> tuple[str, npt.NDArray[Any]]:

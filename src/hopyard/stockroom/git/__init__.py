@@ -16,7 +16,7 @@ wins. Digests are strings here: this room knows nothing of packs, maps or commit
 """
 
 from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts
-from hopyard.stockroom.git.head import HEAD_NAME, Head, id_of, parse, read, write
+from hopyard.stockroom.git.head import HEAD_NAME, Head, discard, id_of, parse, read, write, write_beside
 from hopyard.stockroom.git.history import commits_in_history, has_had, named_commits
 from hopyard.stockroom.git.place import Place, at, find, folders, prepare, settle
 
@@ -30,6 +30,7 @@ __all__ = [
     "branch_like",
     "commits_in_history",
     "current_branch",
+    "discard",
     "facts",
     "find",
     "folders",
@@ -41,4 +42,5 @@ __all__ = [
     "read",
     "settle",
     "write",
+    "write_beside",
 ]

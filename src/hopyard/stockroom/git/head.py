@@ -28,7 +28,9 @@ from pathlib import Path
 
 from hopyard.errors import CorruptError, HopyardError, UsageError
 from hopyard.storage import files
+from hopyard.storage.names import TEMPORARY_PREFIX
 from hopyard.storage.oserrors import read_error, write_errors
+from hopyard.storage.small import read_small
 from hopyard.storage.temporary import is_alive, machine, temporary_name
 
 HEAD_NAME = "head.stock"
@@ -105,7 +107,32 @@ def parse(data: bytes, file: Path) -> Head:
     return _parse(_decoded(data, file), file)[0]
 
 
-def write(file: Path, head: Head, room_id: str | None = None) -> None:
+def write_beside(file: Path, head: Head) -> str | None:
+    """Write what ``write`` would write into a file beside ``file``, durably, so that no space is needed later.
+
+    Returns:
+        The name of the file beside; None: ``file`` says that already.
+
+    Raises:
+        as ``write``; nothing was left beside ``file``.
+    """
+    file = Path(os.path.realpath(file))
+    data = _content(file, head, None)
+    with write_errors(file):
+        if file.exists() and file.read_bytes() == data:
+            return None
+        _sweep(file)
+        return _written_beside(file, data)
+
+
+def discard(file: Path, prepared: str | None) -> None:
+    """Remove a file that ``write_beside`` wrote, if it is still there."""
+    path = _beside(Path(os.path.realpath(file)), prepared)
+    if path is not None:
+        files.unlink_quietly(str(path))
+
+
+def write(file: Path, head: Head, room_id: str | None = None, prepared: str | None = None) -> None:
     """Replace ``file`` durably: after a crash there is the old or the new content. Equal content is not written anew.
 
     The mode of a file that is there stays, a new one honours the umask, a link stays one, comments and the id of the
@@ -113,6 +140,7 @@ def write(file: Path, head: Head, room_id: str | None = None) -> None:
 
     Args:
         room_id: the id of the stockroom, for a file that has none yet.
+        prepared: a name that ``write_beside`` gave: a file of the right content, which then only gets another name.
 
     Raises:
         UsageError: ``head`` cannot be written as lines, or the file holds a conflict.
@@ -120,13 +148,24 @@ def write(file: Path, head: Head, room_id: str | None = None) -> None:
         StorageError: the file cannot be written.
     """
     file = Path(os.path.realpath(file))
+    data = _content(file, head, room_id)
+    ready = _beside(file, prepared)
+    with write_errors(file):
+        if not file.exists() or file.read_bytes() != data:
+            if ready is not None and _bytes_of(ready) == data:
+                ready.replace(file)
+            else:
+                _replace(file, data)
+            files.sync(file.parent)
+        elif ready is not None:
+            files.unlink_quietly(str(ready))
+
+
+def _content(file: Path, head: Head, room_id: str | None) -> bytes:
     lines = (_parse(_text(file), file)[1] if file.exists() else []) or [_TITLE]
     if room_id is not None and not any(_STOCKROOM.fullmatch(line) for line in lines):
         lines.append(f"stockroom {room_id}")
-    data = "".join(line + "\n" for line in [*lines, *lines_of(head)]).encode()
-    with write_errors(file):
-        if not file.exists() or file.read_bytes() != data:
-            _replace(file, data)
+    return "".join(line + "\n" for line in [*lines, *lines_of(head)]).encode()
 
 
 def lines_of(head: Head) -> list[str]:
@@ -147,7 +186,7 @@ def lines_of(head: Head) -> list[str]:
 
 def _text(file: Path) -> str:
     try:
-        data = file.read_bytes()
+        data = read_small(file)
     except OSError as error:
         raise read_error(str(file), error) from error
     return _decoded(data, file)
@@ -239,19 +278,41 @@ def _conflict(text: str, file: Path) -> str:
 
 def _replace(file: Path, data: bytes) -> None:
     _sweep(file)
+    temporary = file.with_name(_written_beside(file, data))
+    try:
+        temporary.replace(file)
+    except BaseException:
+        files.unlink_quietly(str(temporary))
+        raise
+
+
+def _written_beside(file: Path, data: bytes) -> str:
+    """Write a file that is to replace ``file``, with its mode; the name."""
     temporary = f"{file}{temporary_name()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(descriptor, stat.S_IMODE(file.stat().st_mode))
         files.write_all(descriptor, data)
-        Path(temporary).replace(file)
     except BaseException:
         files.unlink_quietly(temporary)
         raise
     finally:
         os.close(descriptor)
-    files.sync(file.parent)
+    return Path(temporary).name
+
+
+def _beside(file: Path, prepared: str | None) -> Path | None:
+    """The file that was prepared for ``file``; None: there is no name, or it is none that ``write_beside`` gives."""
+    is_named = prepared is not None and prepared.startswith(f"{file.name}{TEMPORARY_PREFIX}")
+    return file.with_name(prepared) if is_named and prepared and "/" not in prepared else None
+
+
+def _bytes_of(file: Path) -> bytes | None:
+    try:
+        return read_small(file)
+    except (OSError, CorruptError):
+        return None
 
 
 def _sweep(file: Path) -> None:

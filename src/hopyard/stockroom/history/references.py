@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,15 +27,19 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom import parsing
 from hopyard.stockroom.quoting import quoted, unquoted
 from hopyard.storage import Store
+from hopyard.storage.base import Entry
 from hopyard.storage.names import MAX_SEGMENT
+from hopyard.storage.small import get_small
 from hopyard.storage.temporary import temporary_name
 
 KINDS = {"heads": 1, "tags": 1, "remotes": 2, "worktrees": 1}
 """What references there are, and how many segments their names have."""
 
 _MOST = 1 << 20  # bytes of an entry
+_MOST_LACKING = 1000  # entries in a row that may be missing, and are put back
 _NUMBER = re.compile(r"[0-9]{12}")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
+_MOST_COPIED = 1 << 26  # bytes of copies that are looked at for a repair
 _END = 4096  # bytes of copies in which the last one is looked for
 # As git-check-ref-format(1), so that each branch here can be one of git, too. None of these can begin a suffix of a
 # revision either.
@@ -109,11 +114,22 @@ class References:
         prefix = _prefix(name)
         number = tip.number + 1
         data = entry_of(commit, by)
-        if not self._store.put_new(_object(prefix, number), data):
-            return None
+        try:
+            if not self._store.put_new(_object(prefix, number), data):
+                return None
+        except StorageError:
+            # What failed may have come behind it: then it has happened.
+            if not self._is(_object(prefix, number), data):
+                raise
         _copy(self._store, prefix, number, data)
         self._seen[prefix] = number
         return Tip(number, commit)
+
+    def _is(self, name: str, data: bytes) -> bool:
+        try:
+            return self._store.get(name) == data
+        except StorageError:
+            return False
 
     def set(self, name: str, commit: str | None, by: str) -> Tip:
         """Let ``name`` be ``commit``, whatever it is now."""
@@ -124,29 +140,38 @@ class References:
 
     def names(self, kind: str) -> dict[str, str]:
         """All references of a kind that there are, by name without the kind, in order, and their commits."""
-        last: dict[str, int] = {}
+        last: dict[str, Entry] = {}
+        counts: Counter[str] = Counter()
         copied = {prefix: _last_copied(self._store, prefix) for prefix in _copied(self._store, kind)}
         for entry in self._store.list(f"refs/{kind}"):
-            prefix, _, text = entry.name.rpartition("/")
+            prefix = entry.name.rpartition("/")[0]
             if not _is_entry(entry.name):
                 raise _foreign(self._store, entry.name)
-            if entry.size > _MOST:
-                raise CorruptError(
-                    f"{self._store.url}/{entry.name} has {entry.size} bytes, and entries of references have at most "
-                    f"{_MOST}. {_REPAIR}"
-                )
-            last[prefix] = max(int(text), last.get(prefix, 0))
+            last[prefix] = entry  # in order of names, and so of numbers
+            counts[prefix] += 1
+        numbers = {prefix: _number(entry.name) for prefix, entry in last.items()}
         found = {}
         for prefix, least in copied.items():
-            if least > last.get(prefix, 0):
-                raise _cut(self._store, prefix, last.get(prefix, 0), least)
-        for prefix, seen in last.items():
+            if least > numbers.get(prefix, 0):
+                raise _cut(self._store, prefix, numbers.get(prefix, 0), least)
+        for prefix, seen in numbers.items():
+            if seen != counts[prefix]:
+                self._check_gapless(prefix, seen)
             # What was listed last was the last one at some moment of the listing.
             self._seen[prefix] = number = max(seen, self._seen.get(prefix, 0))
-            commit = self._read(prefix, number).commit
+            commit = self._read(prefix, number, last[prefix].size if number == seen else None).commit
             if commit is not None:
                 found["/".join(map(_codes(kind)[1], prefix.split("/")[2:]))] = commit
         return dict(sorted(found.items()))
+
+    def _check_gapless(self, prefix: str, last: int) -> None:
+        """See that a log lacks no entry before its last one, but those that were made while it was listed."""
+        found = {_number(entry.name) for entry in self._store.list(prefix) if _is_entry(entry.name)}
+        at = 1
+        while at <= last:
+            if at not in found and not self._store.exists(_object(prefix, at)):
+                raise _gap(self._store, prefix, at, min(number for number in found if number > at))
+            at += 1
 
     def log(self, name: str) -> Iterator[Move]:
         """All entries, the last one first."""
@@ -171,10 +196,10 @@ class References:
         self._seen[prefix] = low
         return low
 
-    def _read(self, prefix: str, number: int) -> Move:
+    def _read(self, prefix: str, number: int, size: int | None = None) -> Move:
         known = self._entries.get(prefix)
         if known is None or known.number != number:
-            known = self._entries[prefix] = read_entry(self._store, _object(prefix, number))
+            known = self._entries[prefix] = read_entry(self._store, _object(prefix, number), size)
         return known
 
 
@@ -184,16 +209,18 @@ def entry_of(commit: str | None, by: str) -> bytes:
     return _encode(move, check=_check(move))
 
 
-def read_entry(store: Store, name: str) -> Move:
-    """One entry, by the name of the store's object.
+def read_entry(store: Store, name: str, size: int | None = None) -> Move:
+    """One entry, by the name of the store's object; ``size``: its bytes, if they are known.
 
     Raises:
         CorruptError: it is none, or not what was written.
     """
     try:
-        return _decode(int(name.rpartition("/")[2]), store.get(name))
+        return _decode(_number(name), get_small(store, name, _MOST, size))
     except NotFoundError:
         raise CorruptError(f"{store.url}/{name} was there, and is not any more. {_REPAIR}") from None
+    except CorruptError as error:
+        raise CorruptError(f"{error} {_REPAIR}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptError(
             f"{store.url}/{name} is no entry of a reference ({type(error).__name__}: {error}). {_REPAIR}"
@@ -232,12 +259,15 @@ class Log:
         entries: by number, those that can be read, here or by their copies.
         failures: by the store's name, why an entry cannot be read here. copies: of these the bytes that were written,
             as far as they are known.
+        stray: of these the one that lies so far behind all others that they can hardly have been lost, which nothing
+            repairs; "": there is none.
     """
 
     name: str
     entries: dict[int, Move] = field(default_factory=dict)
     failures: dict[str, StorageError] = field(default_factory=dict)
     copies: dict[str, bytes] = field(default_factory=dict)
+    stray: str = ""
 
 
 def logs(store: Store) -> tuple[list[Log], dict[str, StorageError]]:
@@ -261,7 +291,15 @@ def _log(store: Store, prefix: str, numbers: set[int], copies: Mapping[int, byte
     kind, *parts = prefix.split("/")[1:]
     log = Log("/".join([kind, *map(_codes(kind)[1], parts)]))
     read: dict[int, bytes] = {}
-    for number in range(1, 1 + max([*numbers, *copies])):
+    known = sorted({*numbers, *copies})
+    for before, number in zip([0, *known], known, strict=False):
+        if number - before > _MOST_LACKING:
+            # None of these is asked for one by one, and what comes behind them is not believed.
+            log.stray = _object(prefix, number)
+            log.failures[log.stray] = _gap(store, prefix, before + 1, number)
+            known = known[: known.index(number)]
+            break
+    for number in range(1, 1 + max(known, default=0)):
         name = _object(prefix, number)
         try:
             log.entries[number] = read_entry(store, name)
@@ -283,6 +321,24 @@ def _is_entry(name: str) -> bool:
     _, _, kind = prefix.partition("/")
     kind = kind.partition("/")[0]
     return bool(_NUMBER.fullmatch(number)) and kind in KINDS and prefix.count("/") == 1 + KINDS[kind]
+
+
+def _number(name: str) -> int:
+    """The number of an entry, by the name of the store's object."""
+    return int(name.rpartition("/")[2])
+
+
+def _gap(store: Store, prefix: str, first: int, behind: int) -> CorruptError:
+    how = _REPAIR
+    if behind - first >= _MOST_LACKING:
+        how = (
+            f"So many were hardly lost: move {_object(prefix, behind)}, and what comes behind it, out of that folder, "
+            "unless you know that they belong there"
+        )
+    return CorruptError(
+        f"{store.url}/{prefix} has no entry {first}, but has {behind}, and numbers have no gaps: where it is now "
+        f"cannot be known. {how}"
+    )
 
 
 def _foreign(store: Store, name: str) -> CorruptError:
@@ -354,7 +410,7 @@ def _copy_anew(store: Store, prefix: str, entries: Mapping[int, bytes]) -> None:
 
 def _copies(store: Store, prefix: str) -> dict[int, bytes]:
     """The entries that are copied, by number."""
-    return dict(sorted(filter(None, map(_of_line, _end_of_copies(store, prefix, None)))))
+    return dict(sorted(filter(None, map(_of_line, _end_of_copies(store, prefix, _MOST_COPIED)))))
 
 
 def _last_copied(store: Store, prefix: str) -> int:
@@ -363,8 +419,8 @@ def _last_copied(store: Store, prefix: str) -> int:
     return next(found, (0, b""))[0]
 
 
-def _end_of_copies(store: Store, prefix: str, most: int | None) -> list[bytes]:
-    """The lines in so many bytes at the end of the file; None: all."""
+def _end_of_copies(store: Store, prefix: str, most: int) -> list[bytes]:
+    """The lines in so many bytes at the end of the file."""
     path = store.path(_copy_of(prefix))
     if path is None:
         return []
@@ -374,7 +430,7 @@ def _end_of_copies(store: Store, prefix: str, most: int | None) -> list[bytes]:
         return []
     try:
         size = os.fstat(fd).st_size
-        start = 0 if most is None else max(0, size - most)
+        start = max(0, size - most)
         return os.pread(fd, size - start, start).split(b"\n")
     except OSError:
         return []

@@ -1,11 +1,16 @@
 """The stage: the log of a working tree's writes that are not committed yet, each durable before it returns.
 
-``stage/<worktree>/<base>/<number>`` is one operation upon the commit ``base`` (``none``: there is no commit yet), bytes
-here. Its file begins with the BLAKE3-256 digest of these bytes, so a file that was cut or changed is found out. One of
-no bytes at all: what comes before it was cleared, so that a clearing that was killed half-way is one that was done.
+``stage/<worktree>/<base>/<number>`` is one entry upon the commit ``base`` (``none``: there is no commit yet): as a rule
+one operation, bytes here. The order of the numbers is the order of the writes, and no number is given twice.
 
-The order of the numbers is the order of the writes, and no number is given twice: the lock's file says which was the
-last one. Whoever writes holds the lock, and first looks what others have written.
+Entries are a chain: each begins with a seal, the digest of where it lies (working tree, base and number), of the seal
+of the entry before it and of its operations. So an entry that was changed, copied, moved, or deleted from the middle is
+found out. One that follows no other begins the log: what has lower numbers was cleared.
+
+The lock's file says which number was given last, and which entry upon which base is the last one, so that a deletion at
+the end is found out, too, and so that looking whether others wrote anything costs one small read. Only a clearing waits
+until it is on the disk: if the machine goes down it may be of a moment before, and is believed only where it says that
+more should be there. Whoever writes holds the lock, and first looks what others have written.
 
 A stage belongs to its base: where the working tree is at another commit (git checked it out, or a new worktree got the
 id of an old one) its operations are not applied, but named by ``orphans``.
@@ -15,19 +20,73 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from zlib import crc32
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.history.locks import locked
 from hopyard.storage import Store
 from hopyard.storage.oserrors import write_errors
+from hopyard.storage.small import get_whole
 
 _NONE = "none"
-_DIGEST_BYTES = 32
+_SEAL = 32  # bytes of a seal
+_LENGTH = 8  # bytes of an operation's length
+_FIRST = bytes(_SEAL)  # instead of the seal of the entry before: there is none
+_GIVEN = 20  # digits of the last number that was given
 
 _held = threading.local()  # names of the stages that this thread holds
+
+
+class Position(NamedTuple):
+    """A place in a log: the number of an entry and its seal, which no other entry has."""
+
+    number: int
+    seal: bytes
+
+
+class Entry(NamedTuple):
+    """An entry of the log.
+
+    Attributes:
+        position: where it is.
+        before: the seal of the entry before it.
+        operations: writes, in their order.
+    """
+
+    position: Position
+    before: bytes
+    operations: tuple[bytes, ...]
+
+
+class _Note(NamedTuple):
+    """The content of the lock's file: the last number given, and the last entry (None: there is none) upon a base."""
+
+    given: int
+    base: str
+    last: Position | None
+
+    def encode(self) -> bytes:
+        number, seal = self.last or Position(0, _FIRST)
+        text = b"%0*d %-64s %012d %s" % (_GIVEN, self.given, self.base.encode(), number, seal.hex().encode())
+        return b"%s %08x\n" % (text, crc32(text))
+
+    @classmethod
+    def decode(cls, data: bytes) -> _Note | None:
+        """None: the machine went down while it was written, or nothing is written yet."""
+        text = data[:-10]
+        try:
+            if data != b"%s %08x\n" % (text, crc32(text)):
+                return None
+            given, base, number, seal = text.split()
+            last = Position(int(number), bytes.fromhex(seal.decode()))
+            return cls(int(given), base.decode(), last if last.number else None)
+        except ValueError:
+            return None
 
 
 class Stage:
@@ -42,38 +101,70 @@ class Stage:
     def __init__(self, store: Store, worktree: str, base: str | None) -> None:
         self.worktree, self.base = worktree, base
         self._store = store
-        self._prefix = f"stage/{worktree}/{base or _NONE}"
+        self._name = base or _NONE
+        self.prefix = f"stage/{worktree}/{self._name}"
         self._lock = f"stage/{worktree}.lock"
-        self._highest: int | None = None  # of the numbers that were ever listed
+        path = store.path(self._lock)
+        self._noted_in = None if path is None else str(path)  # looked at before each read of a working tree
+        self._is_listed = False  # since this process looks: from then on what the lock's file says is right
 
     def __repr__(self) -> str:
         return f"Stage({self._store!r}, {self.worktree!r}, {self.base!r})"
 
-    def operations(self) -> Iterator[bytes]:
-        """All operations since the last ``clear``, in the order of their writing.
+    def operations(self) -> list[bytes]:
+        """All operations since the last clearing, in the order of their writing.
 
         Raises:
-            CorruptError: one of them is damaged.
+            CorruptError: one of them is damaged or missing.
         """
-        yield from self.entries().values()
+        return [operation for entry in self.entries() for operation in entry.operations]
 
-    def entries(self) -> dict[int, bytes]:
-        """The same with their numbers."""
+    def entries(self) -> list[Entry]:
+        """The same as they lie there."""
         while True:
+            state = self.state()
             try:
-                found = {number: self._read(number) for number in self._numbers()}
+                found = self._chain()
+                self._check_last(found, state)
+                return found
             except NotFoundError:  # cleared since the numbers were listed
                 continue
-            cleared = max((number for number, data in found.items() if not data), default=0)
-            return {number: data for number, data in found.items() if number > cleared}
+            except CorruptError:
+                if self.state() == state:
+                    raise
 
-    def has(self, number: int) -> bool:
-        """Whether it has the operation of this number."""
-        return self._store.exists(self._object(number))
+    def since(self, position: Position | None) -> list[Entry] | None:
+        """The entries behind one that is known (None: all); None: that one is gone, and so are those before it."""
+        last = self.noted()
+        if last is not None and position is not None:
+            if last == position:
+                return []
+            found = self._between(position, last)
+            if found is not None:
+                return found
+        entries = self.entries()
+        if position is None:
+            return entries
+        at = next((at for at, entry in enumerate(entries) if entry.position == position), None)
+        return None if at is None else entries[at + 1 :]
+
+    def state(self) -> bytes:
+        """Bytes that differ from those of before if anything was staged or cleared, or the working tree has moved,
+        since then. Where the store has no files on this machine they do not."""
+        if self._noted_in is None:
+            return b""
+        try:
+            file = os.open(self._noted_in, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            return os.read(file, 1000)
+        finally:
+            os.close(file)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Log]:
-        """The log, which meanwhile nobody else writes or clears.
+        """The log, which meanwhile nobody else of the working tree writes or clears, upon whatever base.
 
         Raises:
             UsageError: this thread holds it already.
@@ -92,8 +183,8 @@ class Stage:
             finally:
                 held.discard(name)
 
-    def append(self, operation: bytes) -> int:
-        """Add an operation; it is durable when this returns, with its number. Others may append at the same time.
+    def append(self, operation: bytes) -> Position:
+        """Add an operation; it is durable when this returns, with its place. Others may append at the same time.
 
         Raises:
             StorageFullError, NotWritableError, StorageError: nothing was added.
@@ -101,144 +192,295 @@ class Stage:
         with self.held() as log:
             return log.append(operation)
 
-    def clear(self, numbers: Collection[int] | None = None, after: Stage | None = None) -> None:
-        """Remove all operations: at once, even if it is killed meanwhile. None of them is read: they may be damaged.
-
-        Args:
-            numbers: remove only these: if there are others too, one by one. Those that are not there do not matter.
-            after: a commit that has just these operations, and so all that come before one of them: its stage gets the
-                others.
-        """
+    def clear(self) -> None:
+        """Remove all operations: at once, even if it is killed meanwhile. None of them is read: they may be damaged."""
         with self.held() as log:
-            log.clear(numbers, after)
+            log.clear()
 
     def orphans(self) -> list[Stage]:
         """Stages of this working tree upon other commits, with operations: nobody sees them unless they are named."""
-        return [stage for stage in stages(self._store, self.worktree) if stage.base != self.base]
+        return [
+            stage for stage in stages(self._store, self.worktree, besides=self.base) if stage.operations()
+        ]
 
-    def _read(self, number: int) -> bytes:
+    def read(self, number: int) -> Entry:
+        """One entry; whether it follows the one before it is not looked at.
+
+        Raises:
+            CorruptError: it is damaged. NotFoundError: it is not there.
+        """
         name = self._object(number)
-        return unsealed(self._store.get(name), f"{self._store.url}/{name}")
+        data = get_whole(self._store, name)
+        where = f"{self._store.url}/{name}"
+        if not data:
+            raise self._damage(f"{where} is empty.")
+        seal, before, content = data[:_SEAL], data[_SEAL : 2 * _SEAL], data[2 * _SEAL :]
+        if seal != self._seal(number, before, content):
+            raise self._damage(
+                f"{where} is damaged, or a copy of another one: its content has not the digest that it begins with."
+            )
+        return Entry(Position(number, seal), before, tuple(_split(content)))
 
-    def _numbers(self) -> list[int]:
-        numbers = sorted(_number(self._store, entry.name) for entry in self._store.list(self._prefix))
-        self._highest = max(self._highest or 0, *numbers[-1:], 0)
-        return numbers
+    def numbers(self) -> list[int]:
+        """The numbers of all entries that are there, also of such as were cleared and are not deleted yet."""
+        return sorted(_number(self._store, entry.name) for entry in self._store.list(self.prefix))
+
+    def _chain(self) -> list[Entry]:
+        found: list[Entry] = []
+        for number in reversed(self.numbers()):
+            entry = self.read(number)
+            if found and found[-1].before != entry.position.seal:
+                continue  # its write failed, and it could not be removed then
+            found.append(entry)
+            if entry.before == _FIRST:
+                break
+        if found and found[-1].before != _FIRST:
+            raise self._damage(
+                f"the staged write before {self._store.url}/{self._object(found[-1].position.number)} is missing, or "
+                "another one is in its place."
+            )
+        return found[::-1]
+
+    def _check_last(self, found: Sequence[Entry], state: bytes) -> None:
+        """See that the last entry that was noted is there. What was noted may be older than what is there."""
+        note = _Note.decode(state)
+        if note is None or note.base != self._name or note.last is None:
+            return
+        if found and found[0].position.number > note.last.number:
+            return  # all before were cleared, by one who was killed before it noted that
+        if note.last not in (entry.position for entry in reversed(found)):
+            raise self._damage(
+                f"the staged write {self._store.url}/{self._object(note.last.number)} is missing, or another one is "
+                "in its place."
+            )
+
+    def _between(self, position: Position, last: Position) -> list[Entry] | None:
+        """The entries behind one up to the last; None: they are not a chain."""
+        found: list[Entry] = []
+        for number in range(position.number + 1, last.number + 1):
+            try:
+                entry = self.read(number)
+            except NotFoundError:  # a number whose write failed
+                continue
+            except CorruptError:
+                return None
+            if entry.before != (found[-1].position if found else position).seal:
+                return None
+            found.append(entry)
+        return found if found and found[-1].position == last else None
+
+    def noted(self) -> Position | None:
+        """The last entry as the lock's file has it; None: it has none, or one was being written when it was killed."""
+        note = _Note.decode(self.state())
+        if note is None or note.base != self._name or note.last is None or note.given != note.last.number:
+            return None
+        return note.last
+
+    def _seal(self, number: int, before: bytes, content: bytes) -> bytes:
+        place = f"{self.worktree}/{self._name}/{number:012d}\n".encode()
+        return bytes.fromhex(digest(b"".join([place, before, content]), "hopyard.staged"))
+
+    def _damage(self, what: str) -> CorruptError:
+        return CorruptError(
+            f"{what} It is a staged write, which nothing else has. Restore {self._store.url}/{self.prefix} from a "
+            "copy; or go on with what was staged before it: hopyard stock verify --repair; or discard all that is "
+            "staged: hopyard stock reset."
+        )
 
     def _object(self, number: int) -> str:
-        return f"{self._prefix}/{number:012d}"
+        return f"{self.prefix}/{number:012d}"
 
 
 class Log:
-    """A stage as its holder sees it; see :meth:`Stage.held`."""
+    """A stage as the holder of its working tree's lock sees it; see :meth:`Stage.held`."""
 
     def __init__(self, stage: Stage) -> None:
-        self._stage, self._store = stage, stage._store
+        self.stage, self._store = stage, stage._store
         self._path = self._store.path(stage._lock)
 
-    def last(self) -> int:
+    def upon(self, base: str | None) -> Log:
+        """The log of the same working tree upon another commit."""
+        return self if base == self.stage.base else Log(Stage(self._store, self.stage.worktree, base))
+
+    def last(self) -> Position | None:
+        """The last entry; None: nothing is staged.
+
+        Raises:
+            CorruptError: entries are damaged or missing.
+        """
+        noted = self.stage.noted()
+        if (
+            noted is not None
+            and self.stage._is_listed
+            and self._store.exists(self.stage._object(noted.number))
+        ):
+            return noted
+        # What is noted may be of a moment before the machine went down.
+        entries = self.stage.entries()
+        self.stage._is_listed = True
+        return entries[-1].position if entries else None
+
+    def append(self, *operations: bytes) -> Position:
+        """As :meth:`Stage.append`; several are one entry: all of them are there, or none."""
+        last = self.last()
+        given = max(self._given(), 0 if last is None else last.number)
+        position = self._put(given, _FIRST if last is None else last.seal, operations)
+        self._write(position.number, position)
+        return position
+
+    def replace(self, operations: Sequence[bytes]) -> None:
+        """Have these instead of all that is there, at once."""
+        there = self.stage.numbers()
+        position = self._put(self._given(there), _FIRST, operations)
+        self._write(self._given(), position, is_synced=True)
+        self._delete(there)
+
+    def keep(self, last: Position | None) -> None:
+        """Let this entry, which is there, be the last one from now on; None: none is."""
+        self._delete([each for each in self.stage.numbers()[::-1] if last is None or each > last.number])
+        self._write(self._given(), last, is_synced=True)
+
+    def sweep(self) -> None:
+        """Delete files that are no entries: cleared ones that are left of a kill, and such as were never noted."""
+        entries = {entry.position.number for entry in self.stage.entries()}
+        self._delete([number for number in self.stage.numbers() if number not in entries])
+
+    def intact(self) -> Position | None:
+        """The last entry before damage, of those since the last clearing; None: there is none."""
+        found: Entry | None = None
+        is_damaged = False
+        for number in self.stage.numbers():
+            try:
+                entry = self.stage.read(number)
+            except CorruptError:
+                is_damaged = True
+                continue
+            if entry.before == _FIRST:
+                found, is_damaged = entry, False
+            elif found is None or entry.before != found.position.seal:
+                is_damaged = True
+            elif not is_damaged:
+                found = entry
+        return None if found is None else found.position
+
+    def clear(self) -> None:
+        """As :meth:`Stage.clear`."""
+        there = self.stage.numbers()
+        if there:
+            mark = self._put(self._given(there), _FIRST, ()).number  # from here on all others are cleared
+            there.append(mark)
+        self._write(self._given(), None, is_synced=True)
+        self._delete(there)
+
+    def drop(self) -> None:
+        """Remove all, without taking any space, so that a full disk does not keep it from being done. The working tree
+        is upon another commit by now; whoever calls this has noted that it is to be done, and does it again if it was
+        killed meanwhile."""
+        # The last one first: what is left is a log at any time.
+        self._delete(self.stage.numbers()[::-1])
+
+    def prepare(self, operations: Sequence[bytes]) -> Position:
+        """Have just these upon a commit that the working tree is not at yet; see :meth:`arrive`."""
+        there = self.stage.numbers()
+        position = self._put(self._given(there), _FIRST, operations)
+        self._delete(there)
+        return position
+
+    def arrive(self, last: Position | None = None) -> None:
+        """Note, durably, that the working tree is upon this commit now, and which entry is the last one here; None:
+        that is looked for."""
+        if last is None:
+            with contextlib.suppress(CorruptError):  # whoever reads it says so
+                last = self.last()
+        self._write(self._given(), last, is_synced=True)
+
+    def _given(self, there: Sequence[int] = ()) -> int:
         """The last number that was given, here or upon another commit."""
         given = 0
-        if self._path is not None:
-            with contextlib.suppress(ValueError, OSError):
-                given = int(self._path.read_bytes())
-        if (
-            not given or self._stage._highest is None
-        ):  # it is not synced: the machine may have gone down since
-            self._stage._numbers()
-        return max(given, self._stage._highest or 0)
+        with contextlib.suppress(ValueError):
+            given = int(self.stage.state()[:_GIVEN])
+        return max(given, *there[-1:], 0)
 
-    def since(self, known: int, looked: int) -> dict[int, bytes] | None:
-        """The operations behind those that are known, with their numbers; None: some of these are gone.
-
-        Args:
-            known: the last operation that is known; 0: none.
-            looked: what ``last`` gave when these were read.
-        """
-        if known and not self._stage.has(known):
-            return None
-        found = {}
-        for number in range(looked + 1, self.last() + 1):
-            if self._stage.has(number):
-                found[number] = self._stage._read(number)
-                if not found[number]:
-                    return None
-        return found
-
-    def append(self, operation: bytes) -> int:
-        """As :meth:`Stage.append`."""
-        number = self.last() + 1
-        data = sealed(operation)
+    def _put(self, number: int, before: bytes, operations: Sequence[bytes]) -> Position:
+        content = b"".join(
+            part
+            for operation in operations
+            for part in (len(operation).to_bytes(_LENGTH, "little"), operation)
+        )
         while True:
-            if self._path is not None:
-                with write_errors(self._path), self._path.open("r+b", buffering=0) as file:
-                    file.write(b"%020d" % number)
+            number += 1
+            seal = self.stage._seal(number, before, content)
+            self._write(number)
             try:
-                if self._store.put_new(self._stage._object(number), data):
-                    return number
+                if self._store.put_new(self.stage._object(number), b"".join([seal, before, content])):
+                    return Position(number, seal)
             except BaseException:
                 # It may be there all the same, if what failed came behind it: then it would come back later.
                 with contextlib.suppress(StorageError):
-                    self.remove(number)
+                    self._store.delete(self.stage._object(number))
                 raise
-            number += 1
 
-    def remove(self, number: int) -> None:
-        """Take one operation out."""
-        self._store.delete(self._stage._object(number))
+    def _write(self, given: int, last: Position | str | None = "", is_synced: bool = False) -> None:
+        """Write the lock's file: the last number that was given; and the last entry, if one is passed."""
+        if self._path is None:
+            return
+        note = _Note.decode(self.stage.state())
+        if not isinstance(last, str):
+            data = _Note(given, self.stage._name, last).encode()
+        else:
+            data = _Note(given, note.base if note else "-", note.last if note else None).encode()
+        with write_errors(self._path), self._path.open("r+b", buffering=0) as file:
+            file.write(data)
+            if is_synced:
+                os.fsync(file.fileno())
 
-    def clear(self, numbers: Collection[int] | None = None, after: Stage | None = None) -> None:
-        """As :meth:`Stage.clear`."""
-        stage = self._stage
-        there = stage._numbers()
-        others = [] if numbers is None else sorted(set(there).difference(numbers))
-        if others and after is not None:
-            for number in others:
-                self._store.put_new(after._object(number), self._store.get(stage._object(number)))
-            others = []
-        if others:
-            for number in sorted(set(there).difference(others)):
-                self.remove(number)
-        elif there:
-            last = self.append(b"")
-            for number in [*there, last]:
-                self.remove(number)
-
-
-def sealed(operation: bytes) -> bytes:
-    """A file's content for an operation."""
-    return _digest(operation) + operation
+    def _delete(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._store.delete(self.stage._object(number))
+        folder = self._store.path(self.stage.prefix)
+        if folder is not None:
+            with contextlib.suppress(OSError):  # not empty, or not there
+                folder.rmdir()
 
 
-def unsealed(data: bytes, where: str) -> bytes:
-    """The operation in a file's content; ``where`` names it in errors.
+def stages(store: Store, worktree: str | None = None, besides: str | None = "") -> list[Stage]:
+    """All stages that have entries: of one working tree, or of all, also those that are gone.
 
-    Raises:
-        CorruptError: it is not what was written.
+    Args:
+        besides: leave out those upon this commit.
     """
-    operation = data[_DIGEST_BYTES:]
-    if data[:_DIGEST_BYTES] != _digest(operation):
-        how = "is empty" if not data else "is damaged: its content has not the digest that it begins with"
-        raise CorruptError(
-            f"{where} {how}. It is a staged write, which nothing else has. Restore that file from a copy; or delete "
-            "it, and do without that write; or discard all that is staged: hopyard stock reset."
-        )
-    return operation
-
-
-def stages(store: Store, worktree: str | None = None) -> list[Stage]:
-    """All stages with operations: of one working tree, or of all, also those that are gone."""
     found: dict[tuple[str, str], None] = {}
+    trees = dict.fromkeys([worktree] if worktree else [])
     for entry in store.list(f"stage/{worktree}" if worktree else "stage"):
         parts = entry.name.split("/")
         if len(parts) == 4:
             found[parts[1], parts[2]] = None
+        elif parts[-1].endswith(".lock"):
+            trees[parts[-1].removesuffix(".lock")] = None
+    for tree in trees:  # of one that should have entries all may be missing
+        note = _Note.decode(Stage(store, tree, None).state())
+        if note is not None and note.last is not None:
+            found[tree, note.base] = None
     every = [Stage(store, tree, None if base == _NONE else base) for tree, base in found]
-    return [stage for stage in every if any(True for _ in stage.operations())]
+    return [stage for stage in every if stage.base != besides]
 
 
-def _digest(operation: bytes) -> bytes:
-    return bytes.fromhex(digest(operation, "hopyard.staged"))
+def read_entry(store: Store, name: str) -> Entry:
+    """The entry that is called so in the store.
+
+    Raises:
+        CorruptError: it is damaged, or there is no entry of such a name. NotFoundError: it is not there.
+    """
+    _, tree, base, _ = name.split("/")
+    return Stage(store, tree, None if base == _NONE else base).read(_number(store, name))
+
+
+def _split(content: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(content):
+        start = at + _LENGTH
+        at = start + int.from_bytes(content[at:start], "little")
+        yield content[start:at]
 
 
 def _number(store: Store, name: str) -> int:

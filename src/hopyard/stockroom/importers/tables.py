@@ -15,10 +15,11 @@ from hopyard.data.opening.files import CSV, find_files, is_any
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.files import from_paths
-from hopyard.errors import DataError, NullsError, UsageError
+from hopyard.errors import DataError, NullsError, UsageError, nearest
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Samples
 from hopyard.stockroom.importers.mapped import samples_of, save_column
 from hopyard.stockroom.importers.parts import describe_files, listed
+from hopyard.stockroom.maps import check_key
 from hopyard.wording import counted
 
 
@@ -87,12 +88,24 @@ def _without_policy(error: NullsError) -> DataError:
     )
 
 
+@dataclass(frozen=True)
+class _Keys:
+    """Reads a column as the keys of others."""
+
+    source: ColumnSource
+
+    def __call__(self, start: int, stop: int) -> list[int | str]:
+        read = self.source.read(start, stop)
+        return read.tolist() if isinstance(read, np.ndarray) else list(read)  # type: ignore[arg-type]
+
+
 class Csv(Importer):
     """CSV or TSV, also .gz: a file, or a folder of files with the same columns. The first line names the columns.
 
     Numbers are int64 or float64, true and false bool, times int64 nanoseconds, all else texts. Columns of whole numbers
     some of which have leading zeros (007), or more digits than int64 holds, stay texts. An empty text is
-    one; other columns miss a value there. It is read as a whole; sample n is row n, counted from 0.
+    one; other columns miss a value there. It is read as a whole; sample n is row n, counted from 0, unless ``key``
+    names the column that has the keys: whole numbers or texts, each once.
     """
 
     @classmethod
@@ -102,7 +115,12 @@ class Csv(Importer):
             "of missing values: error; nan: numbers become float64 with NaN; fill: 0 or false; mask: filled, and a "
             "bool column <name>_mask"
         )
-        return (Option("types", "", text), Option("nulls", "error", nulls, ("error", "nan", "fill", "mask")))
+        key = "the column whose values are the keys of all others, and which is no column itself; none: rows count"
+        return (
+            Option("types", "", text),
+            Option("nulls", "error", nulls, ("error", "nan", "fill", "mask")),
+            Option("key", "", key),
+        )
 
     def columns(self) -> list[ColumnSource]:
         assert self.source is not None
@@ -112,9 +130,53 @@ class Csv(Importer):
                 f"{listed([str(path) for path in other])} is no {' or '.join(CSV)} file. Use another importer "
                 "(parquet), or rename the file."
             )
-        found = from_paths([self.source], _types(self.settings["types"])).known_columns() or {}
+        found = dict(from_paths([self.source], _types(self.settings["types"])).known_columns() or {})
+        keys = self._keys(found)
         filled = _without_nulls(list(found.values()), self.settings["nulls"])
-        return [save_column(data, self.scratch, number) for number, data in enumerate(filled)]
+        saved = [save_column(data, self.scratch, number) for number, data in enumerate(filled)]
+        return saved if keys is None else [replace(column, keys=keys) for column in saved]
+
+    def _keys(self, found: dict[str, ColumnData]) -> _Keys | None:
+        """The keys of all columns, whose own column is taken from ``found``; None: rows are numbered.
+
+        Raises:
+            UsageError, DataError: its values cannot be keys.
+        """
+        name = self.settings["key"]
+        if not name:
+            return None
+        if name not in found or len(found) == 1:
+            wrong = "is the only one" if name in found else f"is none of them{nearest(name, found, '.')}"
+            raise UsageError(
+                f"key={name!r} shall name the column that has the keys of the others, but {wrong}. The columns are "
+                f"{', '.join(found)}."
+            )
+        data = found.pop(name)
+        if data.missing is not None:
+            rows = np.flatnonzero(data.missing)
+            raise DataError(
+                f"the column {name!r}, which shall have the keys, lacks {counted(len(rows), 'value')}, the first in "
+                f"row {rows[0]}. Fill them in the file, or import without key={name}."
+            )
+        kinds = data.values.dtype.kind if isinstance(data.values, np.ndarray) else ""
+        if data.kind != "string" and kinds not in ("i", "u"):
+            raise DataError(
+                f"the column {name!r}, which shall have the keys, is {data.column.dtype}, but keys are whole numbers "
+                f"or texts. Read it as text, types={name}=text, or name another column."
+            )
+        source = save_column(data, self.scratch, len(found) * 2)
+        keys = _Keys(source)
+        every = keys(0, source.count)
+        first: dict[int | str, int] = {}
+        for row, key in enumerate(every):
+            if first.setdefault(check_key(key), row) != row:  # type: ignore[arg-type]
+                twice = len(every) - len(set(every))
+                raise DataError(
+                    f"the column {name!r}, which shall have the keys, has {counted(twice, 'key')} more than once, the "
+                    f"first is {key!r} in the rows {first[key]} and {row}. Name a column whose values differ, or "
+                    f"import without key={name}: rows are then numbered from 0."
+                )
+        return keys
 
     def identity(self) -> Mapping[str, Any]:
         assert self.source is not None

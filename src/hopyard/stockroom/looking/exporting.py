@@ -22,6 +22,7 @@ from hopyard.stockroom.models import export_safetensors
 from hopyard.stockroom.quoting import quoted
 from hopyard.stockroom.records import thing_of
 from hopyard.stockroom.shelves import Shelves
+from hopyard.storage.names import path_given
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
@@ -43,7 +44,7 @@ def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
         NotFoundError: there is no such thing; UsageError: it cannot be written so.
     """
     shelf, name = thing_of(path)
-    file = Path(target)
+    file = path_given(target)
     if not file.parent.is_dir():
         raise NotFoundError(
             f"{path} cannot be exported to {file}: there is no directory {file.parent}. Make it."

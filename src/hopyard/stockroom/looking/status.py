@@ -82,7 +82,7 @@ def status_of(
     place: Place, local: Repository, standing: Standing, stage: Stage, changes: Sequence[tuple[str, str]]
 ) -> Status:
     """The status of a working tree that stands so, with these changes."""
-    elsewhere = {orphan.base: len(orphan.entries()) for orphan in stage.orphans()}
+    elsewhere = {orphan.base: len(orphan.operations()) for orphan in stage.orphans()}
     remotes = {}
     for name, tip in local.references.names("remotes").items():
         if standing.branch is not None and name.partition("/")[2] == standing.branch and standing.commit:

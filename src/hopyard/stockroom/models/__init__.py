@@ -13,8 +13,17 @@ Rules:
 """
 
 from hopyard.stockroom.models.content import reached
+from hopyard.stockroom.models.content import read as read_model
 from hopyard.stockroom.models.describe import TensorFacts, describe
 from hopyard.stockroom.models.safetensors import export_safetensors, import_safetensors
 from hopyard.stockroom.models.shelf import ModelShelf
 
-__all__ = ["ModelShelf", "TensorFacts", "describe", "export_safetensors", "import_safetensors", "reached"]
+__all__ = [
+    "ModelShelf",
+    "TensorFacts",
+    "describe",
+    "export_safetensors",
+    "import_safetensors",
+    "reached",
+    "read_model",
+]

@@ -9,7 +9,7 @@ libraries are not among it: equal models have equal digests, whoever saves them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
 from hopyard.objects import Tensor, Tree, flatten, unflatten
 from hopyard.stockroom import parsing
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packs import Location, PackWriter
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.view import Readable
 from hopyard.storage.format import check_format, object_header
@@ -43,6 +43,11 @@ class Entry:
     kind: str
     number: int
     tie: int
+
+    def is_as(self, other: Entry) -> bool:
+        """Whether the two may be one tensor."""
+        mine = self.dtype, self.shape, self.digest, self.kind, self.tie
+        return mine == (other.dtype, other.shape, other.digest, other.kind, other.tie)
 
 
 class Content:
@@ -71,8 +76,9 @@ class Content:
                 )
                 for number, (path, dtype, shape, digest, kind) in enumerate(value["tensors"])
             ]  # fmt: skip
-            for entry in self.entries:
-                if replace(entry, path="", number=0) != replace(self.entries[entry.tie], path="", number=0):
+            for number in first:
+                entry = self.entries[number]
+                if not entry.is_as(self.entries[entry.tie]):
                     raise ValueError(f"{entry.path!r} is tied to another tensor")
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise self._corrupt(error) from error
@@ -109,7 +115,9 @@ class Content:
         tensors: dict[int, Tensor] = {}
         for entry in self.entries:
             # Tied ones are one; equal ones are not.
-            tensors.setdefault(entry.tie, replace(found[entry.digest])).know(entry.digest)
+            if entry.tie not in tensors:
+                tensors[entry.tie] = replace(found[entry.digest])
+                tensors[entry.tie].know(entry.digest)
         return {entry.path: tensors[entry.tie] for entry in self.entries}
 
     def values(self, verify: bool = True) -> Tree:
@@ -143,6 +151,16 @@ class Content:
                     )
                 )
         return found
+
+    def misfits(self, places: Mapping[str, Location]) -> Iterator[str]:
+        """Which tensors, of those at these places, are of another dtype or shape than the model says, in words."""
+        for entry in self.entries:
+            place = places.get(entry.digest)
+            if place is not None and (place.dtype, place.shape) != (entry.dtype, entry.shape):
+                yield (
+                    f"{entry.path!r} of {self._name} is said to be {entry.dtype} of shape {entry.shape}, but is "
+                    f"{place.dtype} of shape {place.shape}"
+                )
 
     def _put_together(self, leaves: dict[str, Any]) -> Tree:
         try:

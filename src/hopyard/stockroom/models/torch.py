@@ -15,6 +15,8 @@ def memory(tensor: torch.Tensor) -> Any:
     """Equal for tensors that are the same elements of the same storage; None for those without any."""
     if not is_dense(tensor) or not tensor.numel():
         return None
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # it may have no memory
+        return None
     place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
     return (*place, tensor.is_conj(), tensor.is_neg())
 
@@ -51,7 +53,10 @@ def take(tensor: torch.Tensor, where: str) -> Tensor:
             f"{where} is a tensor of {tensor.dtype}, which cannot be stored. Convert it with .to(...) to one of "
             f"{', '.join(str(dtype) for dtype in NAMES)}."
         )
-    return to_tensor(tensor)
+    try:
+        return to_tensor(tensor)
+    except DataError as error:
+        raise DataError(f"{where} {error}.") from error
 
 
 def give(tensor: Tensor) -> torch.Tensor:

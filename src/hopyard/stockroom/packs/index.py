@@ -3,6 +3,9 @@
 All of it stands in the headers of packs, so whatever is wrong with the file costs time only: one that is damaged or of
 another format is made anew, and where SQLite cannot work (a directory that is read only, a file system without
 locks, a disk that is full) the index of this process is in memory from then on.
+
+One thing stands nowhere else: which data were in packs that are gone. It tells data that were lost from data that
+were never brought here; where the file was lost, too, they are taken for the latter.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from hopyard.stockroom.packs.forking import LOCK
-from hopyard.stockroom.packs.layout import Location, Pack
+from hopyard.stockroom.packs.layout import META_KINDS, Location, Pack
 
 _Result = TypeVar("_Result")
 
-_FORMAT = 3
+_FORMAT = 4
 _SCHEMA = (
     "CREATE TABLE packs (number INTEGER PRIMARY KEY, name TEXT UNIQUE, size INTEGER, whole INTEGER, sum INTEGER)",
     """CREATE TABLE objects (digest BLOB, pack INTEGER, start INTEGER, stop INTEGER, kind TEXT, dtype TEXT, shape TEXT,
        sum INTEGER, PRIMARY KEY (digest, pack)) WITHOUT ROWID""",
+    "CREATE TABLE gone (digest BLOB PRIMARY KEY) WITHOUT ROWID",
 )
 _PACKS = "SELECT name, size, whole, sum FROM packs"
 _FIND = (
@@ -32,6 +36,9 @@ _FIND = (
     "FROM objects JOIN packs ON number = pack WHERE digest IN "
 )
 _BEGINNING = "SELECT DISTINCT digest FROM objects WHERE digest BETWEEN ? AND ? AND kind = ? ORDER BY digest"
+_DATA = f"kind NOT IN ({', '.join(map(repr, META_KINDS))})"
+_GO = f"""INSERT OR IGNORE INTO gone SELECT digest FROM objects
+    WHERE {_DATA} AND pack NOT IN (SELECT number FROM packs)"""
 _DIGITS = 64
 _AT_ONCE = 500  # parameters of a statement; old versions of SQLite take 999
 _BUSY = 5.0  # seconds to wait for other processes, whose transactions are short
@@ -91,6 +98,20 @@ class Index:
                 packs[name] = size, whole
             self._packs = version, packs
         return self._packs[1]
+
+    def gone(self) -> set[str]:
+        """Data that were in a pack which is gone, or was cut off, and in no other one that was seen since."""
+        return self._run(lambda db: {key.hex() for (key,) in db.execute("SELECT digest FROM gone")})
+
+    def note_gone(self, digests: Iterable[str]) -> None:
+        """Take these for gone, but for those that are in a pack."""
+        keys = [(bytes.fromhex(digest),) for digest in digests]
+        self._run(lambda db: _note_gone(db, keys))
+
+    def all_data(self) -> set[str]:
+        """All data that are, or were, in a pack that was seen."""
+        wanted = f"SELECT digest FROM objects WHERE {_DATA} UNION SELECT digest FROM gone"
+        return self._run(lambda db: {key.hex() for (key,) in db.execute(wanted)})
 
     def add(self, packs: Sequence[Pack]) -> None:
         """Remember what these packs hold. Known ones are left as they are."""
@@ -186,7 +207,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _make(db: sqlite3.Connection) -> None:
     """The tables, instead of those of another format."""
-    for table in ("packs", "objects"):
+    for table in ("packs", "objects", "gone"):
         db.execute(f"DROP TABLE IF EXISTS {table}")
     for statement in _SCHEMA:
         db.execute(statement)
@@ -217,10 +238,12 @@ def _rows_of(db: sqlite3.Connection, keys: list[bytes]) -> Iterator[tuple[bytes,
 def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> list[Pack]:
     """The packs that were not known."""
     new = []
+    is_any_gone = bool(removed) or db.execute("SELECT 1 FROM gone LIMIT 1").fetchone() is not None
     db.execute("BEGIN IMMEDIATE")
     try:
         if removed:
             db.executemany("DELETE FROM packs WHERE name = ?", [(name,) for name in removed])
+            db.execute(_GO)
             db.execute("DELETE FROM objects WHERE pack NOT IN (SELECT number FROM packs)")
         for pack in added:
             row = db.execute(
@@ -232,11 +255,30 @@ def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str
                     "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(_rows(pack, row[0]))
                 )
                 new.append(pack)
+                if pack.cut:
+                    db.executemany("INSERT OR IGNORE INTO gone VALUES (?)", _keys(pack.cut))
+                if is_any_gone or pack.cut:
+                    db.executemany("DELETE FROM gone WHERE digest = ?", _keys(pack.objects))
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
         raise
     return new
+
+
+def _note_gone(db: sqlite3.Connection, keys: list[tuple[bytes]]) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.executemany("INSERT OR IGNORE INTO gone VALUES (?)", keys)
+        db.execute("DELETE FROM gone WHERE digest IN (SELECT digest FROM objects)")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+def _keys(digests: Iterable[str]) -> Iterator[tuple[bytes]]:
+    return ((bytes.fromhex(digest),) for digest in digests)
 
 
 def _rows(pack: Pack, number: int) -> Iterator[tuple[Any, ...]]:

@@ -54,6 +54,11 @@ class Location(NamedTuple):
     shape: tuple[int, ...]
 
 
+def file_location(digest: str, size: int) -> Location:
+    """Where an object of kind ``file`` is."""
+    return Location(f"files/{digest}", 0, size, "file", "U8", (size,))
+
+
 class Piece(NamedTuple):
     """An object that is to be packed. Its byte ``body`` is to stand at a multiple of ``width``, if that is not 0."""
 
@@ -73,12 +78,14 @@ class Pack(NamedTuple):
         name: of the store's object.
         size: bytes that it has; ``whole``: bytes that it should have.
         objects: digest to location, of all that lie within ``size``.
+        cut: digests of data that it should have and that do not lie within ``size``.
     """
 
     name: str
     size: int
     whole: int
     objects: dict[str, Location]
+    cut: frozenset[str] = frozenset()
 
 
 def is_pack(name: str) -> bool:
@@ -201,6 +208,7 @@ def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
     kinds = {one: kind for kind, digests in fields["kinds"].items() for one in digests}
     complexes = frozenset(fields["complex"])
     objects: dict[str, Location] = {}
+    cut: dict[str, Location] = {}
     base = whole = len(header)
     for key, entry in entries.items():
         start, stop = entry["data_offsets"]
@@ -209,9 +217,10 @@ def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
         whole = base + stop
         if not key.startswith("~"):
             place = _location(name, entry, base, kinds.get(key, fields["kind"]), key in complexes)
-            if whole <= size:
-                objects[parsing.digest(key)] = place
-    return Pack(name, size, whole, objects)
+            (objects if whole <= size else cut)[parsing.digest(key)] = place
+    return Pack(
+        name, size, whole, objects, frozenset(one for one, at in cut.items() if at.kind in DATA_KINDS)
+    )
 
 
 def _location(name: str, entry: dict[str, Any], base: int, kind: str, is_complex: bool) -> Location:
@@ -234,10 +243,22 @@ def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int = 1) ->
     return hasher.hexdigest()
 
 
-def damaged(store: Store, name: str, reason: str) -> CorruptError:
+class DamagedPackError(CorruptError):
+    """A pack, or an object in it, is not what was written.
+
+    Attributes:
+        reason: why, without its name and without advice.
+    """
+
+    reason = ""
+
+
+def damaged(store: Store, name: str, reason: str) -> DamagedPackError:
     """The error for a pack, or an object in it, that is not what was written."""
-    return CorruptError(
+    error = DamagedPackError(
         f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify`, which lists all that is "
         "damaged; this brings it back from a remote or another clone: hopyard stock verify --repair-from "
         "URL_OR_FOLDER. Or save again what was stored there."
     )
+    error.reason = reason
+    return error

@@ -24,7 +24,15 @@ from hopyard.objects.tensors import Tensor
 from hopyard.stockroom import parsing
 from hopyard.stockroom.packs.forking import LOCK
 from hopyard.stockroom.packs.index import Index
-from hopyard.stockroom.packs.layout import Location, Pack, damaged, digest_at, is_pack, read_pack
+from hopyard.stockroom.packs.layout import (
+    Location,
+    Pack,
+    damaged,
+    digest_at,
+    file_location,
+    is_pack,
+    read_pack,
+)
 from hopyard.stockroom.packs.mapped import Bytes, Checked, Identity, Mapped, identity_at
 from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.packs.writer import PackWriter
@@ -40,7 +48,8 @@ _REQUESTS = 16  # headers that are read at once where files cannot be mapped
 _PACKS_AT_ONCE = 64  # whose objects are added to the index together
 _GAP = 1 << 17  # bytes between ranges of a remote pack that cost less than another request
 _FEW = 1 << 20  # bytes of one pack that are copied rather than held mapped, which takes a file descriptor
-_INLINE = 1 << 20  # bytes that are hashed sooner than handed to threads
+_INLINE = 4 << 20  # bytes that are hashed sooner than handed to new threads
+_PART = 1 << 20  # bytes that one thread hashes of small objects at a time
 _LARGE = 16 << 20  # bytes of an object that is hashed by several threads
 _CORES = os.cpu_count() or 1
 _RANGE = 16 << 20  # bytes that one request brings at most, unless one object is larger
@@ -153,9 +162,21 @@ class Objects:
             tensors[name].know(name)
         return tensors
 
-    def damaged(self, digests: Iterable[str]) -> set[str]:
-        """Which of these objects, that are here, are not what was written in any pack that holds them."""
-        return set(self._gather(list(dict.fromkeys(digests)), True, self._mapped, self._local)[1])
+    def damaged(self, places: Mapping[str, Location]) -> set[str]:
+        """Which of these objects, that were looked up to be at these places, are not what was written in any pack that
+        holds them."""
+        # Most were read or looked at before: a model that is saved again has many tensors, one of which is new.
+        rest = [name for name, place in places.items() if not self._is_known_whole(place)]
+        return set(self._gather(rest, True, self._mapped, self._local)[1]) if rest else set()
+
+    def _is_known_whole(self, place: Location) -> bool:
+        """Whether what lies at a place was compared with its digest in this process."""
+        view = self._mapped.get(place.pack)
+        return (
+            view is not None
+            and place.start < place.stop <= len(view.data)
+            and place.start in self._checked.of(place.pack, view.identity)
+        )
 
     def whole(self, places: Mapping[str, Location]) -> dict[str, Location]:
         """Where objects, which packs hold at these places, are what was written: there, if they are, else in another
@@ -242,6 +263,10 @@ class Objects:
         self.refresh()
         return self._index.beginning(prefix, kind)
 
+    def here(self, digests: Iterable[str]) -> dict[str, Location]:
+        """Where these objects are, of those that are here."""
+        return self._local(digests)
+
     def packed(self, digests: Iterable[str]) -> dict[str, Location]:
         """Where these objects are now, of those that are in packs: one listing, and the headers of new packs."""
         names, losses = list(digests), self._index.losses
@@ -275,9 +300,18 @@ class Objects:
 
     def rebuild(self) -> None:
         """Make the index anew from the headers of packs."""
-        self._index.clear()
         self._checked.clear()
+        self._index_anew()
+
+    def _index_anew(self) -> None:
+        had = self._index.all_data()
+        self._index.clear()
         self.refresh()
+        self._index.note_gone(had)
+
+    def lost(self) -> set[str]:
+        """Data that were in a pack here which is gone, damaged in its header or cut off, and that are in no other."""
+        return self._index.gone()
 
     def alone(self) -> Objects:
         """The same objects without what ``absent`` would bring."""
@@ -413,11 +447,7 @@ class Objects:
             sizes = {entry.name[len("files/") :]: entry.size for entry in self._store.list("files")}
         else:
             sizes = {name: self._store.size(f"files/{name}") for name in names}
-        return {
-            name: Location(f"files/{name}", 0, size, "file", "U8", (size,))
-            for name in names
-            if (size := sizes.get(name)) is not None
-        }
+        return {name: file_location(name, size) for name in names if (size := sizes.get(name)) is not None}
 
     def _find(self, wanted: Sequence[str]) -> dict[str, Location]:
         """Where these objects are, all of them."""
@@ -608,8 +638,7 @@ class Objects:
         with LOCK:
             first, self._rebuilt = not self._rebuilt, True
         if first:
-            self._index.clear()
-            self.refresh()
+            self._index_anew()
         return first
 
 
@@ -622,7 +651,7 @@ def _digests(objects: Sequence[tuple[Location, Bytes]]) -> list[str]:
     size = 0
     for number, (_, data) in enumerate(objects):
         if data.size < _LARGE:
-            if size >= _INLINE:
+            if size >= _PART:
                 parts.append([])
                 size = 0
             parts[-1].append(number)

@@ -7,7 +7,9 @@ copying, in whatever order, and nothing is ever replaced. The stand-in has the s
 
 Of several tombstones of one object the one with the most keys counts. A stand-in has no tombstone itself.
 
-A repository believes the tombstones that it holds. Those of a remote are claims, see ``remotes.purges``.
+A repository believes the tombstones that it holds. Those of a remote are claims, see ``remotes.purges``. Where one was
+accepted without the fragment, so that nothing could prove what stands in, ``unproven/<digest>`` is the address of the
+remote whose word it is, until the fragment turns up somewhere.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from hopyard.storage import Store
 from hopyard.storage.format import check_format, object_header
 
 FOLDER = "tombstones"
+UNPROVEN = "unproven"
 _KIND = "tombstone"
 _DOMAIN = "hopyard.tombstone"
+_LONGEST = 4096  # bytes of an address that are read
 _MOST = 64 << 20  # bytes: the record of all samples of a fragment of many small ones
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -120,6 +124,26 @@ class Tombstones:
         read until it is here."""
         every = self.all() if again else self._seen
         return {name: [one.instead for one in every[name]] for name in digests if name in every}
+
+
+def note_unproven(store: Store, name: str, remote: str) -> None:
+    """Remember, before a tombstone of the object ``name`` is accepted, that it rests on this remote's word."""
+    store.put(f"{UNPROVEN}/{name}", remote.encode(errors="replace"))
+
+
+def unproven(store: Store) -> dict[str, str]:
+    """By object the remote on whose word it is read in part."""
+    return {
+        entry.name.partition("/")[2]: store.get(entry.name, 0, min(entry.size, _LONGEST)).decode(
+            errors="replace"
+        )
+        for entry in store.list(UNPROVEN)
+    }
+
+
+def forget_unproven(store: Store, name: str) -> None:
+    """What is read instead of the object ``name`` was compared with it."""
+    store.delete(f"{UNPROVEN}/{name}")
 
 
 def read(store: Store, name: str, size: int) -> Tombstone:

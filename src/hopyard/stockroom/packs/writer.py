@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -18,7 +18,15 @@ from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom import parsing
 from hopyard.stockroom.packs.index import Index
-from hopyard.stockroom.packs.layout import DATA_KINDS, META_KINDS, Pack, Piece, put_pack
+from hopyard.stockroom.packs.layout import (
+    DATA_KINDS,
+    META_KINDS,
+    Location,
+    Pack,
+    Piece,
+    file_location,
+    put_pack,
+)
 from hopyard.stockroom.packs.mapped import Bytes
 from hopyard.storage import Store
 from hopyard.storage.temporary import temporary_name
@@ -26,7 +34,7 @@ from hopyard.storage.temporary import temporary_name
 PACK_BYTES = 64 << 20
 PACK_OBJECTS = 100_000  # their header has about 12 MB; safetensors reads headers up to 100 MB
 
-_LOOKED_UP_AT_ONCE = 1 << 15  # bytes; smaller objects are looked up together, when they are packed
+_LOOKED_UP_AT_ONCE = 1 << 18  # bytes; smaller objects are looked up together, when they are packed
 _PACKS_AT_ONCE = 2
 _CHUNK = 4 << 20
 _GROUPS = dict.fromkeys(META_KINDS, "meta") | dict.fromkeys(DATA_KINDS, "data")
@@ -43,7 +51,7 @@ class Stored(Protocol):
         self, digests: Iterable[str], verify: bool = True, private: bool = False
     ) -> dict[str, Tensor]: ...
     def file(self, digest: str, verify: bool = True) -> Path | None: ...
-    def damaged(self, digests: Iterable[str]) -> set[str]: ...
+    def damaged(self, places: Mapping[str, Location]) -> set[str]: ...
     def forget_cut(self, packs: Collection[str]) -> bool: ...
 
 
@@ -253,7 +261,8 @@ class PackWriter:
             with self._lock:
                 self._before()
         name = _digest_of_file(path)
-        if self._store.exists(f"files/{name}") and not self._stored.damaged((name,)):
+        size = self._store.size(f"files/{name}")
+        if size is not None and not self._stored.damaged({name: file_location(name, size)}):
             return name
         staging = self._store.staging()
         if staging is not None:

@@ -93,7 +93,13 @@ def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository
         rest = [need for need in rest if need.digest not in found]
     if rest:
         things = ", ".join(sorted({need.thing for need in rest})[:10])
-        asked = " or ".join(remote.store.url for remote in remotes) or "no remote, since none is known"
+        if not remotes:
+            raise NotFoundError(
+                f"{counted(len(rest), 'object')} of {things} {are(len(rest))} not in {local.store.url}, and no remote "
+                "is known here from which they could come. Fetch from where they are by its address: "
+                "stock.fetch('FOLDER_OR_URL', ...), or hopyard stock fetch FOLDER_OR_URL."
+            )
+        asked = " or ".join(remote.store.url for remote in remotes)
         raise NotFoundError(
             f"{counted(len(rest), 'object')} of {things} {are(len(rest))} neither in {local.store.url} nor at {asked}. "
             "Nothing was fetched. "

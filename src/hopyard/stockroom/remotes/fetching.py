@@ -11,6 +11,9 @@ from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
 from hopyard.stockroom.remotes.purges import Purges, examine
 from hopyard.stockroom.remotes.repository import Repository, check_format
+from hopyard.wording import one_line
+
+SHOWN = 12  # hex digits of a commit
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,26 @@ class Fetched:
     nbytes: int = 0
     purges: Purges = field(default_factory=Purges)
 
+    def lines(self) -> list[str]:
+        """What is to be said of it."""
+        told = self.purges.lines()
+        told += [
+            f"{name}: {'new' if before is None else before[:SHOWN]} -> {now[:SHOWN]}"
+            for name, (before, now) in self.branches.items()
+        ]
+        told += [f"tag {name}: {commit[:SHOWN]}" for name, commit in self.tags.items()]
+        told += [
+            f"tag {name} is {commit[:SHOWN]} there and another commit here; it stays"
+            for name, commit in self.differing.items()
+        ]
+        told += [f"{name} is gone from the remote" for name in self.gone]
+        return told if self.branches or self.tags else [*told, "nothing is new"]
+
+    def __str__(self) -> str:
+        return "\n".join(map(one_line, self.lines()))
+
+    __repr__ = __str__
+
 
 def fetch(
     local: Repository,
@@ -47,7 +70,8 @@ def fetch(
     """Bring branches (None: all, and all tags) with their history and metadata, then say so in
     ``refs/remotes/<name>/``.
 
-    No branch of this repository moves. What came before a failure stays, and is found when it is begun again.
+    No branch of this repository moves. Where the branches of a remote without a name are is not remembered. What came
+    before a failure stays, and is found when it is begun again.
 
     Args:
         prune: forget here what the remote has no more.
@@ -76,7 +100,7 @@ def fetch(
         nbytes = bring_metadata(local, remote, commits, is_all=branches is None)
         shown = commits | set(heads.values()) | _whole_here(local)
         purges = examine(local, remote, shown, accept_purges)
-        for name, (_, commit) in moved.items():
+        for name, (_, commit) in moved.items() if remote.name else ():
             local.references.set(f"remotes/{remote.name}/{name}", commit, by)
         for name, commit in new_tags.items():
             local.references.move(f"tags/{name}", local.references.tip(f"tags/{name}"), commit, by)

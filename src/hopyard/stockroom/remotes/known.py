@@ -13,6 +13,7 @@ from hopyard.stockroom.quoting import quoted, unquoted
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.storage import Store, open_store
 from hopyard.storage.format import check_format, format_header
+from hopyard.storage.small import get_small
 
 _KIND = "remote"
 
@@ -78,10 +79,9 @@ def recall(local: Store, name: str) -> Known:
             f"no remote {name!r} is known here{nearest(name, known, '.')} Known are: {', '.join(known) or 'none'}. "
             "Give the address of one: stock.push('s3://bucket/prefix')."
         )
-    data = local.get(_object(name))
     where = f"{local.url}/{_object(name)}"
     try:
-        value = json.loads(data)
+        value = json.loads(get_small(local, _object(name)))
         check_format(value["format"], _KIND, where=where)
         return Known(name, value["url"], value["default"], parsing.whole(value["claimed"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -12,8 +12,9 @@ from hopyard.stockroom.history.conflicts import Conflict, Resolve
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.merge import merge_commits
 from hopyard.stockroom.history.references import Tip
-from hopyard.stockroom.remotes.fetching import Fetched, fetch
+from hopyard.stockroom.remotes.fetching import SHOWN, Fetched, fetch
 from hopyard.stockroom.remotes.repository import Repository
+from hopyard.wording import counted, one_line
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,15 @@ class Pulled:
     conflicts: list[Conflict]
     fetched: Fetched
 
+    def __str__(self) -> str:
+        at = "nothing" if self.commit is None else self.commit[:SHOWN]
+        how = {"nothing": "nothing is new", "forward": "fast-forward", "merged": "merged"}.get(
+            self.how, f"{counted(len(self.conflicts), 'conflict')}, nothing was merged"
+        )
+        return "\n".join([*map(one_line, self.fetched.purges.lines()), f"{how}: the branch is at {at}"])
+
+    __repr__ = __str__
+
 
 def pull(
     local: Repository,
@@ -42,6 +52,7 @@ def pull(
     theirs: str | None = None,
     resolve: Resolve = None,
     fetched_all: Callable[[], None] = lambda: None,
+    announce: Callable[[str], None] = lambda _: None,
     accept_purges: bool = False,
 ) -> Pulled:
     """Fetch, and let ``branch`` follow the remote's branch. If another writer moves it meanwhile, that is merged too.
@@ -51,7 +62,8 @@ def pull(
         author: of the merge, and who moves the branch, for the log.
         theirs: the remote's branch, if it has another name.
         resolve: who decides conflicts, as ``merge_roots`` takes it.
-        fetched_all: is called before the branch moves. accept_purges: as ``fetch``.
+        fetched_all: is called when all has come. announce: is told the commit before the branch moves to it.
+        accept_purges: as ``fetch``.
 
     Raises:
         NotFoundError: the remote has no such branch. And as ``fetch``; the branch is as it was.
@@ -70,10 +82,18 @@ def pull(
         pulled = _followed(local, tip, commit, fetched)
         if pulled is None:
             pulled = _merged(
-                local, tip, commit, author, f"Merge {remote.name}/{name} into {branch}", resolve, fetched
+                local,
+                tip,
+                commit,
+                author,
+                f"Merge {remote.name or remote.store.url}/{name} into {branch}",
+                resolve,
+                fetched,
             )
         if pulled.how in ("nothing", "conflicts"):
             return pulled
+        assert pulled.commit is not None
+        announce(pulled.commit)
         if local.references.move(f"heads/{branch}", tip, pulled.commit, author) is not None:
             return pulled
 

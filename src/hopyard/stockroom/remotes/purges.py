@@ -7,7 +7,9 @@ A claim is a tombstone at the remote of a fragment that history here names. Who 
   a claim that says something else is refused. No byte of the remote's is taken.
 * Only where the fragment is nowhere any more is the remote's stand-in taken, on the owner's word, if it is such as the
   claim and history say: the same keys and kind of samples, the same record in it, the named samples empty.
-* What was accepted is pinned by its digests: later claims can only name further samples.
+* What was accepted is pinned by its digests: later claims can only name further samples. That it rests on a remote's
+  word is remembered, until a remote that has the fragment itself is fetched from: that proves it, or shows that it was
+  a lie, and then what is read is made anew from the fragment.
 * Only a claim that is proved false is refused. One about fragments that no commit here has concerns nothing here, and
   is passed over: an honest colleague may have purged a branch that was never pushed. One that lacks something which it
   takes to compare is left open.
@@ -16,6 +18,7 @@ A claim is a tombstone at the remote of a fragment that history here names. Who 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,19 +26,28 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError
+from hopyard.objects.digests import digest
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.purging import is_stand_in, redact
-from hopyard.stockroom.data.rows import encoded
+from hopyard.stockroom.data.rows import encoded, plain
 from hopyard.stockroom.history.commits import ancestors, read_commit
 from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones
+from hopyard.stockroom.packs.tombstones import (
+    FOLDER,
+    Tombstone,
+    Tombstones,
+    forget_unproven,
+    key_of,
+    note_unproven,
+    unproven,
+)
 from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.remotes.closure import Need, changed_pages
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.stockroom.repacking import bury, bury_samples
 from hopyard.stockroom.view import place_of
-from hopyard.wording import counted
+from hopyard.wording import counted, one_line
 
 _SHOWN = 10
 
@@ -48,12 +60,20 @@ class Purges:
         claimed: what was not accepted, and is as it was. accepted: now.
         refused: by the name of a tombstone there, why it is not believed, whoever asks for it.
         undecided: by the name of a tombstone there, why nobody can say now whether it is so.
+        unproven: of those claimed or accepted now, where the fragment is neither here nor there, so that the samples
+            beside the purged ones rest on the remote's word.
+        proved: what had been accepted on a remote's word, and is so: this remote has the fragment.
+        disproved: by the name of a tombstone that was accepted on a remote's word, what of it was a lie. What is
+            read is now what the commit says.
     """
 
     claimed: list[Tombstone] = field(default_factory=list)
     accepted: list[Tombstone] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     undecided: dict[str, str] = field(default_factory=dict)
+    unproven: list[Tombstone] = field(default_factory=list)
+    proved: list[Tombstone] = field(default_factory=list)
+    disproved: dict[str, str] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
@@ -66,8 +86,22 @@ class Purges:
         if told:
             told.append("nothing was purged here; to do that: hopyard stock fetch --accept-purges")
         told += [f"purged here too: {line}" for line in _described(self.accepted)]
+        if self.unproven:
+            rest = "rest" if self.accepted else "would then rest"
+            told.append(
+                f"the samples beside those, in {counted(len(self.unproven), 'fragment')}, {rest} on the remote's word: "
+                "neither it nor this stockroom has the fragments as they were, which would prove that nothing else "
+                "changed. Fetch from somebody who has them (hopyard stock fetch FOLDER_OR_URL), and they are compared"
+            )
+        told += [f"proved by this remote, which has the fragment: {line}" for line in _described(self.proved)]
+        told += list(self.disproved.values())
         told += [f"not purged here yet: {reason}" for reason in self.undecided.values()]
         return told + [f"not believed: {reason}" for reason in self.refused.values()]
+
+    def __str__(self) -> str:
+        return "\n".join(map(one_line, self.lines())) or "no purges"
+
+    __repr__ = __str__
 
 
 class _Lie(Exception):
@@ -85,11 +119,13 @@ def examine(local: Repository, remote: Repository, commits: Iterable[str], accep
     gone = {name: set().union(*(one.keys for one in several)) for name, several in own.items()}
     claims = [one for several in there.all().values() for one in several]
     claims = [one for one in claims if not one.keys <= gone.get(one.object, set())]
-    found = Purges(refused=dict(there.refused))
+    proved, disproved = prove(local, remote)
+    found = Purges(refused=dict(there.refused), proved=proved, disproved=disproved)
     if not claims:
         return found
     named = _named(local.objects, commits, claims)
     here = local.objects.packed({one.object for one in claims})
+    known = here.keys() | own.keys() | remote.objects.packed({one.object for one in claims}).keys()
     for claim in claims:
         # The claim with the most samples of a fragment comes first, and then there is nothing new in the others.
         if claim.keys <= gone.get(claim.object, set()):
@@ -115,9 +151,67 @@ def examine(local: Repository, remote: Repository, commits: Iterable[str], accep
             )
         else:
             (found.accepted if accept else found.claimed).append(claim)
+            if claim.object not in known:
+                found.unproven.append(claim)
     if found.accepted:
         bury(local.objects)
     return found
+
+
+def prove(local: Repository, remote: Repository) -> tuple[list[Tombstone], dict[str, str]]:
+    """Compare what was accepted here on a remote's word with the fragments, of those that this remote has. For who
+    holds ``writing`` of the repository here.
+
+    Nobody's word is needed for that: the fragment has the digest that commits name. Where what was accepted is not the
+    fragment without the purged samples, it is made anew from the fragment; the samples stay purged.
+
+    Returns:
+        What is proved; and by the name of a tombstone that is gone, what of it was a lie.
+    """
+    marked = unproven(local.store)
+    proved: list[Tombstone] = []
+    disproved: dict[str, str] = {}
+    if not marked:
+        return proved, disproved
+    own = Tombstones(local.store).all()
+    for name in sorted(remote.objects.packed(marked)):
+        with suppress(CorruptError, FormatError, NotFoundError):  # it proves nothing
+            data = remote.objects.read(name)
+            if digest(data, "hopyard.fragment") != name:
+                continue
+            several = own.get(name, [])
+            lies = [one for one in several if not is_stand_in(data, one)]
+            if lies:
+                _make_anew(local.objects.alone(), data, several)
+                disproved |= {
+                    one.name: f"{marked[name]} said that {_described([one])[0]}, which was accepted here on its word; "
+                    f"but {remote.store.url} has the fragment, and what was read instead was not that without these "
+                    "samples. The other samples are read as they were committed from now on. Ask who can write to "
+                    f"{marked[name]}."
+                    for one in lies
+                }
+            else:
+                proved += several[:1]
+            forget_unproven(local.store, name)
+    return proved, disproved
+
+
+def _make_anew(objects: Objects, data: npt.NDArray[np.uint8], several: list[Tombstone]) -> None:
+    """Let a fragment without the samples that tombstones name stand in for it, and delete those that say otherwise."""
+    keys = set(plain(Fragment(data).keys))
+    first = several[0]
+    purged = {key_of(one.key): one for each in several for one in each.purged if key_of(one.key) in keys}
+    kept = ""
+    if purged:
+        kept = bury_samples(objects, first.object, first.column, tuple(purged.values()), data=data).name
+    else:  # it has none of these samples
+        content, width, body = redact(data, ())
+        with objects.writing() as writer:
+            writer.add("fragment", content, width, body)
+    for each in several:
+        if each.name != kept:
+            objects.store.delete(each.name)
+    objects.refresh()
 
 
 class _Named(NamedTuple):
@@ -148,6 +242,8 @@ def _accept(
     _check_stand_in(data, claim)
     content, width, body = redact(data, claim.purged)
     _check_fits(Fragment(np.frombuffer(content, np.uint8)), named)
+    if claim.object not in there:
+        note_unproven(local.store, claim.object, remote.store.url)
     with objects.writing() as writer:
         writer.add("fragment", content, width, body)
     local.store.put_new(claim.name, claim.encode())
@@ -175,8 +271,8 @@ def _named(
     """By column and digest, what history says of the fragments that claims are about."""
     wanted, columns = {one.object for one in claims}, {one.column for one in claims}
     found: dict[tuple[str, str], _Named] = {}
-    for digest in ancestors(objects, commits):
-        commit = read_commit(objects, digest)
+    for each in ancestors(objects, commits):
+        commit = read_commit(objects, each)
         before = read_commit(objects, commit.parents[0]).root if commit.parents else None
         for _, entries in changed_pages(objects, commit.root, before):
             for key, value, old in entries:
@@ -246,6 +342,7 @@ def unaccepted(remotes: Iterable[Repository], digests: Collection[str]) -> str:
             return (
                 f" {remote.store.url} says that {'; '.join(_described(claims)[:3])}. That was not accepted here. If it "
                 f"is so, accept it, and what is left is read: stock.fetch({named!r}, accept_purges=True), or hopyard "
-                f"stock fetch {named} --accept-purges."
+                f"stock fetch {named} --accept-purges. That the other samples are unchanged is then that remote's word,"
+                " unless it, or another one that is fetched from, has the fragments as they were."
             )
     return ""

@@ -36,12 +36,19 @@ class Repository:
 
     @classmethod
     def at(
-        cls, store: Store, index: Path | None = None, absent: Absent | None = None, name: str = ""
+        cls,
+        store: Store,
+        index: Path | None = None,
+        absent: Absent | None = None,
+        name: str = "",
+        is_remote: bool = False,
     ) -> Repository:
-        """The repository in a store. ``index`` and ``absent`` are as ``Objects`` takes them. Of one with a name, a
-        remote, no tombstone is believed. In a folder links are not followed."""
+        """The repository in a store. ``index`` and ``absent`` are as ``Objects`` takes them. Of a remote, which
+        has a name unless only its address is known, no tombstone is believed. In a folder links are not followed."""
         store = store.without_links()
-        return cls(store, Objects(store, index, absent, is_own=not name), References(store), name)
+        return cls(
+            store, Objects(store, index, absent, is_own=not (name or is_remote)), References(store), name
+        )
 
     def find(self, needs: Iterable[Need]) -> dict[str, Location]:
         """Where the needed objects are now, of those that are here: a few requests, however many they are."""

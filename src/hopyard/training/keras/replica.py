@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from hopyard.training.keras.estimator import KerasEstimator
 
 _RATE = "/learning_rate"
+_log = logging.getLogger("hopyard")
 
 
 class KerasReplica(Replica):
@@ -326,6 +328,11 @@ class KerasReplica(Replica):
                 f"Keras could not export the model to ONNX ({type(error).__name__}: {error}). On TensorFlow it "
                 "needs the package tf2onnx, on JAX jax2onnx; model.keras().export(path, format=...) has other formats."
             ) from error
+        if self._estimator.val_transform is not None:
+            _log.warning(
+                f"{path} does not do all that model.predict does; it leaves out val_transform= (its inputs are what "
+                "that gives). Do that to what it is given."
+            )
 
 
 def _kind(values: Any) -> str:

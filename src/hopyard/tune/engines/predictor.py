@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from hopyard.data.frames.reading import dense_vectors
 from hopyard.data.preparing.policies import Policies
+from hopyard.data.preprocessing.fitting import FittedSteps
 from hopyard.objects import digest
 from hopyard.training import build_replica
 from hopyard.training.estimator import Replica
@@ -22,7 +23,7 @@ from hopyard.tune.frames import Outputs, arrow_column, outputs_of
 from hopyard.tune.saved import ModelInfo, Weights, load_weights, pack_model, policies_of, unpack_model
 
 _KEPT = 2
-_loaded: OrderedDict[tuple[str, str], tuple[Replica, Policies]] = OrderedDict()
+_loaded: OrderedDict[tuple[str, str], tuple[Replica, Policies, FittedSteps | None]] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -67,8 +68,9 @@ class Predictor:
     def outputs(self, rows: Any) -> Outputs:
         """The outputs for a frame or table of at least one row."""
         with _lock:  # a replica is used by one thread at a time
-            replica, policies = self._replica()
-            return outputs_of(replica.predict, replica.prediction_columns, rows, policies)
+            replica, policies, preprocessing = self._replica()
+            columns = replica.prediction_columns
+            return outputs_of(replica.predict, columns, rows, policies, preprocessing)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """``table`` with the outputs; also one without rows."""
@@ -84,12 +86,13 @@ class Predictor:
             table = table.append_column(field, column.cast(field.type))
         return table
 
-    def _replica(self) -> tuple[Replica, Policies]:
-        """The model, and the policies of its training data."""
+    def _replica(self) -> tuple[Replica, Policies, FittedSteps | None]:
+        """The model, and the policies and preprocessing of its training data."""
         key = (self._digest, self._device())
         if key not in _loaded:
             info, weights = unpack_model(self._fetch())
-            _loaded[key] = load_replica(info, weights, key[1]), policies_of(weights.load_program())
+            program = weights.load_program()
+            _loaded[key] = load_replica(info, weights, key[1]), policies_of(program), program.preprocessing
             while len(_loaded) > _KEPT:
                 _loaded.popitem(last=False)
         _loaded.move_to_end(key)

@@ -1,0 +1,177 @@
+"""Columns of categories as the numbers of these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, present_rows
+from hopyard.data.ragged import Ragged
+from hopyard.errors import DataError, UsageError, nearest
+
+
+class Category(Step):
+    """Texts, bytes, bools or integers as int64: 0 for a category that no training row has, and for null; 1, 2, ... for
+    those of the training rows, sorted. An ``Embedding`` for it has ``1 + number of categories`` rows.
+
+    Args:
+        columns: each has its own categories; of a column of arrays, all elements share them.
+        most: only the so many most frequent categories are known (of equally frequent ones the smaller), so that the
+            size of an embedding can be written before the data was seen: ``most + 1``.
+        values: the categories, in the order of their numbers; the training rows are then not looked at.
+        unknown: ``"index"``: a category that training did not see is 0. ``"error"``: it is an error.
+
+    >>> Category("city", "country", most=100)
+    """
+
+    def __init__(
+        self,
+        *columns: str,
+        most: int | None = None,
+        values: Sequence[Any] | None = None,
+        unknown: Literal["index", "error"] = "index",
+    ) -> None:
+        super().__init__(columns)
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise UsageError(
+                f"Category was given most={most!r}, but it must be an int of at least 1, or None."
+            )
+        if unknown not in ("index", "error"):
+            raise UsageError(
+                f"Category was given unknown={unknown!r}, but it must be 'index' (number 0) or 'error'"
+                f"{nearest(str(unknown), ('index', 'error'), '.')}"
+            )
+        if values is not None and (isinstance(values, str) or not len(values) or most is not None):
+            raise UsageError(
+                f"Category was given values={values!r}{'' if most is None else f' and most={most}'}, but values are a "
+                "list of at least one category, and there is no most= beside them."
+            )
+        if values is not None and len(set(values)) < len(values):
+            raise UsageError(f"Category was given values={values!r}. Name each category once.")
+        self.most, self.unknown = most, unknown
+        self.values = None if values is None else tuple(values)
+
+    def options(self) -> dict[str, Any]:
+        given: dict[str, Any] = {"most": self.most, "values": self.values and list(self.values)}
+        if self.unknown != "index":
+            given["unknown"] = self.unknown
+        return {name: value for name, value in given.items() if value is not None}
+
+    def definition(self) -> Any:
+        options = self.options()
+        if "values" in options:
+            options["values"] = list(map(repr, options["values"]))
+        return [type(self).__name__, list(self.columns), options]
+
+    def fitting(self) -> Fitting:
+        return _Counting(self)
+
+
+class _Counting(Fitting):
+    def __init__(self, step: Category) -> None:
+        self._step = step
+        self._counts: dict[str, Counter[Any]] = {name: Counter() for name in step.columns}
+
+    def add(self, batch: Columns, missing: Missing) -> None:
+        if self._step.values is not None:
+            return
+        for name, counts in self._counts.items():
+            values = _as_arrow(name, present_rows(batch[name], missing.get(name)))
+            for pair in pc.value_counts(values).to_pylist():
+                counts[pair["values"]] += pair["counts"]
+
+    def result(self) -> State:
+        return Categories(
+            {name: self._known(name, counts) for name, counts in self._counts.items()}, self._step.unknown
+        )
+
+    def _known(self, name: str, counts: Counter[Any]) -> pa.Array:
+        step = self._step
+        if step.values is not None:
+            return _as_arrow(name, np.array(list(step.values), object))
+        kept = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[: step.most]
+        if not counts:
+            raise DataError(
+                f"Category found no category in column {name!r}: all rows are null. Leave it out."
+            )
+        return pa.array(sorted(value for value, _ in kept))
+
+
+@dataclass(frozen=True)
+class Categories(State):
+    """Attributes: known: of each column, the categories whose numbers are 1, 2, ...; unknown: as of ``Category``."""
+
+    known: dict[str, pa.Array]
+    unknown: str
+
+    def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
+        return {name: self._numbers(name, batch[name], missing.get(name)) for name in self.known}
+
+    def _numbers(self, name: str, values: Any, lost: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.int64]:
+        known, given = self.known[name], _as_arrow(name, values, check=False)
+        try:
+            # Whole numbers come as floats where a frame has a null among them.
+            known = known.cast(given.type) if pa.types.is_floating(given.type) else known
+            found = pc.index_in(given.cast(known.type), value_set=known)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"Column {name!r} holds {given.type}, but its categories are {self.known[name].type}: "
+                f"{error}. Give the same type as in training."
+            ) from error
+        places = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+        numbers: npt.NDArray[np.int64] = places.astype(np.int64).reshape(np.shape(values)) + 1
+        if lost is not None:
+            numbers[lost] = 0
+        if self.unknown == "error":
+            self._refuse_unknown(name, values, numbers, lost)
+        return numbers
+
+    def _refuse_unknown(
+        self, name: str, values: Any, numbers: npt.NDArray[np.int64], lost: npt.NDArray[np.bool_] | None
+    ) -> None:
+        unknown = numbers == 0
+        if lost is not None:
+            unknown[lost] = False
+        if unknown.any():
+            first = np.asarray(values)[unknown][0]
+            raise DataError(
+                f"Column {name!r} holds {first!r}, a category that no training row has, and Category was given "
+                f"unknown='error'. Leave out the {int(unknown.sum())} such values, or train with unknown='index', "
+                "which gives them the number 0."
+            )
+
+
+def _as_arrow(name: str, values: Any, check: bool = True) -> pa.Array:
+    """All elements of a column; integers and bools as int64, floats as float64.
+
+    Raises:
+        DataError: they are no categories.
+    """
+    if isinstance(values, Ragged):
+        raise DataError(
+            f"Category was given column {name!r}, whose rows have different lengths. Prepare it with ragged='pad'."
+        )
+    flat = np.asarray(values).ravel()
+    if flat.dtype.kind in "bi" or (flat.dtype.kind == "u" and flat.dtype.itemsize < 8):
+        flat = flat.astype(np.int64)
+    elif flat.dtype.kind == "f":
+        flat = flat.astype(np.float64)
+        if check and np.isnan(flat).any():
+            raise DataError(
+                f"Category found NaN in column {name!r}, which is no category. Give it a value first, with "
+                f"Impute({name!r}, by='most_frequent')."
+            )
+    try:
+        return pa.array(flat.tolist() if flat.dtype.kind in "US" else flat)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"Category takes texts, bytes, bools or numbers, all of one kind, but column {name!r} holds others: "
+            f"{error}. Make them texts."
+        ) from error

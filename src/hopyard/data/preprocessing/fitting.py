@@ -1,0 +1,321 @@
+"""Steps fitted on a dataset's training rows, one pass for all that do not wait for each other."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hopyard.data.base import BaseDataset, Partitioned
+from hopyard.data.preprocessing.base import State, Step
+from hopyard.data.preprocessing.category import Categories
+from hopyard.data.ragged import Ragged
+from hopyard.data.schema import Column, Schema
+from hopyard.errors import ColumnError, DataError, UsageError, nearest
+from hopyard.objects.digests import digest_json
+from hopyard.storage.base import Store
+
+_ROWS_AT_ONCE = 65_536
+_BYTES_AT_ONCE = 64 << 20
+_TEXT_BYTES = 64
+_DOMAIN = "hopyard.preprocessing"
+KEPT_IN = "_preprocessing"
+"""Folder in a store of what was fitted on its data."""
+
+_log = logging.getLogger("hopyard")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps in the order in which they are applied."""
+
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, given: Any) -> Steps:
+        """The steps that a user gave.
+
+        Raises:
+            UsageError: one of them is none.
+        """
+        if isinstance(given, Step):
+            given = [given]
+        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            raise UsageError(
+                f"preprocess is {given!r}; it must be a list of steps, such as [StandardScale('age'), "
+                "Category('city')]."
+            )
+        steps = tuple(given)
+        for step in steps:
+            if not isinstance(step, Step):
+                name = type(step).__name__
+                advice = (
+                    f"Apply({name}(), 'column')"
+                    if not isinstance(step, type)
+                    else f"{step.__name__}('column')"
+                )
+                raise UsageError(
+                    f"preprocess holds {step!r}, which is no step. Steps are StandardScale, Category, Impute, and "
+                    f"Apply for transformers of scikit-learn and layers of Keras: {advice}."
+                )
+        return cls(steps)
+
+    def definition(self) -> Any:
+        """JSON value that differs where something else would be learned."""
+        return [step.definition() for step in self.steps]
+
+    def made(self) -> set[str]:
+        """The columns that steps add to those they read."""
+        return {name for step in self.steps for name in step.outputs if name not in step.columns}
+
+    def sources(self, names: Iterable[str]) -> list[str]:
+        """The columns that the data must have for columns ``names`` to be made."""
+        needed = list(dict.fromkeys(names))
+        for step in reversed(self.steps):
+            if set(step.outputs).isdisjoint(needed):
+                continue
+            kept = [name for name in needed if name not in step.outputs or name in step.columns]
+            needed = list(dict.fromkeys([*kept, *step.columns]))
+        return needed
+
+    def filled(self, names: Iterable[str]) -> list[str]:
+        """Those of the sources of ``names`` whose missing values a step gives a value."""
+        sources, found, written = self.sources(names), [], set[str]()
+        for step in self.steps:
+            found += [name for name in step.columns if step.fills and name in sources and name not in written]
+            written.update(step.outputs)
+        return list(dict.fromkeys(found))
+
+    def check(self, features: Collection[str], labels: Collection[str]) -> None:
+        """Raise UsageError where a step is of no use for the features, or changes a label."""
+        needed = set(features)
+        for step in reversed(self.steps):
+            changed = [name for name in (*step.outputs, *step.columns) if name in labels]
+            if changed:
+                raise UsageError(
+                    f"preprocess has {step}, but {changed[0]!r} is a label column. Labels are not preprocessed: "
+                    "metrics would be of other numbers than the data's. Change them in the data."
+                )
+            if needed.isdisjoint(step.outputs):
+                names = ", ".join(map(repr, step.outputs))
+                raise UsageError(
+                    f"preprocess has {step}, which makes {names}, but no feature is made of it: feature_columns are "
+                    f"{list(features)}{nearest(step.outputs[0], features, '.')} Name {names} in feature_columns, or "
+                    "leave the step out."
+                )
+            needed.update(step.columns)
+
+    def levels(self) -> list[int]:
+        """Of each step, how many passes must end before its own can begin."""
+        found: list[int] = []
+        for place, step in enumerate(self.steps):
+            mine = {*step.columns, *step.outputs}
+            before = [
+                found[other] + 1
+                for other in range(place)
+                if not mine.isdisjoint({*self.steps[other].outputs, *self.steps[other].columns})
+            ]
+            found.append(max(before, default=0))
+        return found
+
+
+@dataclass(frozen=True)
+class FittedSteps:
+    """Steps with all that they learned from training rows.
+
+    Attributes:
+        steps: as given.
+        states: of each of them.
+        columns: the columns that steps wrote, as batches hold them.
+        digest: of the steps and of the rows that they were fitted on.
+    """
+
+    steps: Steps
+    states: tuple[State, ...]
+    columns: Mapping[str, Column]
+    digest: str
+
+    def __repr__(self) -> str:
+        return f"FittedSteps({', '.join(map(repr, self.steps.steps))})"
+
+    def categories(self, column: str) -> list[Any]:
+        """The categories of a column, the first of which has the number 1.
+
+        Raises:
+            ColumnError: no ``Category`` step has that column.
+        """
+        known = {}
+        for state in self.states:
+            if isinstance(state, Categories):
+                known.update(state.known)
+        if column not in known:
+            raise ColumnError(
+                f"No Category step has column {column!r}{nearest(column, known, '.')} Those that have categories are "
+                f"{list(known)}."
+            )
+        found: list[Any] = known[column].to_pylist()
+        return found
+
+    def sources(self, names: Iterable[str]) -> list[str]:
+        """See :meth:`Steps.sources`."""
+        return self.steps.sources(names)
+
+    def apply(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """A batch of the data's columns with those that the steps make. Null rows of a column are those where a bool
+        column ``<name>_mask`` beside it is True."""
+        return _applied(zip(self.steps.steps, self.states, strict=True), batch)
+
+    def of(self, dataset: Partitioned, names: Sequence[str] | None = None) -> Partitioned:
+        """``dataset`` with the steps applied to every batch; ``names``: the columns it then has, by default all."""
+        from hopyard.data.preprocessing.dataset import Preprocessed
+
+        every = dict.fromkeys([*dataset.schema.names, *self.columns])
+        return Preprocessed(dataset, self, tuple(every if names is None else names))
+
+
+def fit_steps(steps: Any, dataset: BaseDataset) -> FittedSteps:
+    """Fit steps on all rows of a dataset, which must be the training rows.
+
+    >>> fitted = fit_steps([Category("city")], prepare(frame, store).train)
+    >>> fitted.categories("city")
+
+    Raises:
+        UsageError: one of them is no step.
+        ColumnError: the dataset lacks a column that a step reads.
+        DataError: a column holds values that its step does not take.
+    """
+    steps = steps if isinstance(steps, Steps) else Steps.of(steps)
+    needed = [name for name in _read_by(steps) if name not in steps.made()]
+    for name in needed:
+        if name not in dataset.schema.names:
+            raise ColumnError(
+                f"preprocess reads column {name!r}, which the data has not{nearest(name, dataset.schema.names, '.')} "
+                f"It has {dataset.schema.names}."
+            )
+    schema = dataset.schema.select(list(dict.fromkeys([*needed, *masks_of(dataset.schema, needed)])))
+    width = sum(_TEXT_BYTES if column.width is None else column.width for column in schema)
+    rows = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(width, 1)))
+
+    def batches() -> Iterable[Mapping[str, Any]]:
+        return dataset.loader(rows, columns=schema.names)
+
+    return _fitted(steps, batches, _digest(steps, dataset))
+
+
+def fit_steps_in(store: Store, steps: Steps, dataset: BaseDataset) -> FittedSteps:
+    """The same, kept in ``store`` under the digest of rows and steps: fitted once."""
+    name = f"{KEPT_IN}/{_digest(steps, dataset)}"
+    if store.exists(name):
+        try:
+            found = pickle.loads(store.get(name))
+        except Exception as error:  # written by other versions, or damaged: it is made anew
+            _log.info("%s in %s cannot be read (%s) and is fitted again", name, store.url, error)
+        else:
+            if isinstance(found, FittedSteps):
+                return found
+    fitted = fit_steps(steps, dataset)
+    store.put(name, pickle.dumps(fitted, protocol=5))
+    return fitted
+
+
+def _digest(steps: Steps, dataset: BaseDataset) -> str:
+    return digest_json([dataset.fingerprint, dataset.split, steps.definition()], _DOMAIN)
+
+
+def fit_steps_on_rows(steps: Steps, rows: Mapping[str, Any]) -> FittedSteps:
+    """Fit steps on a few rows in memory, to try a trial out; columns that are missing in all of them count as there:
+    others will have values."""
+    some = dict(rows)
+    for name, values in rows.items():
+        mask = rows.get(f"{name}_mask")
+        if isinstance(mask, np.ndarray) and mask.dtype == bool and mask.all():
+            some[f"{name}_mask"] = np.zeros_like(mask)
+        elif isinstance(values, np.ndarray) and values.dtype.kind == "f":
+            lost = np.isnan(values)
+            some[name] = np.where(lost.all(0), np.zeros_like(values), values)
+    return _fitted(steps, lambda: [some], "")
+
+
+def _read_by(steps: Steps) -> list[str]:
+    return list(dict.fromkeys(name for step in steps.steps for name in step.columns))
+
+
+def _fitted(steps: Steps, batches: Any, digest: str) -> FittedSteps:
+    levels = steps.levels()
+    states: dict[int, State] = {}
+    columns: dict[str, Column] = {}
+    for level in range(max(levels, default=-1) + 1):
+        fittings = {place: steps.steps[place].fitting() for place, its in enumerate(levels) if its == level}
+        before = [(steps.steps[place], states[place]) for place in sorted(states)]
+        for batch in batches():
+            work, missing = _apply_to(before, batch)
+            for place, fitting in fittings.items():
+                fitting.add(_of(steps.steps[place], work), missing)
+        states |= {place: fitting.result() for place, fitting in fittings.items()}
+    ordered = tuple(states[place] for place in range(len(levels)))
+    for batch in batches():
+        head = {name: values[:2] for name, values in batch.items()}
+        made = _applied(zip(steps.steps, ordered, strict=True), head)
+        written = dict.fromkeys(name for step in steps.steps for name in step.outputs)
+        columns = {name: _column(name, made[name]) for name in written}
+        break
+    return FittedSteps(steps, ordered, columns, digest)
+
+
+def _applied(states: Iterable[tuple[Step, State]], batch: Mapping[str, Any]) -> dict[str, Any]:
+    return _apply_to(states, batch)[0]
+
+
+def _apply_to(
+    states: Iterable[tuple[Step, State]], batch: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The batch after these steps, and the rows of its columns that are still missing."""
+    work = dict(batch)
+    masks = {name: batch.get(f"{name}_mask") for name in batch}
+    missing = {
+        name: mask for name, mask in masks.items() if isinstance(mask, np.ndarray) and mask.dtype == bool
+    }
+    for step, state in states:
+        if not all(name in work for name in step.columns):  # of no use for the columns asked for
+            continue
+        work.update(state.apply(_of(step, work), missing))
+        for name in (*step.columns, *step.outputs) if step.fills else ():
+            missing.pop(name, None)
+    return work, missing
+
+
+def _of(step: Step, work: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: work[name] for name in step.columns}
+
+
+def _column(name: str, values: Any) -> Column:
+    if isinstance(values, Ragged):
+        raise DataError(f"preprocess made column {name!r} with rows of different lengths. Pad them first.")
+    if values.dtype.kind == "O":
+        return Column(name, "bytes" if len(values) and isinstance(values.flat[0], bytes) else "string")
+    return Column(name, "tensor", values.dtype.name, values.shape[1:])
+
+
+def masks_of(schema: Schema, names: Iterable[str]) -> list[str]:
+    """The bool columns of a schema that say which rows of others are null."""
+    there = set(schema.names)
+    masks = [f"{name}_mask" for name in names]
+    return [mask for mask in masks if mask in there and schema[mask].dtype == "bool"]
+
+
+def schema_of(base: Schema, fitted: FittedSteps, names: Sequence[str]) -> Schema:
+    """Of a dataset after the steps.
+
+    Raises:
+        ColumnError: a name is neither of the data nor of a step.
+    """
+    return Schema(
+        [
+            fitted.columns[name] if name in fitted.columns else next(iter(base.select([name])))
+            for name in names
+        ]
+    )
