@@ -1,4 +1,5 @@
 import datetime
+import decimal
 
 import numpy as np
 import pyarrow as pa
@@ -124,7 +125,11 @@ def test_prepared_data_is_filtered_too(tmp_path):
 
 def test_a_partition_that_is_filtered_stays_one(file):
     parts = open_dataset(file, columns=["x"]).partitions(2)
-    assert open_dataset(parts[1], filters=field("x") < 70)[:]["x"].tolist() == list(range(60, 70))
+    assert open_dataset(parts[1], filters=field("x") < 70)[:]["x"].tolist() == [
+        *range(10, 20),
+        *range(30, 40),
+        *range(50, 60),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -169,3 +174,130 @@ def test_any_filter_keeps_what_pandas_keeps(tmp_path_factory, values, group, bou
             open_dataset(path, filters=filters)
     else:
         assert open_dataset(path, filters=filters, cache=False)[:]["id"].tolist() == expected
+
+
+def random_floats(rng, count, kind):
+    """Few values, so that row groups are often of one, beside null, NaN, both infinities and both zeros."""
+    special = [None, np.nan, np.inf, -np.inf, 0.0, -0.0]
+    values = [
+        special[rng.integers(6)] if rng.random() < 0.3 else float(rng.integers(-2, 3)) for _ in range(count)
+    ]
+    return pa.array(values, kind)
+
+
+def kept(values, operator, operand):
+    """The rows that one comparison keeps, by numpy's rules for floats; one with a null is not true."""
+    present = np.array([value is not None for value in values])
+    floats = np.array([0.0 if value is None else value for value in values])
+    compare = {
+        "==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater,
+        ">=": np.greater_equal,
+    }  # fmt: skip
+    if operator in compare:
+        return present & compare[operator](floats, operand), present
+    among = np.isin(floats, operand)
+    return (among if operator == "in" else ~among) & present, present
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+def test_filters_on_floats_agree_with_numpy_whatever_statistics_say(tmp_path, kind):
+    rng = np.random.default_rng(8)
+    for number in range(12):
+        x, y = random_floats(rng, 60, kind), random_floats(rng, 60, kind)
+        path = tmp_path / f"{number}.parquet"
+        table = pa.table({"i": range(60), "x": x, "y": y})
+        # Some row groups of one value beside NaN, which statistics show as the value alone.
+        table = table.take(np.argsort([str(v) for v in x.to_pylist()])) if number % 2 else table
+        pq.write_table(table, path, row_group_size=int(rng.integers(2, 9)))
+        i, x, y = (table[name].to_pylist() for name in ("i", "x", "y"))
+        for operator in ("==", "!=", "<", "<=", ">", ">=", "in", "not in"):
+            operand = [float(rng.integers(-1, 2)), 2.0] if "in" in operator else float(rng.integers(-2, 3))
+            mine, present = kept(x, operator, operand)
+            other, _ = kept(y, operator, operand)
+            here, there = ([("x", operator, operand)], [("y", operator, operand)])
+            check_kept(path, here, mine, i)
+            check_kept(path, [*here, *there], mine & other, i)
+            check_kept(path, [here, there], mine | other, i)
+            if "in" not in operator:
+                check_kept(path, ~pq.filters_to_expression(here), ~mine & present, i)
+        floats = np.array([np.nan if v is None else v for v in x])
+        valid = np.array([v is not None for v in x])
+        both = valid & np.array([v is not None for v in y])
+        others = np.array([np.nan if v is None else v for v in y])
+        check_kept(path, field("x") < field("y"), both & (floats < others), i)
+        check_kept(path, field("x") != field("y"), both & (floats != others), i)
+        check_kept(path, ~(field("x") <= field("y")), both & ~(floats <= others), i)
+        check_kept(path, field("x").is_nan(), valid & np.isnan(floats), i)
+        check_kept(path, ~field("x").is_nan(), valid & ~np.isnan(floats), i)
+        check_kept(path, field("x").is_null(), ~valid, i)
+        check_kept(path, field("x").is_null(nan_is_null=True), np.isnan(floats), i)
+        check_kept(path, field("x").is_valid(), valid, i)
+        check_kept(path, pc.is_finite(field("x")), valid & np.isfinite(floats), i)
+
+
+def check_kept(path, filters, expected, numbers):
+    wanted = [number for number, keep in zip(numbers, expected, strict=True) if keep]
+    if wanted:
+        assert open_dataset(path, filters=filters, columns=["i"])[:]["i"].tolist() == wanted, filters
+    else:
+        with pytest.raises(DataError, match="No row matches"):
+            open_dataset(path, filters=filters, columns=["i"])
+
+
+def test_statistics_spare_reading_what_no_nan_can_bring_back(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    x = np.arange(40.0)
+    pq.write_table(pa.table({"x": x, "y": x, "z": x, "u": x, "v": x}), path, row_group_size=10)
+    read = []
+    whole = survey.read_group
+    monkeypatch.setattr(
+        survey, "read_group", lambda file, group, *rest: read.append(group) or whole(file, group, *rest)
+    )
+    every = [(name, ">=", 30) for name in "xyzuv"]
+    open_dataset(path, filters=[*every, ("x", "<", 35)])
+    assert read == [3]
+    read.clear()
+    open_dataset(path, filters=~(field("x") < 30))  # NaN is not below 30
+    assert read == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def prices(tmp_path):
+    """Decimals of which Arrow's cast makes other floats than ``float`` does."""
+    path = tmp_path / "prices.parquet"
+    values = [decimal.Decimal(cents).scaleb(-2) for cents in range(1, 2001)]
+    wide = [decimal.Decimal(cents).scaleb(-20) for cents in range(1, 2001)]
+    columns = {
+        "id": range(2000), "price": pa.array(values, pa.decimal128(10, 2)),
+        "wide": pa.array(wide, pa.decimal256(50, 20)), "x": np.arange(2000) / 2,
+    }  # fmt: skip
+    struct = pa.StructArray.from_arrays([columns["price"]], ["d"])
+    pq.write_table(pa.table({**columns, "s": struct}), path, row_group_size=300)
+    return path
+
+
+def test_decimals_equal_the_floats_that_are_nearest_to_them(prices):
+    every = open_dataset(prices, columns=["price", "wide", "s.d"])[:]
+    assert every["price"].tolist() == every["s.d"].tolist() == [cents / 100 for cents in range(1, 2001)]
+    assert every["wide"].tolist() == [float(f"{cents}e-20") for cents in range(1, 2001)]
+    for cents in (1, 7, 35, 57, 110, 1001, 1999):
+        for name in ("price", "s.d"):
+            found = open_dataset(prices, filters=[(name, "=", cents / 100)], columns=["id", "price"])[:]
+            assert found["id"].tolist() == [cents - 1]
+            assert found["price"].tolist() == [cents / 100]
+        exact = open_dataset(prices, filters=field("price") == decimal.Decimal(cents).scaleb(-2))
+        assert exact[:]["id"].tolist() == [cents - 1]
+    several = open_dataset(prices, filters=[("price", "in", [0.07, 0.35]), ("x", "<", 10.0)])
+    assert several[:]["id"].tolist() == [6]
+    mixed = (field("price") == decimal.Decimal("0.35")) & (field("x") < 100.0)
+    assert open_dataset(prices, filters=mixed)[:]["id"].tolist() == [34]
+
+
+def test_decimals_are_compared_with_one_kind(prices):
+    both = (field("price") == decimal.Decimal("0.35")) | (field("price") < 0.1)
+    with pytest.raises(
+        DataError, match=r"decimals of 'price' with floats and with decimals. Compare them with one"
+    ):
+        open_dataset(prices, filters=both)
+    with pytest.raises(DataError, match=r"Name them by the name .* pyarrow.compute.field\('s.d'\)"):
+        open_dataset(prices, filters=field("s", "d") == 0.35)

@@ -1,5 +1,6 @@
 """Every type that Parquet files of other libraries hold, as rows of a dataset."""
 
+import base64
 import datetime
 import decimal
 import uuid
@@ -10,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from hopyard.data import Column, Ragged, as_source, open_dataset, prepare
 from hopyard.data.recipe.structs import flat_columns
 from hopyard.errors import CorruptError, DataError
-from hopyard.storage import MemoryStore
+from hopyard.storage import LocalStore, MemoryStore
 
 D = decimal.Decimal
 DAY = 86_400 * 10**9
@@ -415,3 +417,60 @@ def test_opening_and_preparing_agree(tmp_path_factory, table, nulls, ragged):
     for name, values in made.items():
         assert isinstance(batch[name], type(values))
         assert rows_of(batch[name]) == rows_of(values)
+
+
+class Keys(encryption.KmsClient):
+    """Keys that are wrapped by nothing, as no test of encryption."""
+
+    def __init__(self, config):
+        super().__init__()
+
+    def wrap_key(self, key, name):
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key, name):
+        return base64.b64decode(key)
+
+
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+@pytest.mark.parametrize("read", [open_dataset, as_source], ids=["open", "prepare"])
+def test_encrypted_files_are_called_so(tmp_path, plaintext_footer, read):
+    how = encryption.EncryptionConfiguration(
+        footer_key="footer", column_keys={"column": ["x"]}, plaintext_footer=plaintext_footer
+    )
+    factory = encryption.CryptoFactory(Keys)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
+    table = pa.table({"x": [1, 2], "y": [3, 4]})
+    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    with pytest.raises(
+        DataError, match=r"a.parquet is encrypted Parquet, .* takes no keys. Decrypt it: read it with"
+    ):
+        read(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("kind", [pa.binary(4), pa.binary(), pa.uuid()], ids=str)
+def test_nulls_in_columns_of_bytes_follow_the_policy(tmp_path, kind, statistics, dictionary):
+    values = [None if i % 3 == 1 else (b"%04d" % i) * (4 if kind == pa.uuid() else 1) for i in range(20)]
+    storage = kind.storage_type if kind == pa.uuid() else kind
+    column = pa.array(values, storage)
+    if kind == pa.uuid():
+        column = pa.ExtensionArray.from_storage(kind, column)
+    table = pa.table({"u": column, "i": range(20)})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, write_statistics=statistics, use_dictionary=dictionary, row_group_size=6)
+    for read in (
+        open_dataset,
+        lambda *args, **how: prepare(*args, LocalStore(tmp_path), validation=None, **how).train,
+    ):
+        with pytest.raises(DataError, match=r"column 'u' has \d+ (nulls|\(the first in row 1\))"):
+            next(iter(read(path).loader(20)))
+        for policy in ("fill", "mask"):
+            batch = read(path, nulls=policy)[:]
+            expected = [values[i] or b"" for i in batch["i"]]
+            assert batch["u"].tolist() == expected
+            assert ("u_mask" in batch) == (policy == "mask")
+            if policy == "mask":
+                assert batch["u_mask"].tolist() == [values[i] is None for i in batch["i"]]

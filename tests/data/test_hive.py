@@ -1,3 +1,5 @@
+import datetime
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -100,11 +102,65 @@ def test_the_default_partition_is_null(tmp_path, nulls):
     assert sorted([*made.train[:]["v"], *made.val[:]["v"]]) == [0, 7]
 
 
-def test_what_the_files_hold_themselves_is_theirs(tmp_path):
-    (tmp_path / "v=1").mkdir()
-    pq.write_table(pa.table({"v": ["01", "01"]}), tmp_path / "v=1" / "a.parquet")
-    assert open_dataset(tmp_path)[:]["v"].tolist() == ["01", "01"]
-    assert as_source(tmp_path).head(1)["v"].tolist() == ["01"]
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("1", ["1", "1"]),
+        ("1", [1, 1]),
+        ("01", [1, 1]),
+        ("1", [1.0, 1.0]),
+        ("2020-01-01", [datetime.date(2020, 1, 1)] * 2),
+        ("a", pa.array(["a", "a"]).dictionary_encode()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("statistics", [True, False])
+def test_a_column_that_files_and_directories_name_alike_is_the_files_where_they_agree(
+    tmp_path, key, values, statistics
+):
+    (tmp_path / f"v={key}").mkdir()
+    table = pa.table({"v": values, "x": [1, 2]})
+    pq.write_table(table, tmp_path / f"v={key}" / "a.parquet", write_statistics=statistics)
+    opened = open_dataset(tmp_path)[:]["v"]
+    assert as_source(tmp_path).head(2)["v"].tolist() == opened.tolist()
+    assert opened.tolist() == open_dataset(tmp_path / f"v={key}" / "a.parquet")[:]["v"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "said"),
+    [
+        ("1", ["01", "1"], "holds 01 in row 0"),
+        ("1", [1, 2], "holds 2 in row 1"),
+        ("1", [2, 2], "holds 2 in row 0"),
+        ("1", [1, None], "holds None in row 1"),
+        ("1", [1.0, np.nan], "holds nan in row 1"),
+        ("a", [1, 1], "holds 1 in row 0"),
+        ("a", ["a", "b"], "holds b in row 1"),
+        ("__HIVE_DEFAULT_PARTITION__", [None, 3], "holds 3 in row 1"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("statistics", [True, False])
+def test_a_column_that_files_and_directories_name_alike_must_be_equal(
+    tmp_path, key, values, said, statistics
+):
+    (tmp_path / f"v={key}").mkdir()
+    path = tmp_path / f"v={key}" / "a.parquet"
+    pq.write_table(pa.table({"v": values, "x": range(len(values))}), path, write_statistics=statistics)
+    text = rf"a.parquet, row group 0: column 'v' {said}, but the file lies in v={key}/.* as a list of paths"
+    for read in (open_dataset, as_source, lambda path: open_dataset(path, columns=["x"])):
+        with pytest.raises(DataError, match=text):
+            read(tmp_path)
+    assert open_dataset([path], columns=["x"])[:]["x"].tolist() == list(range(len(values)))
+
+
+def test_keys_that_are_null_agree_with_columns_of_nulls(tmp_path):
+    for key, value in (("1", 1), ("__HIVE_DEFAULT_PARTITION__", None)):
+        (tmp_path / f"v={key}").mkdir()
+        pq.write_table(
+            pa.table({"v": pa.array([value] * 2, pa.int64())}), tmp_path / f"v={key}" / "a.parquet"
+        )
+    assert sorted(open_dataset(tmp_path, nulls="fill")[:]["v"]) == [0, 0, 1, 1]
 
 
 def test_a_partitioned_table_is_prepared(table, tmp_path):

@@ -6,10 +6,12 @@ import threading
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.data import open_dataset
 from hopyard.data.manifest import MANIFEST_DOMAIN
 from hopyard.data.order import permutation
 from hopyard.data.preparing.prepare import peek, prepare
@@ -295,3 +297,53 @@ def test_peeked_rows_have_the_columns_and_widths_that_later_rows_ask_for(form, s
         name: (v.dtype, v.shape[1:]) for name, v in whole[:].items()
     }
     assert batch["x"].tolist() == [[1, 2, 0, 0]] * 4
+
+
+def frame_of(numbers):
+    return {
+        "x": np.asarray(numbers, float),
+        "label": np.asarray(numbers) % 2,
+        "name": [f"n{n}" for n in numbers],
+    }
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pa.table])
+def test_rows_that_both_frames_have_are_counted(tmp_path, caplog, kind):
+    train, val = frame_of(range(40)), frame_of([50, 3, 51, 39, 3])
+    val = {name: val[name] for name in ("name", "label", "x")}  # in whatever order
+    prepare(kind(train), LocalStore(tmp_path), val=kind(val))
+    assert (
+        "3 of the 5 rows of the validation set are equal to rows for training in all columns" in caplog.text
+    )
+    caplog.clear()
+    prepare(kind(train), LocalStore(tmp_path), val=kind(frame_of([40, 41])))
+    assert "equal to rows for training" not in caplog.text
+
+
+def test_files_that_both_sets_have_rows_of_are_counted(tmp_path, caplog):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(frame_of(range(40))), path, row_group_size=7)
+    (tmp_path / "copy.parquet").write_bytes(path.read_bytes())
+    every, copied = open_dataset(path), open_dataset(tmp_path / "copy.parquet")
+    assert every.common_rows(every) == copied.common_rows(every) == 40
+    low, high = (open_dataset(path, filters=[("x", *rule)]) for rule in (("<", 25), (">=", 20)))
+    assert low.common_rows(high) == high.common_rows(low) == 5
+    assert low.common_rows(open_dataset(path, filters=[("x", ">=", 25)])) == 0
+    first, second = every.partitions(2)
+    assert first.common_rows(second) == 0
+    assert first.common_rows(low) == sum(first[:]["x"] < 25)
+
+
+def test_a_dataset_of_some_rows(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(frame_of(range(40))), path, row_group_size=7)
+    rng = np.random.default_rng(0)
+    for dataset in (open_dataset(path), open_dataset(path, filters=[("x", ">", 9)])):
+        mask = rng.random(len(dataset)) < 0.3
+        some = dataset.rows_where(mask)
+        assert some[:]["name"].tolist() == dataset[:]["name"][mask].tolist()
+        rest = dataset.rows_where(~mask)
+        assert (some.common_rows(rest), len(some) + len(rest)) == (0, len(dataset))
+        assert len({each.fingerprint for each in (dataset, some, rest)}) == 3
+        again = some.rows_where(np.arange(len(some)) > 2)
+        assert again[:]["x"].tolist() == some[:]["x"][3:].tolist()

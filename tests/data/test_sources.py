@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from hopyard.data import prepare
 from hopyard.data.ragged import Ragged
 from hopyard.data.sources.sources import as_source
 from hopyard.errors import ColumnError, CorruptError, DataError, NotFoundError
+from hopyard.storage import MemoryStore
 
 ROWS = 700
 
@@ -297,8 +299,8 @@ def test_csv_is_read_with_its_types(tmp_path):
         ({1: np.zeros(3)}, "must be non-empty strings, but there are: 1"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "must be unique, but these occur more than once: a"),
         (
-            {"x": np.zeros(3, complex), "ok": np.zeros(3), "y": [{"a": 1}] * 3},
-            r"x \(complex128\); y \(struct<a: int64>: make its fields columns\). Supported are numbers",
+            {"x": np.zeros(3, complex), "ok": np.zeros(3), "y": [{"a": 1}, {"a": "b"}, {}]},
+            r"x \(complex128\); y \(objects: Could not convert 'b' .*\). Supported are numbers",
         ),
         ({"x": [[[1], [2, 3]], [[4]]]}, "ragged in more than one dimension"),
         ({"x": [["a"], ["b"]]}, "lists of strings"),
@@ -476,3 +478,27 @@ def test_files_are_prepared_without_importing_pandas(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     arguments = [str(tmp_path / "a.parquet"), str(tmp_path / "store")]
     assert subprocess.run([sys.executable, "-c", WITHOUT_PANDAS, *arguments], check=False).returncode == 0
+
+
+def dicts():
+    return [{"a": 1, "b": {"c": 1.5}}, {"a": 2, "b": {"c": 2.5}}, {"a": 3, "b": {"c": 3.5}, "d": "x"}, None]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "mapping", "arrow"])
+def test_dicts_are_structs_whatever_holds_them(kind):
+    data = {"id": [0, 1, 2, 3], "s": dicts()}
+    given = {"pandas": pd.DataFrame, "mapping": dict, "arrow": pa.table}[kind](data)
+    made = prepare(given, MemoryStore(), validation=None, nulls="mask").train
+    batch = made[:]
+    order = np.argsort(batch["id"])
+    assert batch["s.a"][order].tolist() == [1, 2, 3, 0]
+    assert batch["s.b.c"][order].tolist() == [1.5, 2.5, 3.5, 0]
+    assert batch["s.d"][order].tolist() == ["", "", "x", ""]
+    assert batch["s.d_mask"][order].tolist() == [True, True, False, True]
+
+
+def test_dicts_that_are_no_structs_are_refused_by_name():
+    frame = pd.DataFrame({"id": [0, 1], "s": [{"a": 1}, {"a": "one"}]})
+    with pytest.raises(DataError, match=r"what a dataset cannot: s \("):
+        prepare(frame, MemoryStore(), validation=None)
+    assert prepare(frame, MemoryStore(), feature_columns=["id"], validation=None).train.schema.names == ["id"]

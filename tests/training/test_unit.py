@@ -17,12 +17,14 @@ import pytest
 import torch
 from torch import nn
 
+from hopyard.data import prepare
 from hopyard.errors import NotFoundError, StorageFullError, WorkerLostError
 from hopyard.objects import StateRef, load_part
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training import unit
-from hopyard.training.program import save_program
+from hopyard.training.check import check_trial
+from hopyard.training.program import Program, save_program
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.resident import Resident, Residents
 from hopyard.training.torch.state import from_tree
@@ -273,6 +275,53 @@ def test_a_loss_that_is_not_finite_is_evidence(chain: Any) -> None:
     )
     assert (error.kind, error.phase, error.partition, error.worker) == ("DivergedError", "train", 1, None)
     assert residents.take((units.store.url, units.name, 0)) is None
+
+
+@pytest.mark.parametrize("where", ["train", "val"])
+@pytest.mark.parametrize("column", ["x", "words", "target"])
+def test_columns_that_make_a_loss_not_finite_are_named(
+    chain: Any, tmp_path: Path, where: str, column: str
+) -> None:
+    rng = np.random.default_rng(0)
+    sets = {
+        name: {
+            "x": rng.normal(size=(60, 3)).astype(np.float32),
+            "words": rng.normal(size=(60, 2)),
+            "target": rng.normal(size=60).astype(np.float32),
+        }
+        for name in ("train", "val")
+    }
+    sets[where][column][7] = np.nan
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 1)
+
+        def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.cat([x, words.float()], 1))
+
+    made = prepare(sets["train"], LocalStore(tmp_path / "data"), val=sets["val"])
+
+    def gen(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            Both(), torch.optim.SGD, nn.MSELoss(), optimizer_params={"lr": 0.01}, batch_size=16
+        )
+
+    program = Program(gen, ("x", "words"), ("target",), made.train, made.val, 1, 1, seed=5, device="cpu")
+    units = type(chain(gen))(LocalStore(tmp_path / "run"), program, {}, 0)
+    if where == "val":
+        units.train(0, 0)
+        error = run_unit(units.request("validate", 0, 0, last=True)).errors[0]
+    else:
+        error = run_unit(units.request("train", 0, 0)).errors[0]
+    assert error is not None
+    assert f"column {column!r} in 1 of 60 rows of this partition. Fill them or leave" in error.message
+    assert (error.kind, error.phase) == ("DivergedError", "validate" if where == "val" else "train")
+    head = {name: values[:16] for name, values in sets["train"].items()}
+    found = check_trial(program, {}, 0, head).evidence
+    assert (found is None) == (where == "val")
+    assert found is None or f"column {column!r} in 1 of 16 rows" in found.message
 
 
 def failing(params: dict[str, Any]) -> TorchEstimator:

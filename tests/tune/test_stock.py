@@ -28,6 +28,7 @@ from hopyard.hopper.state import TrialState
 from hopyard.search import Budget, FullLength, RandomPoints, Searcher
 from hopyard.storage import LocalStore
 from hopyard.tune import Callback, RandomSearch
+from hopyard.tune.inputs import inputs_of
 from hopyard.tune.reproduce import reproduce
 
 
@@ -82,7 +83,7 @@ def test_datasets_of_a_commit_are_trained_on_where_they_lie(
     }
 
 
-def test_a_validation_set_is_split_off_a_dataset_by_row_groups(
+def test_a_validation_set_is_split_off_a_dataset_where_it_lies(
     datasets: StockRoom, store: LocalStore, search: Any
 ) -> None:
     run = search(store, num_models=1).fit(datasets.data["train"]).run
@@ -118,6 +119,32 @@ def test_the_same_rows_in_another_commit_are_the_same_run(
         columns.data["features"][0] = np.zeros(4, np.float32)
     assert search(store, num_models=1).fit(columns.data[names]).run_id != first
     assert search(store, num_models=1).fit(columns.at("HEAD~1").data[names]).run_id == first
+
+
+@pytest.mark.parametrize("kind", ["dataset", "samples"])
+def test_equal_rows_of_a_version_are_on_the_side_on_which_a_frame_has_them(
+    stock: StockRoom, store: LocalStore, search: Any, make_rows: Any, tmp_path: Path, kind: str
+) -> None:
+    rows = {name: np.concatenate([values] * 3) for name, values in make_rows(64).items()}
+    with stock.enable_write():
+        if kind == "dataset":
+            made = prepare(rows, LocalStore(tmp_path / "made"), validation=None)
+            stock.data["rows"] = made.train
+        else:
+            for name, values in rows.items():
+                stock.data[name] = values
+    given = stock.data["rows"] if kind == "dataset" else stock.data[list(rows)]
+    splits = inputs_of(given, None, search(store, validation=0.25, seed=3).arguments).prepare(None, print)
+    assert not copied(store)
+    frame = prepare(rows, LocalStore(tmp_path / "frame"), validation=0.25, seed=3)
+    sides = [sorted(map(bytes, part[:]["features"])) for part in (splits.train, splits.val)]
+    assert sides == [sorted(map(bytes, part[:]["features"])) for part in (frame.train, frame.val)]
+    assert len(splits.train) + len(splits.val) == 192
+    assert not set(sides[0]) & set(sides[1])
+    batches = [*splits.train.loader(16, shuffle=True, seed=1)]  # also when it is shuffled and dealt to models
+    assert sorted(bytes(row) for batch in batches for row in batch["features"]) == sides[0]
+    parts = [part[:]["features"] for part in splits.val.partitions(2)]
+    assert sorted(map(bytes, np.concatenate(parts))) == sides[1]
 
 
 def test_samples_and_a_frame_for_validation(

@@ -8,24 +8,25 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.combining.window_columns import WindowColumns
 from hopyard.data.combining.windows import Length, Windows
-from hopyard.data.manifest import FileEntry, Fingerprint, Manifest
+from hopyard.data.manifest import FileEntry, Fingerprint, ForeignEntry, Manifest
 from hopyard.data.order import HELD_BYTES, Reach, Rows, Window, epoch_windows
 from hopyard.data.preparing.parquet import FILE_DOMAIN
 from hopyard.data.preparing.policies import Policies
 from hopyard.data.reading.listed import open_entry
 from hopyard.data.reading.mapped import first_rows_of
-from hopyard.data.reading.reader import Bitmap, Reader, count_selected
+from hopyard.data.reading.reader import Bitmap, Reader, count_selected, unpack
 from hopyard.data.reading.stream import WindowStream
 from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Schema
 from hopyard.errors import UsageError
-from hopyard.objects.digests import Hasher, digest_json
+from hopyard.objects.digests import Hasher, digest, digest_json
 from hopyard.storage.base import Store
 
 _VERIFIED_AT_ONCE = 16 << 20
@@ -255,6 +256,52 @@ class Dataset(Partitioned):
             selected=[self.selected[number] for number in chosen],
             cache=self.cache,
         )
+
+    def rows_where(self, mask: npt.NDArray[np.bool_]) -> Dataset:
+        """The dataset of the rows where ``mask``, (len,) bool, is True, in their order."""
+        groups: list[int] = []
+        selected: list[Bitmap] = []
+        parts = np.split(mask, np.cumsum(self.group_rows)[:-1])
+        for group, bitmap, part in zip(self._groups, self.selected, parts, strict=True):
+            if part.any():
+                rows = part if bitmap is None else unpack(bitmap, int(self.manifest.group_rows()[group]))
+                if bitmap is not None:
+                    rows = rows.copy()
+                    rows[rows] = part
+                groups.append(group)
+                selected.append(np.packbits(rows))
+        chosen = [digest(np.packbits(mask), "hopyard.selected-rows"), len(mask)]
+        return Dataset(
+            self.store,
+            replace(self.manifest, statistics={}),
+            groups,
+            digest_json([self.fingerprint, chosen], "hopyard.rows"),
+            self.prepared,
+            recipe=self.recipe,
+            selected=selected,
+            cache=self.cache,
+            skipped=self.skipped,
+        )
+
+    def common_rows(self, other: Dataset) -> int:
+        """How many rows of the same files both have. Files are the same if their content is."""
+        mine = self._selections()
+        return sum(
+            int(np.count_nonzero(mine[place] & rows))
+            for place, rows in other._selections().items()
+            if place in mine
+        )
+
+    def _selections(self) -> dict[tuple[str, int], npt.NDArray[np.bool_]]:
+        """Of each row group, by its file's content and its number there, the rows that belong to the dataset."""
+        found = {}
+        for group, bitmap in zip(self._groups, self.selected, strict=True):
+            number, within = self.manifest.locate(group)
+            entry = self.manifest.files[number]
+            content = entry.content.value() if isinstance(entry, ForeignEntry) else entry.digest
+            rows = entry.group_rows[within]
+            found[content, within] = np.ones(rows, bool) if bitmap is None else unpack(bitmap, rows)
+        return found
 
     def _fingerprint_of(self, chosen: list[int]) -> str | Fingerprint:
         def make() -> str:

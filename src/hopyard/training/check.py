@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import Evidence, StorageError, WorkerError
+from hopyard.errors import DivergedError, Evidence, StorageError, WorkerError
 from hopyard.training.build import build_in_session
 from hopyard.training.estimator import OneBatch, Visit
 from hopyard.training.evidence import gather
 from hopyard.training.hiding import hidden_advice
+from hopyard.training.not_finite import columns_not_finite
 from hopyard.training.program import Program
 from hopyard.training.session import Session
 
@@ -58,7 +59,10 @@ def check_trial(
             phase = "train"
             session.seed(program.seed, trial, 0, 0, phase)
             replica.check_labels(visit)
-            replica.train(visit)
+            try:
+                replica.train(visit)
+            except DivergedError as error:
+                raise DivergedError(f"{error}{columns_not_finite(program, visit)}") from error
             hidden = hidden_advice(replica.hidden_state())
             phase = "validate"
             measured = tuple(replica.validate(visit).compute())

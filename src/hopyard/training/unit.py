@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.errors import CorruptError, Evidence, NotFoundError, StorageError, WorkerError
+import numpy as np
+
+from hopyard.errors import CorruptError, DivergedError, Evidence, NotFoundError, StorageError, WorkerError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import Store
 from hopyard.storage.oserrors import full_disk
@@ -20,6 +22,7 @@ from hopyard.training.estimator import Replica, Visit
 from hopyard.training.evidence import gather
 from hopyard.training.hiding import say_hidden_state
 from hopyard.training.metric_store import pack_states, unpack_states
+from hopyard.training.not_finite import columns_not_finite
 from hopyard.training.program import Program, load_program
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.resident import Resident, Residents, copied, lost
@@ -164,7 +167,10 @@ class _TrialUnit:
         first = request.position % len(self._program.train_partitions) == 0
         history = request.history[self._index] if request.history else {}
         resident.replica.begin_visit(request.epoch, history if first else None)
-        sums = resident.replica.train(visit)
+        try:
+            sums = resident.replica.train(visit)
+        except DivergedError as error:
+            raise DivergedError(f"{error}{columns_not_finite(self._program, visit)}") from error
         ref, written, nbytes = None, 0, resident.replica.nbytes()
         if request.save or not residents.has_room(self._key, nbytes):
             parts = ("model",) if request.last else ()
@@ -194,6 +200,10 @@ class _TrialUnit:
         request, replica = self._request, resident.replica
         assert replica is not None
         metrics = replica.validate(visit)
+        if not _is_finite(metrics.states()) and (found := columns_not_finite(self._program, visit)):
+            raise DivergedError(
+                f"What was measured on partition {request.partition} of the validation data is not finite.{found}"
+            )
         own, written = {request.partition: metrics.states()}, 0
         answer: dict[str, Any]
         if request.last:
@@ -208,6 +218,14 @@ class _TrialUnit:
 
     def _unpack(self, part: Mapping[str, Any]) -> dict[str, Any]:
         return unpack_states(self._store, part["states"])
+
+
+def _is_finite(state: Any) -> bool:
+    """Whether all numbers in the states of metrics are finite."""
+    if isinstance(state, Mapping):
+        return all(map(_is_finite, state.values()))
+    values = np.asarray(state)
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
 
 
 def _files(ref: StateRef) -> list[str]:

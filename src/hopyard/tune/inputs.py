@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from hopyard.data import Dataset, Ragged, Source, as_source, prepare
 from hopyard.data.base import Partitioned
+from hopyard.data.combining.computed import computed_columns
 from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.frames.base import FrameSource
+from hopyard.data.frames.hashing import Hashes
+from hopyard.data.frames.packing import content_hashes
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preparing.request import Watch, source_names
-from hopyard.data.preparing.split import warn_of_overlap
+from hopyard.data.preparing.split import check_share, split_by_share, warn_of_common, warn_of_overlap
+from hopyard.data.sources.convert import convert_columns, from_values
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects import derive_seed, digest_json
 from hopyard.stockroom.data import Samples
@@ -26,6 +31,7 @@ from hopyard.stockroom.data.datasets import StoredFiles
 from hopyard.tune.arguments import Arguments
 
 _PEEKED = ("feature_columns", "label_columns", "nulls", "ragged", "masked")
+_HASHED_AT_ONCE = 4096  # rows
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
 
 
@@ -193,6 +199,7 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
         val = None
     if val is None and not isinstance(arguments.validation, str | float | int | None):
         val = arguments.validation
+    _warn_of_common_rows(data, val)
     if isinstance(data, Dataset) and isinstance(val, Dataset):
         return Ready(Splits.of(data, val), arguments, (data, val))
     check_labels((data, val), arguments.label_columns)
@@ -238,7 +245,7 @@ def _versions(data: Any, val: Any, arguments: Arguments) -> Splits | None:
     if val is not None or arguments.validation is None:
         parts: tuple[Partitioned, Partitioned | None] | None = (_shuffled(data, arguments.seed), val)
     else:
-        parts = _split(data, arguments.validation, arguments.seed)
+        parts = _split(data, arguments.validation, arguments)
     return parts and Splits(*parts, Splits.of(data, val).fingerprint)
 
 
@@ -247,19 +254,40 @@ def _shuffled(data: Partitioned, seed: int) -> Partitioned:
     return data.part(_order(len(data), seed)) if isinstance(data, Samples) else data
 
 
-def _split(data: Partitioned, share: Any, seed: int) -> tuple[Partitioned, Partitioned] | None:
-    """Training and validation set: of samples some rows, of a dataset some row groups; None: it cannot be split so."""
+def _split(data: Partitioned, share: Any, arguments: Arguments) -> tuple[Partitioned, Partitioned] | None:
+    """Training and validation set, as ``prepare`` splits rows; None: it cannot be split where it lies."""
     if isinstance(share, str):
         return None
-    count = data.num_row_groups
-    order = _order(count, seed)
-    held = round(count * share)
-    if not 0 < held < count:
-        return None
+    check_share(share)
+    hashes = _content_hashes(data, [*arguments.feature_columns, *arguments.label_columns])
+    split = split_by_share(hashes, _order(len(data), arguments.seed), float(share), arguments.seed)
+    assert split.val is not None
     if isinstance(data, Samples):
-        return data.part(order[held:]), data.part(order[:held])
+        return data.part(split.train), data.part(split.val)
     assert isinstance(data, Dataset)
-    return data.part(sorted(order[held:].tolist())), data.part(sorted(order[:held].tolist()))
+    held = np.zeros(len(data), bool)
+    held[split.val] = True
+    return data.rows_where(~held), data.rows_where(held)
+
+
+def _content_hashes(data: Partitioned, columns: list[str]) -> Hashes:
+    """Of each row, the hash of these columns, or of all if none are named: computed once a machine."""
+    names = [name for name in dict.fromkeys(columns) if name in data.schema] or data.schema.names
+
+    def compute() -> Iterator[dict[str, npt.NDArray[Any]]]:
+        for batch in data.loader(_HASHED_AT_ONCE, columns=names):
+            yield {"hash": content_hashes(convert_columns(batch, from_values))}
+
+    key = digest_json(names, "hopyard.row-hashes")
+    return np.asarray(computed_columns(data, key, compute, "hashes of rows, by which they are split")["hash"])
+
+
+def _warn_of_common_rows(train: Any, val: Any) -> None:
+    """Say how many rows of a validation set are trained on, as far as that is known without reading any."""
+    if isinstance(train, Dataset) and isinstance(val, Dataset):
+        warn_of_common(val.common_rows(train), len(val))
+    elif isinstance(train, Samples) and isinstance(val, Samples):
+        warn_of_common(val.common_samples(train), len(val))
 
 
 def _order(count: int, seed: int) -> Rows:

@@ -315,6 +315,43 @@ class Staging(RuleBasedStateMachine):
         self.last = 1 - who
         self.room(1 - who)
 
+    @rule(who=WHO, name=NAMES, number=NUMBERS)
+    def block_while_the_other_stages(self, who: int, name: str, number: int) -> None:
+        """What the other stages meanwhile stays staged, upon the commit."""
+        room, other = self.room(who), self.rooms[1 - who]
+        with room.enable_write():
+            room.experiment["block"] = number
+            other.experiment["during"] = number
+            if f"data/{name}" in self.now:
+                other.data[name]["during"] = image(number)
+        self.now["experiment/block"] = number
+        self.committed = copied(self.now)
+        self.now["experiment/during"] = number
+        if f"data/{name}" in self.now:
+            self.now[f"data/{name}"]["during"] = [number, -number]
+        assert content(other) == self.now
+
+    @rule(who=WHO)
+    def switch_and_merge(self, who: int) -> None:
+        """To and fro; where something is staged, neither happens."""
+        room = self.room(who)
+        if len(room.log()) < 2:
+            return
+        if self.now != self.committed:
+            for move in (room.switch, room.merge):
+                with pytest.raises(UsageError, match="would leave behind what is staged"):
+                    move("HEAD~1")
+            return
+        room.switch("HEAD~1")
+        before = content(room)
+        other = self.rooms[1 - who]
+        assert content(other) == before
+        other.experiment["elsewhere"] = 1
+        with pytest.raises(UsageError, match="would leave behind what is staged"):
+            room.switch("main")
+        other.reset()
+        room.switch("main")
+
     @rule(who=WHO)
     def cancel_out(self, who: int) -> None:
         """``commit`` and ``merge`` agree that nothing is staged."""

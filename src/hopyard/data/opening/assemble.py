@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from hopyard.data.cache.node import NodeCache
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Fingerprint
 from hopyard.data.opening.filters import matching_rows
-from hopyard.data.opening.foreign import Files, sample
+from hopyard.data.opening.foreign import Differences, Files, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
 from hopyard.data.preparing.policies import Policies, check_choice, checked_schema, nested_lists, ragged_rows
 from hopyard.data.ragged import Ragged
@@ -25,12 +26,15 @@ from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, 
 from hopyard.data.recipe.recipe import Recipe, Transform, as_batch, transformed
 from hopyard.data.schema import Column, Schema, unknown_columns
 from hopyard.data.sources.convert_arrow import is_list
-from hopyard.errors import CorruptError, DataError, NullsError, UsageError
-from hopyard.objects.digests import digest, digest_json
+from hopyard.errors import CorruptError, DataError, NotFoundError, NullsError, UsageError
+from hopyard.objects.digests import Hasher, digest, digest_json
+from hopyard.objects.identity import identity
+from hopyard.storage.oserrors import read_error
 
 Cache = NodeCache | str | os.PathLike[str] | Literal[False] | None
 
 _ROWS_OF_A_SAMPLE = 64
+_READ_AT_ONCE = 16 << 20
 _log = logging.getLogger("hopyard")
 
 
@@ -46,11 +50,17 @@ class Options:
     cached_transform: Transform | None = None
     cache: Cache = None
     corrupt: str = "error"
+    missing: str = "error"
+    widen: bool = False
+    depends_on: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         check_choice("nulls", self.nulls, ("error", "fill", "mask"))
         check_choice("ragged", self.ragged, ("error", "keep", "pad"))
         check_choice("corrupt", self.corrupt, ("error", "skip"))
+        check_choice("missing", self.missing, ("error", "null"))
+        if not isinstance(self.widen, bool):
+            raise UsageError(f"widen={self.widen!r}, but it must be True or False.")
         names = self.columns
         if names is not None and (isinstance(names, str) or not names or len(set(names)) < len(names)):
             raise UsageError(
@@ -59,6 +69,16 @@ class Options:
         if not isinstance(self.decode, Mapping):
             raise UsageError(
                 f"decode={self.decode!r}, but it must be a dict of column to decoder, as {{'photo': 'image'}}."
+            )
+
+        if not isinstance(self.depends_on, (list, tuple)):
+            raise UsageError(
+                f"depends_on={self.depends_on!r}, but it must be a list of paths (pathlib.Path) and values."
+            )
+        if self.depends_on and self.cached_transform is None and not self.decode:
+            raise UsageError(
+                "depends_on= was given, but neither cached_transform= nor decode=, whose results it is about. Leave "
+                "it out."
             )
 
     @property
@@ -71,6 +91,10 @@ class Options:
             and not self.decode
             and self.cached_transform is None
         )
+
+    @property
+    def differences(self) -> Differences:
+        return Differences(self.missing, self.widen)
 
     @property
     def skip(self) -> bool:
@@ -234,7 +258,7 @@ def _recipe(files: Files, options: Options) -> Recipe:
     _check_known([*options.decode], stored)
     facts = _facts(files, options)
     policies, stored, filled = _policies(files, options, facts)
-    recipe = Recipe(stored, policies.schema, "", files.paths, files.constants, filled)
+    recipe = Recipe(stored, policies.schema, "", files.paths, files.constants, filled, files.varied)
     if policies.masked or policies.padded:
         recipe = replace(recipe, policies=policies)
     recipe = _with_decoders(recipe, files, options)
@@ -253,7 +277,44 @@ def _digest(recipe: Recipe, options: Options) -> str:
         changes["transform"] = digest_or_random(
             options.cached_transform, "hopyard.cached-transform", "cached_transform"
         )
+    if options.depends_on:
+        changes["depends_on"] = [_digest_of(each, number) for number, each in enumerate(options.depends_on)]
     return digest_json(changes, "hopyard.recipe") if any(changes.values()) else ""
+
+
+def _digest_of(given: Any, number: int) -> str:
+    """What a function depends on: the content of a file, or of all files below a folder; or a value.
+
+    Raises:
+        NotFoundError: there is no such file.
+        UsageError: the value has no digest that is the same in every process.
+    """
+    if isinstance(given, os.PathLike):
+        return _digest_of_path(Path(given))
+    found = identity(given, f"depends_on[{number}]")
+    if found.digest is None:
+        raise UsageError(
+            f"depends_on[{number}] is {type(given).__name__}, which has no digest ({found.undigestible[0]}). "
+            "Give a pathlib.Path of a file, or values such as numbers, texts and arrays."
+        )
+    return found.digest
+
+
+def _digest_of_path(path: Path) -> str:
+    if not path.exists():
+        raise NotFoundError(f"depends_on names {path}, which is not there. Check the path.")
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    found = []
+    try:
+        for file in files:
+            hasher = Hasher("hopyard.depends-on", threads=None)
+            with file.open("rb") as opened:
+                while block := opened.read(_READ_AT_ONCE):
+                    hasher.update(block)
+            found.append([file.relative_to(path).as_posix() if path.is_dir() else "", hasher.hexdigest()])
+    except OSError as error:
+        raise read_error(str(file), error) from error
+    return digest_json(found, "hopyard.depends-on")
 
 
 def _check_known(names: Sequence[str], schema: Schema) -> None:
@@ -274,7 +335,8 @@ def _facts(files: Files, options: Options) -> dict[str, Facts]:
         counted = counted_nulls(files.scan, files.flats, column.name)
         if counted is not None:
             facts[column.name] = counted
-        lists = (not column.sparse and is_list(files.flats[0][column.name].type)) or column.kind == "ragged"
+        types = {its[column.name].type for its in files.flats}
+        lists = (not column.sparse and any(map(is_list, types))) or column.kind == "ragged"
         if _must_be_read(column, counted, lists, options):
             unknown.append(column.name)
     return {**facts, **survey(files.scan, files.flats, unknown)}

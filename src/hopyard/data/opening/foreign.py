@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from hopyard.data.dataset import Dataset, Skipped
 from hopyard.data.manifest import Fingerprint, ForeignEntry, Manifest
-from hopyard.data.opening.hive import constant_column, hive_columns
+from hopyard.data.opening.hive import check_own, constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
 from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
 from hopyard.data.reading.listed import open_entry
 from hopyard.data.reading.parallel import of_each, on_all_cores
 from hopyard.data.reading.reader import unpack
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.arrow_columns import read_column
+from hopyard.data.recipe.arrow_columns import read_column, wider
 from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.schema import Column, Schema, unknown_columns
 from hopyard.data.sources.convert import convert_columns
@@ -45,6 +45,7 @@ class Files:
         fingerprint: of all rows; that of the manifest, where it has one.
         constants: of columns of partitions, the value in each file.
         prepared: whether ``prepare`` wrote them.
+        varied: columns that some files lack, or hold with a narrower dtype.
     """
 
     store: Store | None
@@ -54,11 +55,25 @@ class Files:
     fingerprint: str | Fingerprint
     constants: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     prepared: bool = False
+    varied: frozenset[str] = frozenset()
 
     @property
     def paths(self) -> dict[str, tuple[str, ...]]:
         """Where fields of structs are."""
         return {column.name: column.path for column in self.flats[0].values() if len(column.path) > 1}
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What may differ between files.
+
+    Attributes:
+        missing: ``"error"``: no file may lack a column of another; ``"null"``: it is null there.
+        widen: numbers of a narrower dtype become those of the wider one.
+    """
+
+    missing: str = "error"
+    widen: bool = False
 
 
 def foreign_files(
@@ -67,6 +82,7 @@ def foreign_files(
     relative: Sequence[str],
     skip: bool = False,
     columns: Sequence[str] | None = None,
+    differences: Differences = Differences(),
 ) -> Files:
     """Parquet files without a manifest: it is made here, one file after another.
 
@@ -80,6 +96,7 @@ def foreign_files(
         relative: their names relative to the dataset's directory, for partitions.
         skip: leave out files and row groups that cannot be read.
         columns: the dataset's that are wanted; None: all. Nothing is said of what others hold.
+        differences: what may differ between the files.
 
     Raises:
         DataError: there are no rows, or columns differ between files.
@@ -97,24 +114,65 @@ def foreign_files(
     if not sum(file.footer.num_rows for file in files):
         raise DataError(f"{_listed(files)}: there are no rows. Give at least one file with rows.")
     constants = hive_columns([relative[number] for number in kept])
-    described = _described(scan, columns, constants)
-    common = _common(files, [each.columns for each in described])
-    for name, values in list(constants.items()):
-        if name in described[0].flats:  # what the files hold themselves is theirs
-            del constants[name]
-        elif columns is None or name in _origins(columns):
+    described = _described(scan, columns, constants, differences.missing == "null")
+    own = {name for name in constants for each in described if name in each.flats}
+    for name in own:
+        check_own(
+            name, files, [relative[number] for number in kept], [each.flats for each in described],
+            scan.read_whole,
+        )  # fmt: skip
+    common = _common(files, [each.columns for each in described], differences, own)
+    flats = _completed([each.flats for each in described], common)
+    varied = frozenset(
+        name
+        for name, column in common.items()
+        for each in described
+        if _varies(column, each.columns.get(name))
+    )
+    for name in own:
+        del constants[name]
+    for name, values in constants.items():
+        if columns is None or name in _origins(columns):
             common[name] = constant_column(name, values)
+    chosen = None if {*flats[0], *constants} == common.keys() else sorted(common)
     found = [(names[number], file) for number, file in zip(kept, files, strict=True)]
     entries = of_each(store, names, found, lambda pair: _entry(*pair))
     manifest = Manifest("train", "", Schema(common.values()), tuple(entries))
-    fingerprint = Fingerprint(partial(_fingerprint, entries, dict(constants)))
-    return Files(store, manifest, scan, [each.flats for each in described], fingerprint, constants)
+    fingerprint = Fingerprint(partial(_fingerprint, entries, dict(constants), chosen))
+    return Files(store, manifest, scan, flats, fingerprint, constants, varied=varied)
 
 
-def _fingerprint(entries: Sequence[ForeignEntry], constants: Mapping[str, Any]) -> str:
+def _varies(column: Column, its: Column | None) -> bool:
+    return its is None or its.dtype != column.dtype
+
+
+def _completed(
+    flats: Sequence[Mapping[str, FlatColumn]], names: Iterable[str]
+) -> list[Mapping[str, FlatColumn]]:
+    """The columns of each file, with those that only others have as columns of nothing but nulls."""
+    known = {name: flat for each in reversed(flats) for name, flat in each.items()}
+    return [
+        each
+        if all(name in each for name in names)
+        else {
+            **each,
+            **{
+                name: replace(known[name], type=pa.null(), leaf=-1, nullable=True)
+                for name in names
+                if name in known and name not in each
+            },
+        }
+        for each in flats
+    ]
+
+
+def _fingerprint(
+    entries: Sequence[ForeignEntry], constants: Mapping[str, Any], chosen: Sequence[str] | None
+) -> str:
     contents = on_all_cores(lambda entry: entry.content.value(), entries)
     identity: list[Any] = [[content, entry.size] for content, entry in zip(contents, entries, strict=True)]
-    return digest_json([*identity, *([constants] if constants else [])], "hopyard.parquet-files")
+    more = [*([constants] if constants else []), *([] if chosen is None else [{"columns": list(chosen)}])]
+    return digest_json([*identity, *more], "hopyard.parquet-files")
 
 
 def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None = None) -> Files:
@@ -138,8 +196,8 @@ def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None
     schema = manifest.schema.select(_wanted(columns, manifest.schema.names))
     flats = [flat_columns(file.footer.schema.to_arrow_schema()) for file in files]
     return Files(
-        dataset.store, replace(manifest, schema=schema), scan, flats, dataset.lazy_fingerprint, recipe.constants,
-        dataset.prepared,
+        dataset.store, replace(manifest, schema=schema), scan, _completed(flats, recipe.varied),
+        dataset.lazy_fingerprint, recipe.constants, dataset.prepared, recipe.varied,
     )  # fmt: skip
 
 
@@ -208,7 +266,9 @@ def _origins(columns: Iterable[str]) -> set[str]:
     }
 
 
-def _described(scan: Scan, columns: Sequence[str] | None, constants: Iterable[str]) -> list[_Described]:
+def _described(
+    scan: Scan, columns: Sequence[str] | None, constants: Iterable[str], may_miss: bool
+) -> list[_Described]:
     found: list[_Described] = []
     known: list[tuple[Any, Any, _Described]] = []
     looked_at: dict[str, Column] = {}
@@ -223,7 +283,7 @@ def _described(scan: Scan, columns: Sequence[str] | None, constants: Iterable[st
                 flats = flat_columns(footer.schema.to_arrow_schema())
             except DataError as error:
                 raise DataError(f"{file.name}: {error}") from error
-            if not known:
+            if not known and not may_miss:
                 _check_known(columns or (), [*flats, *constants])
             chosen = {name: flats[name] for name in _wanted(columns, flats)}
             described = _Described(flats, _columns_of(scan, number, chosen))
@@ -234,6 +294,7 @@ def _described(scan: Scan, columns: Sequence[str] | None, constants: Iterable[st
             if column is not None and column.kind == "ragged"
         }
         found.append(replace(described, columns={**described.columns, **settled}))
+    _check_known(columns or (), [*dict.fromkeys(name for each in found for name in each.flats), *constants])
     return found
 
 
@@ -328,12 +389,18 @@ def _settled(
 
 
 def _common(
-    files: Sequence[StoredFile], described: Sequence[Mapping[str, Column | None]]
+    files: Sequence[StoredFile],
+    described: Sequence[Mapping[str, Column | None]],
+    differences: Differences,
+    own: Container[str],
 ) -> dict[str, Column]:
-    """The columns that all files have, in the order of the first.
+    """The columns of all files, in the order in which they come first.
+
+    Args:
+        own: columns that directories name too, so that none may be missing.
 
     Raises:
-        DataError: a file's differ from those of files before it; names both and the column.
+        DataError: a file's differ from those of files before it, as they may not; names both and the column.
     """
     common: dict[str, tuple[Column | None, str]] = {
         name: (column, files[0].name) for name, column in described[0].items()
@@ -341,14 +408,14 @@ def _common(
     for file, columns in zip(files[1:], described[1:], strict=True):
         for name in dict.fromkeys([*common, *columns]):
             here, (there, where) = columns.get(name), common.get(name, (None, files[0].name))
-            if name not in columns or name not in common:
+            if (name not in columns or name not in common) and (
+                differences.missing == "error" or name in own
+            ):
                 raise _drift(file.name, name, here or "missing", where, there or "missing")
             if there is None:
                 common[name] = here, file.name
             elif here is not None and here != there:
-                if not _are_lists_of_one_kind(here, there):
-                    raise _drift(file.name, name, here, where, there)
-                common[name] = replace(here, kind="ragged", shape=_element_shape(here)), where
+                common[name] = _joined(here, there, differences.widen, file.name, where), where
     for name, (column, _) in common.items():
         if column is None:
             raise UnsupportedTypeError(
@@ -358,10 +425,37 @@ def _common(
     return {name: column for name, (column, _) in common.items() if column is not None}
 
 
-def _drift(file: str, name: str, here: object, first: str, there: object) -> DataError:
+def _joined(here: Column, there: Column, widen: bool, file: str, first: str) -> Column:
+    """The column that two files hold differently.
+
+    Raises:
+        DataError: one cannot be made the other.
+    """
+    both = here.dtype
+    if here.dtype != there.dtype:
+        wide = None if "object" in (here.dtype, there.dtype) else wider(here.dtype, there.dtype)
+        if wide is None or not widen or here.sparse or there.sparse:
+            raise _drift(file, here.name, here, first, there, wide)
+        both = wide
+    mine, its = replace(here, dtype=both), replace(there, dtype=both)
+    if mine == its:
+        return mine
+    if not _are_lists_of_one_kind(mine, its):
+        raise _drift(file, here.name, here, first, there)
+    return replace(mine, kind="ragged", shape=_element_shape(mine))
+
+
+def _drift(
+    file: str, name: str, here: object, first: str, there: object, wide: str | None = None
+) -> DataError:
+    choice = ""
+    if "missing" in (here, there):
+        choice = "open them with missing='null' and nulls='fill' or 'mask', "
+    elif wide is not None:
+        choice = f"open them with widen=True, which makes all {wide}, "
     return DataError(
         f"{file}: column {name!r} is {here}, but in {first} it is {there}. All files of a dataset must have the same "
-        "columns: leave the column out with columns=[...], leave the file out, or write it again."
+        f"columns: {choice}leave the column out with columns=[...], leave the file out, or write it again."
     )
 
 

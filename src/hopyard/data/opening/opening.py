@@ -40,6 +40,9 @@ def open_dataset(
     cached_transform: Transform | None = None,
     cache: Cache = None,
     corrupt: Literal["error", "skip"] = "error",
+    missing: Literal["error", "null"] = "error",
+    widen: bool = False,
+    depends_on: Sequence[Any] = (),
 ) -> Dataset:
     """The dataset that ``data`` names, prepared or not.
 
@@ -70,6 +73,11 @@ def open_dataset(
             False to keep it in memory only.
         corrupt: ``"skip"`` leaves out files and row groups that cannot be read; every row group is decoded now, and
             ``dataset.skipped`` says what is missing.
+        missing: ``"null"``: a column that some files lack is null there, which ``nulls`` says what becomes of.
+        widen: numbers of columns whose dtype differs between files become those of the wider one: ints that hold all
+            ints, floats that hold all floats.
+        depends_on: what ``cached_transform`` and ``decode`` read besides their arguments: files and folders, each a
+            ``pathlib.Path``, whose content counts, and values (numbers, texts, arrays, what ``os.environ`` gave).
 
     Raises:
         NotFoundError: there is no dataset; says what was looked for.
@@ -82,7 +90,10 @@ def open_dataset(
         raise UsageError(
             f"split={split!r}, but it must be 'train' or 'val'{nearest(str(split), _SPLITS, '.')}"
         )
-    options = Options(columns, filters, nulls, ragged, decode or {}, cached_transform, cache, corrupt)
+    options = Options(
+        columns, filters, nulls, ragged, decode or {}, cached_transform, cache, corrupt, missing, widen,
+        tuple(depends_on) if isinstance(depends_on, (list, tuple)) else depends_on,
+    )  # fmt: skip
     if isinstance(data, Dataset):
         return _reopened(data, options)
     if isinstance(data, Store):
@@ -129,7 +140,9 @@ def _from_files(found: Sequence[FoundFile], options: Options) -> Dataset:
         )
     store = found[0].store if found else None
     names = [file.name if store else os.path.abspath(file.name) for file in found]  # noqa: PTH100
-    files = foreign_files(store, names, [file.relative for file in found], options.skip, options.stored)
+    files = foreign_files(
+        store, names, [file.relative for file in found], options.skip, options.stored, options.differences
+    )
     return assemble(files, options)
 
 
@@ -205,9 +218,9 @@ def _foreign_in(place: Store, names: Sequence[str], options: Options) -> Files:
     """Files below a store, by their paths if they have some: others named them, maybe as no store would."""
     directory = place.path(MANIFEST_NAME)
     if directory is None:
-        return foreign_files(place.foreign(), names, names, options.skip, options.stored)
+        return foreign_files(place.foreign(), names, names, options.skip, options.stored, options.differences)
     paths = [str(directory.parent / name) for name in names]
-    return foreign_files(None, paths, names, options.skip, options.stored)
+    return foreign_files(None, paths, names, options.skip, options.stored, options.differences)
 
 
 def _say_if_petastorm(place: Store, files: Files, options: Options) -> None:

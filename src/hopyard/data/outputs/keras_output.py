@@ -82,6 +82,11 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """Batch ``index`` of the epoch."""
         with self._lock:  # a stream belongs to one thread at a time
             batch = self._read(self._steps[index])
+        if keras.backend.backend() == "jax":
+            from hopyard.data.outputs.jax_output import check_narrow
+
+            for name, values in batch.items():
+                check_narrow(name, values)
         return tuple(
             batch[group] if isinstance(group, str) else {name: batch[name] for name in _named(group)}
             for group in self._groups

@@ -19,13 +19,14 @@ import numpy.typing as npt
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.frames.base import FrameSource
+from hopyard.data.frames.packing import content_hashes
 from hopyard.data.frames.preparing import FramePreparation, known_fingerprint
 from hopyard.data.manifest import Manifest
 from hopyard.data.order import permutation
 from hopyard.data.preparing.policies import Policies, plan_policies
 from hopyard.data.preparing.prepared import Prepared, check_labels, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch, request_of
-from hopyard.data.preparing.split import Split, split_rows
+from hopyard.data.preparing.split import Split, split_rows, warn_of_equal
 from hopyard.data.preparing.write import Repeat, SplitWriter
 from hopyard.data.ragged import Ragged
 from hopyard.data.sources.collect import Collected
@@ -209,6 +210,10 @@ class _Preparation:
             request.labels,
             request.added,
         )
+        if val_columns is not None:
+            warn_of_equal(
+                content_hashes(columns), content_hashes({name: val_columns[name] for name in columns})
+            )
         self._total = len(split.train) + (0 if split.val is None else len(split.val))
         train_writer = self._writer("train", columns, split.train, policies)
         self._accept(train_writer.num_row_groups)

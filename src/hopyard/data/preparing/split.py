@@ -66,11 +66,38 @@ def split_rows(columns: Mapping[str, ColumnData], validation: float | str | None
         flags = _flags(columns[validation])[order]
         split = Split(order[~flags], order[flags])
     else:
-        held = _lowest(split_key(content_hashes(columns), seed), validation)[order]
-        split = Split(order[~held], order[held])
+        return split_by_share(content_hashes(columns), order, validation, seed)
     assert split.val is not None
     check_split(validation, rows, len(split.val))
     return split
+
+
+def split_by_share(hashes: Hashes, order: Rows, share: float, seed: int) -> Split:
+    """Rows in this order, with the share of them for validation whose content has the lowest hashes.
+
+    Raises:
+        DataError: one of the sets would be empty.
+    """
+    held = _lowest(split_key(hashes, seed), share)[order]
+    split = Split(order[~held], order[held])
+    check_split(share, len(order), int(held.sum()))
+    return split
+
+
+def warn_of_equal(train: Hashes, val: Hashes) -> None:
+    """Say how many rows of a validation set that was given are equal to rows for training, by their hashes."""
+    warn_of_common(int(np.count_nonzero(np.isin(val, train))), len(val))
+
+
+def warn_of_common(common: int, rows: int) -> None:
+    """Say that so many of the rows of a validation set are trained on, if any are."""
+    if common:
+        _log.warning(
+            "%d of the %d rows of the validation set are equal to rows for training in all columns that are used. If "
+            "they are the same samples, its metrics say little about new data: leave them out of one of the two.",
+            common,
+            rows,
+        )
 
 
 def check_split(validation: Any, rows: int, val_rows: int) -> None:

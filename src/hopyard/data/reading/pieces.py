@@ -13,7 +13,7 @@ import pyarrow as pa
 from hopyard.data.reading.flat import Piece
 from hopyard.data.reading.pages import Chunk, find_chunk, may_be_paged, read_rows
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.arrow_columns import undecodable
+from hopyard.data.recipe.arrow_columns import present, undecodable
 from hopyard.data.recipe.recipe import Recipe
 
 Selected = npt.NDArray[np.bool_]
@@ -98,7 +98,7 @@ def _by_arrow(
     group: Group, recipe: Recipe, names: Sequence[str], at_once: int, selected: pa.Array | None
 ) -> Iterator[Piece]:
     file = group.file
-    needed = recipe.needs(names) or file.footer.schema.to_arrow_schema().names[:1]
+    needed = present(file, recipe.needs(names))
     where = f"{file.name}, row group {group.within}"
     start = first = 0
     try:

@@ -201,7 +201,8 @@ class Reader:
     def _stored_size(self, column: Column, group: int) -> int:
         file, within = self._places[group]
         described = self._files[file].footer.row_group(within)
-        leaves = [self._leaf(file, name) for name in self._recipe.needs([column.name])]
+        there = self._files[file].leaves_of(self._recipe.needs([column.name]))
+        leaves = [self._leaf(file, name) for name in self._recipe.needs([column.name])] if there else []
         if column.sparse:
             leaves.append(leaves[0] + 1)  # the elements, behind their indices
         return sum(described.column(leaf).total_uncompressed_size for leaf in leaves)

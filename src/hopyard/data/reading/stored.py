@@ -26,7 +26,7 @@ from hopyard.data.cache.known import DATA, Known, key_of, known
 from hopyard.data.cache.node import cache_directory
 from hopyard.data.reading.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
 from hopyard.data.reading.ranges import RangeReader
-from hopyard.errors import CorruptError, NotFoundError, UsageError
+from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.storage.base import REMEDY, Store
 from hopyard.storage.oserrors import read_error
@@ -35,6 +35,7 @@ READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int9
 """Of ``pyarrow.parquet.ParquetFile``: checksums are looked at where pages have them, and old timestamps (INT96)
 that nanoseconds do not reach, as 9999-12-31, become errors instead of other times."""
 
+_SIGNATURE = 28  # bytes behind a signed footer: a nonce and a tag
 _REMEMBERED_FOOTERS = 4096
 _READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
 
@@ -426,6 +427,7 @@ class StoredFile:
 
         Raises:
             CorruptError: it is no Parquet file, or only a part of one.
+            DataError: it is encrypted.
             StorageError: it may not be read.
         """
         # No cached_property: before Python 3.12 its lock is one for all files, and threads would wait for each other.
@@ -441,19 +443,41 @@ class StoredFile:
 
     def _read_footer(self, held: Sequence[tuple[int, bytes]] = ()) -> pq.FileMetaData:
         try:
-            return pq.read_metadata(self._source(None, held))
+            footer = pq.read_metadata(self._source(None, held))
         except PermissionError as error:
             raise read_error(self.name, error) from error
         except (pa.ArrowInvalid, OSError) as error:
+            if "encrypted" in str(error):
+                raise self._encrypted() from error
             raise CorruptError(
                 f"{self.name} ({self.size} bytes) is not a complete Parquet file: {str(error).rstrip('. ')}. Restore "
                 "it, write it again, or leave it out with open_dataset(..., corrupt='skip')."
             ) from error
+        if held:
+            self.__dict__["_length"] = int.from_bytes(held[-1][1][-8:-4], "little")
+        # A footer that is not encrypted, of columns that are, carries a signature. Arrow ends the process when it is
+        # asked for such a column.
+        if footer.serialized_size + _SIGNATURE == self._footer_length:
+            raise self._encrypted()
+        return footer
+
+    def _encrypted(self) -> DataError:
+        return DataError(
+            f"{self.name} is encrypted Parquet, for which Hopyard takes no keys. Decrypt it: read it with pyarrow and "
+            "its keys (pyarrow.parquet.ParquetFile(..., decryption_properties=...)) and write it again, or give the "
+            "table to prepare()."
+        )
+
+    @property
+    def _footer_length(self) -> int:
+        if "_length" not in self.__dict__:
+            self.__dict__["_length"] = int.from_bytes(self.read(self.size - 8, 4), "little")
+        return int(self.__dict__["_length"])
 
     @property
     def footer_digest(self) -> str:
         """Of the footer as it is in the file."""
-        length = int.from_bytes(self.read(self.size - 8, 4), "little")
+        length = self._footer_length
         return digest(self.read(self.size - 8 - length, length), "hopyard.parquet-footer")
 
     def read(self, start: int, length: int) -> bytes:

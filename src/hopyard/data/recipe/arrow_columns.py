@@ -80,6 +80,12 @@ def _expected(column: Column, data: ColumnData, where: str) -> ColumnData:
     ):
         assert isinstance(data.values, np.ndarray)
         return replace(data, values=data.values.astype(column.dtype))
+    if (column.kind, column.shape) == (data.kind, data.column.shape) and (
+        wider(column.dtype, data.column.dtype) == column.dtype
+    ):
+        if isinstance(data.values, Ragged):
+            return replace(data, values=Ragged(data.values.values.astype(column.dtype), data.values.offsets))
+        return replace(data, values=data.values.astype(column.dtype))
     of_other_lengths = column.dtype == data.column.dtype and "tensor" in (column.kind, data.kind)
     rule = (
         "Open the data with ragged='pad', or prepare it with ragged='keep' or ragged='pad'."
@@ -90,6 +96,13 @@ def _expected(column: Column, data: ColumnData, where: str) -> ColumnData:
         f"{where}: column {column.name!r} holds {data.column}, but the rows before are {column}. All rows must be "
         f"alike. {rule}"
     )
+
+
+def wider(one: str, other: str) -> str | None:
+    """The dtype that holds all numbers of both, both ints or both floats; None: there is none."""
+    kinds = {np.dtype(each).kind.replace("u", "i") for each in (one, other)}
+    both = np.promote_types(one, other)
+    return both.name if kinds in ({"i"}, {"f"}) and both.kind.replace("u", "i") in kinds else None
 
 
 def _narrowed(data: ColumnData) -> list[str]:
@@ -112,7 +125,7 @@ def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int |
     Raises:
         CorruptError: they cannot be; names file, row group and column.
     """
-    columns = list(columns) or file.footer.schema.to_arrow_schema().names[:1]
+    columns = present(file, columns)
     try:
         opened = file.parquet(group, columns)
         if rows is None:
@@ -123,6 +136,13 @@ def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int |
     if first is None:
         return opened.schema_arrow.empty_table()
     return pa.Table.from_batches([first])
+
+
+def present(file: StoredFile, columns: Iterable[str]) -> list[str]:
+    """Those of the columns, or fields of structs, that a file holds; else any, so that its rows are counted."""
+    return [name for name in columns if file.leaves_of([name])] or file.footer.schema.to_arrow_schema().names[
+        :1
+    ]
 
 
 def undecodable(file: StoredFile, group: int, columns: Sequence[str], error: Exception) -> CorruptError:

@@ -40,6 +40,7 @@ class Recipe:
         paths: of columns that are fields of structs, the names that lead to them.
         constants: of columns of hive partitions, the value in each file; None is null.
         filled: columns that may hold nulls, which are filled; nulls in others are errors.
+        varied: columns that some files lack, or hold with a narrower dtype.
         policies: masks and padding.
         decoders: of columns of bytes.
         given: the columns that ``transform`` is given; None: ``schema``, as there is no transform.
@@ -52,6 +53,7 @@ class Recipe:
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     filled: frozenset[str] = frozenset()
+    varied: frozenset[str] = frozenset()
     policies: Policies | None = None
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
     given: Schema | None = None
@@ -77,6 +79,7 @@ class Recipe:
             and name not in self.paths
             and name not in self.constants
             and name not in self.filled
+            and name not in self.varied
             and name not in self.decoders
             and self.stored[name] == self.schema[name]
         )

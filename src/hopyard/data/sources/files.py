@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from hopyard.data.opening.files import CSV, PARQUET, FoundFile, find_data, is_any, is_url
-from hopyard.data.opening.hive import constant_array, constant_column, hive_columns
+from hopyard.data.opening.hive import check_own, constant_array, constant_column, hive_columns
 from hopyard.data.petastorm.schema import warn_of_encoded
 from hopyard.data.preparing.layout import stored_schema
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.arrow_columns import undecodable
+from hopyard.data.recipe.arrow_columns import read_group, undecodable
 from hopyard.data.recipe.structs import field_of, flat_columns
 from hopyard.data.schema import Schema
 from hopyard.data.sources.base import Batch, Source
@@ -182,11 +182,13 @@ class ParquetSource(Source):
             for flats, schema in zip(self._flats, self._schemas, strict=True)
         ]
         _check_same_columns([file.name for file in files], names)
-        self._constants = {
-            name: values
-            for name, values in hive_columns(self._relative).items()
-            if name not in names[0]  # what the files hold themselves is theirs
-        }
+        constants = hive_columns(self._relative)
+        for name in constants.keys() & set(names[0]) if columns is None else ():
+            check_own(
+                name, self._files, self._relative, self._flats,
+                lambda number, group, own: read_group(self._files[number], group, own),
+            )  # fmt: skip
+        self._constants = {name: values for name, values in constants.items() if name not in names[0]}
         self.rows = sum(file.footer.num_rows for file in files)
         self.columns = list(columns) if columns is not None else check_names([*names[0], *self._constants])
 

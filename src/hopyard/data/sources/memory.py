@@ -59,7 +59,9 @@ class MemorySource(Source):
 
 def from_mapping(data: Mapping[str, Any]) -> MemorySource:
     """A dict of arrays, tensors, lists or Arrow arrays."""
-    return MemorySource(flatten_structs(data), from_values)
+    return MemorySource(
+        flatten_structs({name: _struct_of_dicts(values) for name, values in data.items()}), from_values
+    )
 
 
 def from_pandas(frame: Any) -> MemorySource:
@@ -70,8 +72,23 @@ def from_pandas(frame: Any) -> MemorySource:
 
 
 def _struct_or_series(series: Any) -> Any:
-    """The Arrow array of a series of structs; any other series itself."""
-    return pa.array(series) if is_struct(getattr(series.dtype, "pyarrow_dtype", None)) else series
+    """The Arrow array of a series of structs or of dicts; any other series itself."""
+    if is_struct(getattr(series.dtype, "pyarrow_dtype", None)):
+        return pa.array(series)
+    return _struct_of_dicts(series) if series.dtype.kind == "O" else series
+
+
+def _struct_of_dicts(rows: Any) -> Any:
+    """Rows that are dicts as Arrow's structs; a key that a row lacks is null there. Anything else as it is."""
+    if not isinstance(rows, list | tuple) and getattr(getattr(rows, "dtype", None), "kind", "") != "O":
+        return rows
+    first = next((row for row in rows if row is not None and not isinstance(row, float)), None)  # NaN is null
+    if not isinstance(first, dict):
+        return rows
+    try:
+        return pa.array(rows, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return rows
 
 
 def _from_series(name: str, series: Any) -> ColumnData:

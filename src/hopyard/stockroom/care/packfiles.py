@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageError
 from hopyard.objects.digests import Hasher
-from hopyard.stockroom.packs.layout import DamagedPackError, Pack, digest_at, is_pack, read_pack
+from hopyard.stockroom.packs.layout import Pack, digest_at, is_pack, read_pack
 from hopyard.stockroom.packs.mapped import Mapped
 from hopyard.storage import Store
 
@@ -85,7 +85,7 @@ def _check_pack(store: Store, checked: Checked) -> None:
     try:
         pack = checked.pack = read_pack(store, checked.name, checked.size)
     except (CorruptError, FormatError) as error:
-        checked.reasons[""] = error.reason if isinstance(error, DamagedPackError) else str(error)
+        checked.reasons[""] = error.reason or str(error)
         checked.is_newer = isinstance(error, FormatError)
         return
     if pack.whole != checked.size:

@@ -160,11 +160,15 @@ class JaxSteps(Steps):
     """State goes through compiled functions, and comes back to the model's variables at the end."""
 
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
+        from hopyard.data.outputs.jax_output import check_narrow
+
         step = self._function(kind)
         groups = self._variables(kind)
         state = tuple([variable.value for variable in group] for group in groups)
         given = None
         for batch in batches:
+            for path, values in keras.tree.flatten_with_path(batch):
+                check_narrow(_name_of(path), values)
             given, state = step(state, iter([batch]))
         for group, values in zip(groups, state, strict=True):
             assign(group, values)
@@ -184,6 +188,12 @@ class JaxSteps(Steps):
         if kind == "train":
             groups.append(model.optimizer.variables)
         return groups if kind == "predict" else [*groups, model.metrics_variables]
+
+
+def _name_of(path: tuple[Any, ...]) -> str:
+    """The column, or the part of a batch, that Keras finds at this path."""
+    names = [str(part) for part in path if isinstance(part, str)]
+    return ".".join(names) or ("features", "label", "weight")[path[0] if path else 0]
 
 
 def steps_of(model: Any) -> Steps:
