@@ -84,9 +84,11 @@ def check(store: Store, name: str) -> Checked:
 def _check_pack(store: Store, checked: Checked) -> None:
     try:
         pack = checked.pack = read_pack(store, checked.name, checked.size)
-    except (CorruptError, FormatError) as error:
+    except FormatError as error:
+        checked.reasons[""], checked.is_newer = str(error), True
+        return
+    except CorruptError as error:
         checked.reasons[""] = error.reason or str(error)
-        checked.is_newer = isinstance(error, FormatError)
         return
     if pack.whole != checked.size:
         checked.reasons[""] = f"it has {checked.size} bytes, but its header says {pack.whole}"
