@@ -189,8 +189,13 @@ def _check(local: Repository, remote: Repository, move: _Move) -> None:
             f"{remote.store.url} has the {_called(move.name)} at {there[:12]}, and here it is at {move.commit[:12]}. "
             "Tags do not move: push it under another name, or remove it there first. Nothing was sent."
         )
-    if local.objects.missing([there]) or not is_ancestor(local.objects, there, move.commit):
-        raise behind(remote, move.name.removeprefix("heads/"), "has commits that are not in yours")
+    refused = behind(remote, move.name.removeprefix("heads/"), "has commits that are not in yours")
+    try:
+        local.objects.locate(there)  # not `missing`: an index that lost rows is made anew first
+    except NotFoundError:
+        raise refused from None
+    if not is_ancestor(local.objects, there, move.commit):
+        raise refused
 
 
 def behind(remote: Repository, branch: str, what: str) -> BehindError:
