@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.wording import describe_seconds
+from hopyard.wording import describe_bytes, describe_seconds
 
 
 @pytest.mark.parametrize(
@@ -12,3 +12,11 @@ from hopyard.wording import describe_seconds
 )
 def test_durations_are_readable(seconds: float, text: str) -> None:
     assert describe_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_340_000, "2.34 MB")],
+)
+def test_sizes_are_readable(count: int, text: str) -> None:
+    assert describe_bytes(count) == text

@@ -138,7 +138,13 @@ class StorageFullError(StorageError):
 
 
 class CorruptError(StorageError):
-    """Stored bytes are not what was written."""
+    """Stored bytes are not what was written.
+
+    Attributes:
+        reason: why, without a name and without advice; empty where only the message says it.
+    """
+
+    reason: str = ""
 
 
 class FormatError(StorageError):

@@ -39,6 +39,16 @@ def are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
+def describe_bytes(count: int) -> str:
+    """A size as people say it, in powers of 1000."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
 def describe_seconds(seconds: float) -> str:
     """A duration as people say it."""
     if seconds < 100:

@@ -154,7 +154,7 @@ def test_what_is_held_is_bounded_also_while_more_is_computed(
             held.add(len(computed._held))
 
     for bound, others in ((20_000, 0), (40_000, 1), (100, 0)):  # 16 bytes a row
-        monkeypatch.setattr(computed, "WINDOW_BYTES", bound)
+        monkeypatch.setattr(computed, "HELD_BYTES", bound)
         for key in "abc":
             computed_columns(rows, key, compute, "squares")
         assert len(computed._held) == 1 + others

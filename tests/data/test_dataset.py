@@ -1,10 +1,13 @@
 import pickle
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hopyard.data import inspect, open_dataset
 from hopyard.data.dataset import deal
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.storage import MemoryStore
@@ -41,10 +44,10 @@ def test_rows_out_of_range_are_refused(make_dataset):
 
 
 @settings(max_examples=50)
-@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.data())
-def test_partitions_are_disjoint_complete_and_balanced(group_rows, data):
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.booleans(), st.data())
+def test_partitions_are_disjoint_complete_and_balanced(group_rows, consecutive, data):
     p = data.draw(st.integers(1, len(group_rows)))
-    dealt = deal(group_rows, p)
+    dealt = deal(group_rows, p, consecutive)
     assert len(dealt) == p
     assert sorted(group for groups in dealt for group in groups) == list(range(len(group_rows)))
     assert all(groups for groups in dealt)
@@ -56,9 +59,16 @@ def test_partitions_are_disjoint_complete_and_balanced(group_rows, data):
 @given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 50), st.data())
 def test_equal_row_groups_are_dealt_in_runs(rows, groups, last, data):
     p = data.draw(st.integers(1, groups))
-    dealt = deal([rows] * (groups - 1) + [min(last, rows)], p)
+    dealt = deal([rows] * (groups - 1) + [min(last, rows)], p, True)
     assert [group for part in dealt for group in part] == list(range(groups))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+def test_partitions_of_files_as_they_are_have_row_groups_from_all_over_them(tmp_path):
+    path = tmp_path / "sorted.parquet"
+    pq.write_table(pa.table({"label": np.repeat(np.arange(4), 60)}), path, row_group_size=20)
+    parts = open_dataset(path).partitions(3)
+    assert [sorted(set(part[:]["label"].tolist())) for part in parts] == [[0, 1, 2, 3]] * 3
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -200,3 +210,48 @@ def test_bools_and_unsigned_numbers_are_no_rows_by_accident(make_dataset):
         dataset[np.array([2**64 - 1], np.uint64)]
     with pytest.raises(UsageError, match=r"an array of shape \(\) and dtype bool"):
         dataset[True]
+
+
+def test_sortedness_is_the_share_of_pairs_of_row_groups_that_do_not_overlap(tmp_path):
+    rng = np.random.default_rng(5)
+    columns = {
+        "sorted": np.arange(600.0),
+        "classes": np.repeat(np.arange(3), 200),
+        "text": np.repeat([f"{number:03}" for number in range(12)], 50),
+        "mixed": rng.integers(0, 9, 600),
+        "rare": (np.arange(600) == 77).astype(int),
+    }
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=50)
+    reader = open_dataset(path).reader()
+    found = {name: reader.sortedness(name) for name in columns}
+    for name, values in columns.items():
+        groups = [(min(part), max(part)) for part in np.split(values, 12)]
+        pairs = [(one, other) for place, one in enumerate(groups) for other in groups[:place]]
+        apart = [one[0] > other[1] or other[0] > one[1] for one, other in pairs]
+        assert found[name] == sum(apart) / len(pairs)
+    assert found["sorted"] == found["text"] == 1
+    assert found["mixed"] == found["rare"] == 0
+    assert "sorted" in str(inspect(path))
+    assert inspect(path).splits[0].sortedness == found
+
+
+def test_without_statistics_or_with_one_row_group_sortedness_is_not_known(tmp_path):
+    for name, options in {"plain": {"write_statistics": False, "row_group_size": 5}, "one": {}}.items():
+        pq.write_table(pa.table({"x": range(10)}), tmp_path / f"{name}.parquet", **options)
+        assert open_dataset(tmp_path / f"{name}.parquet").reader().sortedness("x") is None
+
+
+@pytest.mark.parametrize("window", [700, 3000, None])
+def test_order_does_not_depend_on_which_columns_are_mapped(tmp_path, window):
+    plain = pa.table({"x": np.arange(120.0)}, pa.schema([pa.field("x", pa.float64(), False)]))
+    pq.write_table(plain, tmp_path / "mapped.parquet", 10, compression="none", use_dictionary=False)
+    pq.write_table(plain, tmp_path / "decoded.parquet", 10, compression="zstd", use_dictionary=False)
+    mapped, decoded = (open_dataset(tmp_path / f"{name}.parquet") for name in ("mapped", "decoded"))
+    assert mapped.reader().is_mapped(mapped.schema["x"])
+    assert not decoded.reader().is_mapped(decoded.schema["x"])
+    one, other = (
+        [batch["x"].tolist() for batch in each.loader(16, True, 3, window=window)]
+        for each in (mapped, decoded)
+    )
+    assert one == other

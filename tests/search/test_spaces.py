@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,25 @@ from hopyard.search import (
     hp_uniform,
     space_json,
 )
+from hopyard.search.spaces import named_code
+
+
+def local(number: int) -> Callable[[], int]:
+    def found() -> int:
+        return number
+
+    return found
+
+
+def test_classes_and_functions_are_options_by_their_names() -> None:
+    space = checked_space({"a": hp_choice([dict, {"do": max, "x": hp_int(1, 2)}]), "b": [math.sqrt, "text"]})
+    plain, code = named_code(space)
+    assert code == {"builtins.dict": dict, "builtins.max": max, "math.sqrt": math.sqrt}
+    assert plain == {
+        "a": hp_choice(["builtins.dict", {"do": "builtins.max", "x": hp_int(1, 2)}]), "b": ["math.sqrt", "text"]
+    }  # fmt: skip
+    assert json.loads(json.dumps(space_json(space))) == space_json(plain)
+    assert named_code(pickle.loads(pickle.dumps(space))) == (plain, code)
 
 
 def test_dimensions_print_as_they_are_written() -> None:
@@ -103,7 +123,13 @@ def test_numpy_values_are_taken_as_python_ones() -> None:
         (lambda: hp_choice({1, 2}), r"was given \{1, 2\}, but takes a list of options"),
         (lambda: hp_choice([1, 2, 1]), r"was given 1 twice, as options 0 and 2, .* Leave one of them out"),
         (lambda: hp_choice([math.nan]), r"option 0 of hp_choice holds nan, but every value must be finite"),
-        (lambda: hp_choice([print]), r"option 0 of hp_choice holds <built-in.* Write a name and look the object up"),
+        (lambda: hp_choice([object()]), r"option 0 of hp_choice holds <object.* Write a name and look the object up"),
+        (lambda: hp_choice([max, lambda: 0]), r"holds the lambda .*<lambda>, but .* Write a function with def"),
+        (lambda: hp_choice([dict, dict]), r"was given 'builtins.dict' twice, as options 0 and 1"),
+        (lambda: named_code(checked_space({"a": hp_choice([max, min]), "b": "builtins.max"})),
+         r"holds 'builtins.max' both as a text and as what has this name, .* Leave one of them out"),
+        (lambda: named_code(checked_space({"a": local(1), "b": [hp_choice([local(2), 3])]})),
+         r"holds two classes or functions of the name '.*local.<locals>.found', .* Give each a name of its own"),
         (lambda: hp_uniform(1, 1), r"given 1 for both bounds, .* For a constant write 1 in place of the dimension"),
         (lambda: hp_uniform(2, 1), r"given 2 and 1, but the lower bound comes first\. Write hp_uniform\(1, 2"),
         (lambda: hp_uniform("0", 1), r"given a='0' \(str\), but takes numbers"),

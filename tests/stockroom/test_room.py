@@ -537,6 +537,20 @@ def test_notebooks_show_bounded_tables_of_text_and_complete_names_and_keys(tmp_p
         assert len(page) < 10_000
     assert all("data/&lt;b&gt;" in pages[at] for at in (0, 2))
     assert ["and more" in page for page in pages] == [True, True, False, True, False]
+    commits = [f"<b>{number}</b>\nsecond line" for number in range(40)]
+    for message in commits:
+        with stock.enable_write(message):
+            stock.experiment["n"] = message
+    log = stock.log()._repr_html_()
+    assert "<p>41 commits</p>" in log
+    assert "&lt;b&gt;39&lt;/b&gt;</td>" in log
+    assert "<b>" not in log
+    assert "and more" in log
+    last = stock.log()[0]
+    page = last._repr_html_()
+    assert f"commit {last.digest}" in page
+    assert f"<td>follows</td><td>{last.parents[0]}</td>" in page
+    assert "&lt;b&gt;39&lt;/b&gt;\nsecond line" in page
     assert stock.data._ipython_key_completions_() == ["<b>", "n"]
     assert stock.model._ipython_key_completions_() == ["net"]
     assert stock.data["<b>"]._ipython_key_completions_() == ["<i>", "k"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -172,3 +176,34 @@ def test_rows_that_are_not_counted_yet_are_taken_for_many(tmp_path: Any) -> None
     search.fit(stream)
     assert STEPS[0] == (1000, 2)
     assert STEPS[-1] == (15, 2)
+
+
+@pytest.mark.parametrize(
+    ("order", "partitions", "is_said"), [("sorted", 2, True), ("sorted", 1, False), ("mixed", 2, False)]
+)
+def test_rows_that_are_sorted_by_a_label_are_named_where_partitions_cannot_mix_them(
+    order: str, partitions: int, is_said: bool, said: list[str], tmp_path: Path
+) -> None:
+    given = rows(400)
+    columns = {
+        "features": pa.FixedSizeListArray.from_arrays(given["features"].ravel(), 4),
+        "label": given["label"],
+    }
+    table = pa.table(columns)
+    pq.write_table(
+        table.sort_by("label") if order == "sorted" else table, tmp_path / "t.parquet", row_group_size=50
+    )
+    space = {"lr": hp_choice([0.1])}
+    GridSearch(
+        **common(search_space=space, num_epochs=1, num_partitions=partitions, validation=None)
+    ).fit_on_parquet(tmp_path / "t.parquet")
+    warnings = [line for line in said if "sorted" in line]
+    assert len(warnings) == is_said
+    if is_said:
+        assert re.fullmatch(
+            r"rows are sorted by the label 'label': the values of \d\d% of the pairs of row groups do not overlap. "
+            "Models see them mixed over 4 row groups of 8 only \\(2 partitions, windows of 1 GiB\\), and learn one "
+            "value after the other. Let hopyard.data.prepare shuffle them: its result goes to "
+            "fit_on_prepared_data\\(\\); or write at least 32 smaller row groups.",
+            warnings[0],
+        )

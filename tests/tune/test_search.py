@@ -323,3 +323,46 @@ def test_an_open_run_tells_what_its_journal_says(search: Any, make_rows: Any, tm
     ]
     assert len(schedule) == 3 * 2 * (2 + 2)
     assert (schedule["end"] >= schedule["start"]).all()
+
+
+def rectified(factor: float) -> Any:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x) * factor
+
+    return Scaled
+
+
+def test_classes_and_functions_as_options_reach_the_estimator_function_and_are_known_by_code(
+    make_rows: Any, local: Any, tmp_path: Path
+) -> None:
+    def chosen(params: dict[str, Any]) -> TorchEstimator:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), params["layers"][0](), torch.nn.Linear(8, 2))
+        return TorchEstimator(
+            model, params["optimizer"], torch.nn.CrossEntropyLoss(), optimizer_params={"lr": 0.05}
+        )
+
+    def looked_up(params: dict[str, Any]) -> TorchEstimator:
+        optimizers = {"torch.optim.sgd.SGD": torch.optim.SGD, "torch.optim.adam.Adam": torch.optim.Adam}
+        return chosen({"optimizer": optimizers[params["optimizer"]], "layers": [rectified(1.0)]})
+
+    def fit(function: Any, space: dict[str, Any], store: Any, backend: Any) -> Any:
+        return GridSearch(
+            backend=backend, store=store, estimator_gen_fn=function, search_space=space, num_epochs=2,
+            progress=False,
+        ).fit(make_rows())  # fmt: skip
+
+    optimizers = [torch.optim.SGD, torch.optim.Adam]
+    store = LocalStore(tmp_path)
+    space = {"optimizer": hp_choice(optimizers), "layers": [rectified(1.0)]}
+    found = fit(chosen, space, store, local)
+    names = ["torch.optim.adam.Adam", "torch.optim.sgd.SGD"]
+    assert sorted(model.params["optimizer"] for model in found.get_all_models()) == names
+    expected = fit(
+        looked_up, {"optimizer": hp_choice(["torch.optim.sgd.SGD", names[0]])}, MemoryStore(), InlineBackend()
+    )
+    assert found.get_all_model_history() == expected.get_all_model_history()
+    assert fit(chosen, space, store, local).run_id == found.run_id
+    assert fit(chosen, space | {"layers": [rectified(2.0)]}, store, local).run_id != found.run_id
+    found.save(tmp_path / "best")
+    assert load_model(tmp_path / "best").params == found.params

@@ -9,12 +9,11 @@ import typer
 
 from hopyard.cli.completing import complete_column, complete_model, complete_remote, complete_run
 from hopyard.cli.stock_history import Resolve
-from hopyard.cli.stock_things import describe_bytes
 from hopyard.cli.terminal import say
 from hopyard.data.progress import RowProgress
 from hopyard.errors import HopyardError, UsageError
 from hopyard.stockroom.git import find
-from hopyard.stockroom.remotes import Brought, Fetched, Progress, names
+from hopyard.stockroom.remotes import Fetched, Progress, names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.typed_keys import TypedKey
@@ -89,18 +88,8 @@ def push(
         branches = {here: there or here for here, _, there in (each.partition(":") for each in branch)}
     with StockRoom() as room, RowProgress(unit="bytes") as progress:
         pushed = room.push(remote, branches, tag or (), name, report=_report(progress, "sending"))
-    for each, (before, now) in pushed.branches.items():
-        say(f"{each}: {'new' if before is None else short(before)} -> {short(now)}")
-    for each, commit in pushed.tags.items():
-        say(f"tag {each}: {short(commit)}")
-    for each in pushed.kept:
-        say(f"{short(each)}, which git's history names")
-    for note in pushed.notes:
-        say(note)
-    if pushed.branches or pushed.tags or pushed.kept:
-        say(f"{counted(pushed.objects, 'object')}, {describe_bytes(pushed.nbytes)}")
-    else:
-        say("nothing is new; the remote has all of it")
+    for line in pushed.lines():
+        say(line)
 
 
 def pull(
@@ -144,14 +133,9 @@ def fetch(
             history=history, max_bytes=max_bytes, prune=prune, report=_report(progress, "fetching"),
             accept_purges=accept_purges,
         )  # fmt: skip
-    if isinstance(done, Brought):
-        say(f"{counted(done.objects, 'object')}, {describe_bytes(done.nbytes)}")
-        for thing, left in done.left.items():
-            say(f"left: {counted(left.objects, 'object')} of {thing}, {describe_bytes(left.nbytes)}")
-        return
     for line in done.lines():
         say(line)
-    if done.gone and not prune:
+    if isinstance(done, Fetched) and done.gone and not prune:
         say("--prune forgets here what is gone from the remote")
 
 

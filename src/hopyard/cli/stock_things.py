@@ -26,7 +26,7 @@ from hopyard.stockroom.records import ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import Shelves
 from hopyard.stockroom.working import short
-from hopyard.wording import counted, describe_seconds, one_line
+from hopyard.wording import counted, describe_bytes, describe_seconds, one_line
 
 _MOST = 20
 _LOOKED_AT = 256 << 20  # bytes of a column that statistics are of, unless all are asked for
@@ -288,16 +288,6 @@ def _show_leaks(first: str, second: str, each: Leaks) -> None:
         say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
     if len(each.pairs) > _MOST:
         say(f"    and {len(each.pairs) - _MOST:,} more")
-
-
-def describe_bytes(count: int) -> str:
-    """A size as people say it, in powers of 1000."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
 
 
 def _table(*titles: str) -> Table:

@@ -82,7 +82,7 @@ class BaseDataset(ABC):
 
     @abstractmethod
     def reach(self, window: int | None) -> Reach:
-        """How far a permutation reaches if what it decodes shall stay within ``window`` bytes; None: to all rows."""
+        """How far a permutation reaches if its rows, decoded, shall stay within ``window`` bytes; None: to all rows."""
 
     @abstractmethod
     def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Stream:

@@ -15,7 +15,7 @@ from hopyard.data.cache.node import NodeCache
 from hopyard.data.combining.window_columns import WindowColumns
 from hopyard.data.combining.windows import Length, Windows
 from hopyard.data.manifest import FileEntry, Fingerprint, ForeignEntry, Manifest
-from hopyard.data.order import Reach, Rows, Window, epoch_windows
+from hopyard.data.order import HELD_BYTES, Reach, Rows, Window, epoch_windows
 from hopyard.data.preparing.parquet import FILE_DOMAIN
 from hopyard.data.preparing.policies import Policies
 from hopyard.data.reading.listed import open_entry
@@ -186,6 +186,9 @@ class Dataset(Partitioned):
 
     def _windows(self, seed: int, epoch: int, shuffle: bool, reach: Reach) -> list[Window]:
         assert not isinstance(reach, list)
+        if not shuffle:  # windows bound memory only
+            held = self.reader().window_rows(HELD_BYTES)
+            reach = held if reach is None or (held is not None and held < reach) else reach
         return epoch_windows(self.group_rows, seed, epoch, reach, shuffle)
 
     def check_not_written(self) -> None:
@@ -212,7 +215,8 @@ class Dataset(Partitioned):
     def partitions(self, p: int) -> list[Dataset]:
         """``p`` disjoint datasets of whole row groups, of nearly equal rows, that make up this one.
 
-        Consecutive row groups if all are equal (the last one may be shorter), else largest first to
+        Of row groups that are equal (the last one may be shorter): consecutive ones of a prepared dataset, which was
+        shuffled; of other files every p-th one, for these often are sorted. Others are dealt, the largest first, to
         the partition with the fewest rows. Depends on nothing but the row groups and ``p``.
 
         Raises:
@@ -224,7 +228,7 @@ class Dataset(Partitioned):
                 f"{self.num_row_groups} row groups, and a partition is at least one. Ask for 1 to "
                 f"{self.num_row_groups}, or prepare the data again."
             )
-        return [self.part(groups) for groups in deal(self.group_rows, p)]
+        return [self.part(groups) for groups in deal(self.group_rows, p, self.prepared)]
 
     def part(self, chosen: Sequence[int]) -> Dataset:
         """The dataset of these row groups (0 to ``num_row_groups - 1``), with a manifest of only their files."""
@@ -331,10 +335,12 @@ def check_bytes(store: Store | None, entry: FileEntry) -> None:
         raise file.found_damaged()
 
 
-def deal(group_rows: Sequence[int], p: int) -> list[list[int]]:
+def deal(group_rows: Sequence[int], p: int, consecutive: bool) -> list[list[int]]:
     """Numbers of the row groups of each of ``p`` partitions; see :meth:`Dataset.partitions`."""
     count = len(group_rows)
     if len(set(group_rows[:-1])) <= 1 and (count < 2 or group_rows[-1] <= group_rows[0]):
+        if not consecutive:
+            return [list(range(number, count, p)) for number in range(p)]
         each, more = divmod(count, p)
         starts = [number * each + min(number, more) for number in range(p + 1)]
         return [list(range(starts[number], starts[number + 1])) for number in range(p)]

@@ -83,9 +83,10 @@ class Loader:
             batch to a column, or to several scalar columns of one dtype, which become one (n, k) array.
         remainder: ``"drop"``; ``"repeat"`` rows from the start of the stream; or ``"error"``.
         output: ``"numpy"``; ``"torch"``: tensors that share memory with the arrays; ``"jax"``: JAX arrays.
-        window: data that must be decoded is permuted in windows of this many decoded bytes: whole row groups,
-            drawn anew each epoch, one after another. Mapped data, and what fits in one window, is permuted
-            as a whole; so is everything with None, for which all of it is decoded before the first batch.
+        window: bytes. A dataset whose rows are at most so many, decoded, is permuted as a whole; a larger one in
+            windows of so many: whole row groups, drawn anew each epoch from all files, one window after another, with
+            a permutation of all rows within. None permutes any data as a whole; what cannot be mapped is decoded
+            before the first batch then. The order does not depend on where the files lie or what is cached.
         transform: ``fn(batch, rng)``, whose result is yielded instead of the batch. Never cached. ``rng`` is a
             ``numpy.random.Generator`` seeded by seed, epoch, dataset and the batch's place in the stream.
         tail: what becomes of a last batch of fewer than ``batch_size / 2`` rows: a ``"short"``

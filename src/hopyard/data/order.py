@@ -21,8 +21,11 @@ from hopyard.objects.digests import derive_seed
 
 Rows = npt.NDArray[np.int64]
 
-WINDOW_BYTES = 256 << 20
-"""Decoded bytes that a loader permutes together, of data that must be decoded, unless told otherwise."""
+WINDOW_BYTES = 1 << 30
+"""Decoded bytes that a loader permutes together, of any data, unless told otherwise."""
+
+HELD_BYTES = 256 << 20
+"""Decoded bytes that are held in memory at once where no permutation asks for more."""
 
 Reach: TypeAlias = int | list[Any] | None
 """How far a permutation reaches, as datasets say it and states of loaders record it (JSON): rows of a

@@ -3,7 +3,7 @@
 A space is a dictionary with text keys. Its values are dimensions (what the ``hp_`` functions return), further
 dictionaries or lists that may hold dimensions, or constants (JSON values), which every point carries
 unchanged. Tuples are lists, as which a journal gives them back. An option of ``hp_choice`` may itself be a
-space: its dimensions exist only where it is chosen.
+space: its dimensions exist only where it is chosen. A class or a function stands in points as its name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeAlias
 
 from hopyard.errors import SpaceError
@@ -22,6 +23,35 @@ Step: TypeAlias = str | int
 """One step of a dimension's path: a key, an index, or ``"<i>"`` for option i of a choice."""
 
 LARGEST_EXPONENT = 300
+
+
+class CodeName(str):
+    """A class or function in a space: its module and qualified name, as points and runs have it.
+
+    Attributes:
+        code: the class or function.
+    """
+
+    code: Any
+
+    def __new__(cls, code: Any) -> CodeName:
+        """The name of a class or function.
+
+        Raises:
+            SpaceError: it is a lambda, whose name is that of all others.
+        """
+        name = ".".join(filter(None, (code.__module__, code.__qualname__)))
+        if "<lambda>" in name:
+            raise SpaceError(
+                f"the space holds the lambda {name}, but a run records functions by their names, and all lambdas have "
+                "the same. Write a function with def, and give that."
+            )
+        made = super().__new__(cls, name)
+        made.code = code
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CodeName, (self.code,)
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +104,7 @@ class Quantized:
 
 
 def hp_choice(options: Sequence[Any]) -> Choice:
-    """One of ``options``: JSON values, or spaces that exist only where they are chosen.
+    """One of ``options``: JSON values, classes, functions, or spaces that exist only where they are chosen.
 
     Raises:
         SpaceError: no options, two alike, or not a sequence.
@@ -194,12 +224,50 @@ def check_space(space: Any, where: str = "the search space") -> Any:
         return {key: check_space(value, f"{where}[{key!r}]") for key, value in space.items()}
     if isinstance(space, list | tuple):
         return [check_space(value, f"{where}[{index}]") for index, value in enumerate(space)]
+    if isinstance(space, type | FunctionType | BuiltinFunctionType):
+        return CodeName(space)
     raise SpaceError(
-        f"{where} holds {_short(space)} of type {type(space).__name__}, but a space is made of hp_ "
-        "dimensions, "
-        "dicts, lists, texts, numbers, booleans and None, which a run records as JSON. Write a name "
-        "and look the object up in the estimator function."
+        f"{where} holds {_short(space)} of type {type(space).__name__}, but a space is made of hp_ dimensions, dicts, "
+        "lists, texts, numbers, booleans, None, classes and functions. Write a name and look the object up in the "
+        "estimator function."
     )
+
+
+def named_code(space: Any) -> tuple[Any, dict[str, Any]]:
+    """A checked space with plain names in place of its classes and functions, and these by their names.
+
+    Raises:
+        SpaceError: two have one name, or a text is the name of one.
+    """
+    found: dict[str, Any] = {}
+    texts: set[str] = set()
+
+    def named(part: Any) -> Any:
+        match part:
+            case CodeName():
+                if found.setdefault(str(part), part.code) is not part.code:
+                    raise SpaceError(
+                        f"the search space holds two classes or functions of the name {str(part)!r}, which runs "
+                        "record. Give each a name of its own."
+                    )
+                return str(part)
+            case str():
+                texts.add(part)
+            case Choice(options):
+                return Choice(tuple(map(named, options)))
+            case dict():
+                return {key: named(value) for key, value in part.items()}
+            case list():
+                return list(map(named, part))
+        return part
+
+    plain = named(space)
+    if both := sorted(texts & found.keys()):
+        raise SpaceError(
+            f"the search space holds {both[0]!r} both as a text and as what has this name, and runs record both alike. "
+            "Leave one of them out."
+        )
+    return plain, found
 
 
 def checked_space(space: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a stockroom does to stay sound and small."""
+"""Care of a stockroom: verify, gc, purge."""
 
 from __future__ import annotations
 
@@ -19,50 +19,21 @@ from hopyard.storage.names import path_given
 
 
 class CareCalls(RemoteCalls):
-    """Verify, gc, purge."""
+    """The calls that keep a stockroom sound and small."""
 
-    @classmethod
+    @staticmethod
     def verify_in(
-        cls,
         path: str | os.PathLike[str] | None = None,
         repair_from: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
         repair: bool = False,
         remote: str | os.PathLike[str] | None = None,
     ) -> Verified:
-        """The same as :meth:`verify`, also where damage lets nothing be opened.
+        """Check every byte that is here against its digest, and that all is here that should be; also where damage
+        lets no stockroom be opened.
 
         Args:
             path: a folder in a stockroom; None: the current one.
-        """
-        return cls._verify(
-            find(None if path is None else path_given(path)), repair_from, progress, repair, remote
-        )
-
-    @staticmethod
-    def _verify(
-        place: Place,
-        repair_from: str | os.PathLike[str] | None,
-        progress: Callable[[int, int], None] | None,
-        repair: bool,
-        remote: str | os.PathLike[str] | None,
-    ) -> Verified:
-        local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
-        source = None if repair_from is None else opened_remote(local.store, repair_from)
-        if remote is not None:
-            return care.verify(opened_remote(local.store, remote), source, progress, None, repair)
-        return care.verify(local, source, progress, place, repair)
-
-    def verify(
-        self,
-        repair_from: str | os.PathLike[str] | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        repair: bool = False,
-        remote: str | os.PathLike[str] | None = None,
-    ) -> Verified:
-        """Check every byte that is here against its digest, and that all is here that should be.
-
-        Args:
             repair_from: a remote or another clone from which to bring what is damaged or missing; None: nothing is
                 changed, unless ``repair``.
             progress: told the bytes that are checked, and those of all.
@@ -73,8 +44,20 @@ class CareCalls(RemoteCalls):
         Returns:
             All problems; ``.ok`` if there is none, or none is left.
         """
+        place = find(None if path is None else path_given(path))
+        return care.verify(*_chosen(place, repair_from, remote), progress=progress, repair=repair)
+
+    def verify(
+        self,
+        repair_from: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        repair: bool = False,
+        remote: str | os.PathLike[str] | None = None,
+    ) -> Verified:
+        """The same as :meth:`verify_in`, of this stockroom."""
         self._check_open()
-        verified = self._verify(self.place, repair_from, progress, repair, remote)
+        chosen = _chosen(self.place, repair_from, remote)
+        verified = care.verify(*chosen, progress=progress, repair=repair)
         self._objects.refresh()
         return verified
 
@@ -140,3 +123,13 @@ class CareCalls(RemoteCalls):
             self._draft.close()
             self._draft = self._begin()
             self._draft.release()
+
+
+def _chosen(
+    place: Place, repair_from: str | os.PathLike[str] | None, remote: str | os.PathLike[str] | None
+) -> tuple[Repository, Repository | None, Place | None]:
+    """The repository to verify, the one to repair it from, and the working tree of the first. All are opened anew,
+    since damage may let no stockroom be opened."""
+    local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
+    source = None if repair_from is None else opened_remote(local.store, repair_from)
+    return (local, source, place) if remote is None else (opened_remote(local.store, remote), source, None)

@@ -11,7 +11,7 @@ from hopyard.errors import ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import Head
 from hopyard.stockroom.guard import exclusive
-from hopyard.stockroom.history.commits import Commit, log, read_commit
+from hopyard.stockroom.history.commits import Commits, log, read_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, counted_conflicts
 from hopyard.stockroom.history.merge import (
     MergeResult,
@@ -64,7 +64,7 @@ class HistoryCalls(NameCalls):
 
     def log(
         self, *revisions: str, limit: int | None = None, branches: Literal["these", "all"] = "these"
-    ) -> list[Commit]:
+    ) -> Commits:
         """Commits, each before those that it follows, the latest first.
 
         Args:
@@ -81,7 +81,7 @@ class HistoryCalls(NameCalls):
                 for kind in ("heads", "tags", "remotes")
                 for commit in self.local.references.names(kind).values()
             ]
-        return list(islice(log(self._objects, *dict.fromkeys(starts)), limit))
+        return Commits(islice(log(self._objects, *dict.fromkeys(starts)), limit))
 
     def diff(self, a: str | None = None, b: str | None = None) -> Diff:
         """What differs from ``a`` to ``b``: samples, tensors and how far they moved, values, files of datasets.

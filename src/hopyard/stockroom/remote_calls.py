@@ -105,7 +105,8 @@ class RemoteCalls(HistoryCalls):
             self.local, self._open(target), branches, given, self._author, others, report, named
         )
         pushed.notes.extend(notes)
-        self._remember(target)
+        tags = {name: commit for name, commit in self.local.references.names("tags").items() if name in given}
+        self._remember(target, tags=target.tags | tags)
         return pushed
 
     def fetch(
@@ -158,7 +159,7 @@ class RemoteCalls(HistoryCalls):
             return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
         target = self._remote(remote)
         fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author, accept_purges)
-        self._remember(target, fetched)
+        self._remember_fetched(target, fetched)
         return fetched
 
     @exclusive
@@ -199,7 +200,7 @@ class RemoteCalls(HistoryCalls):
             pulled = remotes.pull(
                 local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges
             )
-            self._remember(target, pulled.fetched)
+            self._remember_fetched(target, pulled.fetched)
             if pulled.how != "conflicts":
                 if pulled.how == "nothing" and pulled.commit not in (None, was.commit):
                     moving.announce(pulled.commit)
@@ -237,8 +238,12 @@ class RemoteCalls(HistoryCalls):
     def _open(self, known: Known) -> Repository:
         return _opened(self.local.store, known)
 
-    def _remember(self, known: Known, fetched: Fetched | None = None) -> None:
-        now = known if fetched is None else replace(known, claimed=fetched.purges.waiting)
+    def _remember_fetched(self, known: Known, fetched: Fetched) -> None:
+        tags = known.tags if fetched.all_tags is None else fetched.all_tags
+        self._remember(known, claimed=fetched.purges.waiting, tags=tags)
+
+    def _remember(self, known: Known, **changed: Any) -> None:
+        now = replace(known, **changed)
         if known.name and (now != known or known.name not in remotes.names(self.local.store)):
             remotes.remember(self.local.store, now)
 

@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hopyard.backend import Backend
@@ -16,6 +17,7 @@ from hopyard.data.preprocessing.fitting import FittedSteps, Steps
 from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.state import Metric
 from hopyard.hopper.work import Options
+from hopyard.search.spaces import check_space, checked_space, named_code
 from hopyard.stockroom.writing import Room
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
@@ -107,6 +109,10 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         fields["seed"], fields["fresh"] = secrets.randbits(31), True
     elif isinstance(seed, bool) or not isinstance(seed, int):
         raise UsageError(f"seed is {seed!r}; it must be an int, or None for a random one that is recorded.")
+    fields = {
+        **fields,
+        **_with_code(fields["search_space"], fields["estimator_gen_fn"], fields["initial_params"]),
+    }
     options = _options(fields)
     names = {name: _column_names(name, fields[name]) for name in ("feature_columns", "label_columns")}
     more = {
@@ -116,6 +122,39 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
     }
     kept = {k: v for k, v in fields.items() if k in Arguments.__dataclass_fields__}
     return Arguments(**(kept | names | more | {"options": options}))
+
+
+def _with_code(space: Any, estimator_gen_fn: Callable[[dict[str, Any]], Any], points: Any) -> dict[str, Any]:
+    """The arguments with names in place of the classes and functions in the space, which the estimator function gets.
+
+    Raises:
+        SpaceError: the space breaks a rule.
+    """
+    space, code = named_code(checked_space(space))
+    if not code:
+        return {"search_space": space}
+    points = [check_space(point, "initial_params") for point in _points(points)]
+    return {
+        "search_space": space,
+        "estimator_gen_fn": partial(_called_with_code, estimator_gen_fn, code),
+        "initial_params": [named_code(point)[0] for point in points],
+    }
+
+
+def _called_with_code(
+    estimator_gen_fn: Callable[[dict[str, Any]], Any], code: Mapping[str, Any], params: dict[str, Any]
+) -> Any:
+    def resolved(part: Any) -> Any:
+        match part:
+            case str():
+                return code.get(part, part)
+            case dict():
+                return {key: resolved(value) for key, value in part.items()}
+            case list():
+                return list(map(resolved, part))
+        return part
+
+    return estimator_gen_fn(resolved(params))
 
 
 def _preprocess(

@@ -18,6 +18,8 @@ import numpy as np
 
 from hopyard.backend import Backend
 from hopyard.backend.preflight import WorkerFacts, preflight
+from hopyard.data.dataset import Dataset
+from hopyard.data.order import WINDOW_BYTES
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps, fit_steps_in, fit_steps_on_rows
 from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
@@ -51,6 +53,8 @@ from hopyard.wording import are, counted
 
 _log = logging.getLogger("hopyard")
 
+_SORTED = 0.1  # by statistics of row groups; without any order it is 0
+_WELL_MIXED = 16  # row groups from all over the files, which are trained on together
 _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged", "preprocess")
 CHECKED_ROWS = 256
@@ -310,6 +314,7 @@ class Launch:
                     self._budget(layout.train)
                 )  # impossible budgets are said before the run begins
                 self._say_what_stops_nobody(layout)
+                self._say_what_is_sorted(splits, layout)
                 program = self._saved_program(folder, splits, layout.train, arguments.num_epochs)
                 header = self._header(run_id, settings, splits, layout, metric, surroundings, program)
                 journal.append(header)
@@ -340,6 +345,29 @@ class Launch:
                 f"trial it stops {stops} early. Give num_partitions={wanted}, data with as many row groups, or more "
                 "epochs."
             )
+
+    def _say_what_is_sorted(self, splits: Splits, layout: Layout) -> None:
+        """Say that rows are sorted by a label, where partitions and windows of whole row groups cannot mix them."""
+        train = splits.train
+        if not isinstance(train, Dataset) or train.prepared:
+            return
+        groups = train.num_row_groups
+        reach = train.reader().window_rows(WINDOW_BYTES)
+        mixed = groups // layout.train
+        if reach is not None:
+            mixed = min(mixed, max(reach * groups // len(train), 1))
+        if mixed >= min(_WELL_MIXED, groups):
+            return
+        for name in self._arguments.label_columns:
+            share = train.reader().sortedness(name)
+            if share is not None and share > _SORTED:
+                _log.warning(
+                    f"rows are sorted by the label {name!r}: the values of {share:.0%} of the pairs of row groups do "
+                    f"not overlap. Models see them mixed over {counted(mixed, 'row group')} of {groups} only "
+                    f"({counted(layout.train, 'partition')}, windows of {WINDOW_BYTES >> 30} GiB), and learn one value "
+                    "after the other. Let hopyard.data.prepare shuffle them: its result goes to "
+                    f"fit_on_prepared_data(); or write at least {_WELL_MIXED * layout.train} smaller row groups."
+                )
 
     def _saved_program(self, folder: Store, splits: Splits, partitions: int, num_epochs: int) -> str:
         program = replace(self._program(splits, partitions), num_epochs=num_epochs)

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from tests.stockroom.care.histories import begun, full, reopened
 from tests.stockroom.remotes.repositories import at, commit, content, root_of, samples, tip
 
+from hopyard import StockRoom
 from hopyard.errors import FormatError, NotFoundError, NotWritableError
 from hopyard.stockroom.care import gc, verify
 from hopyard.stockroom.care.roots import roots_of_store
@@ -341,3 +342,33 @@ def test_a_damaged_pack_is_named_once_and_verify_does_not_advise_itself(reposito
     assert str(problem).startswith(f"packs/{file.name}: its header has another digest than its name says")
     assert str(problem).count(file.name) == 1
     assert "hopyard stock verify`" not in problem.reason
+
+
+def test_data_of_a_tag_are_missed_unless_a_remote_has_the_tag(tmp_path: Path) -> None:
+    """What the index remembers of packs is lost with them."""
+    root, remote = tmp_path / "work", tmp_path / "remote"
+    stock = StockRoom.init(root)
+    with stock.enable_write("first"):
+        stock.data["x"] = np.arange(5)
+    stock.push(remote)
+    with stock.enable_write("second"):
+        stock.data["y"] = np.arange(7)
+    stock.tag("own")
+    stock.reset("HEAD~1")
+    stock.close()
+    shutil.copytree(root, tmp_path / "copy")
+    for work in (root, tmp_path / "copy"):
+        if work != root:
+            with StockRoom(work, enable_write=True) as copy:
+                assert copy.push(tags=["own"]).tags
+        for file in work.glob(".hopyard/packs/data-*"):
+            file.unlink()
+        for file in work.glob(".hopyard/index.sqlite*"):
+            file.unlink()
+    report = StockRoom.verify_in(root)
+    assert {problem.kind for problem in report.problems} == {"missing"}
+    assert "data/y" in report.problems[0].needed_by
+    for work in (tmp_path / "copy", StockRoom.clone(remote, tmp_path / "clone").place.root):
+        report = StockRoom.verify_in(work)
+        assert report.ok
+        assert report.elsewhere

@@ -129,6 +129,9 @@ def test_a_budget_is_kept(copy: Repository, remote: Repository) -> None:
     result = brought(copy, remote, data=["label", "image"], max_bytes=600_000)
     assert result.nbytes <= 600_000
     assert result.left["data/image"].nbytes + result.nbytes > 40 * WIDE
+    came, left = str(result).splitlines()
+    assert came.startswith(f"{result.objects} objects, ")
+    assert left.startswith(f"left: {result.left['data/image'].objects} objects of data/image, ")
     assert column(copy, "label")[2] == "x"
     column(copy, "image")[0]
     assert brought(copy, remote, data=True, max_bytes=0).objects == 0

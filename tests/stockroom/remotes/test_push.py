@@ -38,6 +38,9 @@ def test_what_was_pushed_is_whole_there(local: Repository, remote: Repository, t
     assert pushed.branches == {"main": (None, second)}
     assert pushed.tags == {"v1": first}
     assert pushed.objects > 10
+    *told, sent = str(pushed).splitlines()
+    assert told == [f"main: new -> {second[:12]}", f"tag v1: {first[:12]}"]
+    assert sent.startswith(f"{pushed.objects} objects, ")
     assert whole(remote.store) == {first, second}
     assert content(remote, second) == content(local, second)
     assert local.references.tip("remotes/origin/main").commit == second
@@ -51,7 +54,9 @@ def test_an_unchanged_push_sends_nothing_and_asks_little(local: Repository) -> N
     push(local, at(store, "origin"), ["main"])
     assert store.counts["put"] == 2  # one pack of data, one of metadata
     store.reset()
-    assert push(local, at(store, "origin"), ["main"]).objects == 0
+    again = push(local, at(store, "origin"), ["main"])
+    assert again.objects == 0
+    assert repr(again) == "nothing is new; the remote has all of it"
     assert store.total <= 5
     assert store.counts["put"] + store.counts["put_new"] == 0
 

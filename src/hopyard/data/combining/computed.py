@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import Claim, Found, NodeCache
-from hopyard.data.order import WINDOW_BYTES
+from hopyard.data.order import HELD_BYTES
 from hopyard.data.reading.flat import Block, Piece, write_flat
 from hopyard.data.schema import Column, Schema
 from hopyard.errors import NotWritableError
@@ -164,7 +164,7 @@ def _found(key: str) -> Arrays | None:
 def _make_room(nbytes: int) -> None:
     """For so many, before they are there: those that were not used for longest go."""
     with _holding:
-        while _held and nbytes + sum(map(_size, _held.values())) > WINDOW_BYTES:
+        while _held and nbytes + sum(map(_size, _held.values())) > HELD_BYTES:
             _held.popitem(last=False)
 
 

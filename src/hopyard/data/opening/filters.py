@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import dataset
 
 from hopyard.data.opening.hive import constant_column, constant_type
 from hopyard.data.opening.survey import Scan, Selection
@@ -104,6 +103,8 @@ def as_expression(filters: Any) -> Any:
 
 def _comparison(comparison: Sequence[Any]) -> Any:
     """One comparison. Unlike Arrow's ``isin``, ``in`` takes 0.0 and -0.0 as one number, and no null is ``not in``."""
+    from pyarrow import dataset  # loads pandas
+
     name, operator, values = comparison
     if operator not in ("in", "not in"):
         return pq.filters_to_expression([comparison])
@@ -165,6 +166,8 @@ class _Filter:
 
     def _possible_groups(self, file: StoredFile, known: Mapping[str, pa.Scalar]) -> set[int]:
         """Row groups that may have matching rows, as far as statistics and the file's partition tell."""
+        from pyarrow import dataset  # loads pandas
+
         if self.nans is None:
             return set(range(file.footer.num_row_groups))
         footer = io.BytesIO()
@@ -257,6 +260,8 @@ def _typed(field: pa.Field) -> str:
 
 
 def _project(expression: Any, table: pa.Table) -> pa.ChunkedArray:
+    from pyarrow import dataset  # loads pandas
+
     return dataset.InMemoryDataset(table).to_table(columns={"kept": expression}, use_threads=False)["kept"]
 
 
@@ -281,6 +286,8 @@ def _possible_nans(expression: Any, schema: pa.Schema, names: Sequence[str]) -> 
 
 
 def _are_nan(names: Iterable[str], schema: pa.Schema) -> Any:
+    from pyarrow import dataset  # loads pandas
+
     holds = dataset.scalar(True)
     for name in names:
         holds = holds & (dataset.field(name) == pa.scalar(math.nan, schema.field(name).type))
@@ -289,6 +296,8 @@ def _are_nan(names: Iterable[str], schema: pa.Schema) -> Any:
 
 def _kept_groups(file: io.BytesIO, expression: Any, schema: pa.Schema, holds: Any) -> set[int]:
     """The row groups of a Parquet file, or of a footer alone, for which the filter may be true where ``holds`` is."""
+    from pyarrow import dataset  # loads pandas
+
     fragment = dataset.ParquetFileFormat().make_fragment(
         pa.BufferReader(file.getvalue()), partition_expression=holds
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.data.cache.node import Claim, Found, NodeCache
-from hopyard.data.order import WINDOW_BYTES
+from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
 from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
 from hopyard.data.reading.parallel import on_all_cores
 from hopyard.data.reading.pieces import Group, one_ahead, pieces_of
@@ -142,7 +142,7 @@ class Decoder:
             kept or not group.rows for kept, group in zip(self._may_be_kept(packs), self._groups, strict=True)
         ):
             return True
-        return sum(self._size(packs, group) for group in range(len(self._groups))) <= WINDOW_BYTES
+        return sum(self._size(packs, group) for group in range(len(self._groups))) <= HELD_BYTES
 
     def _may_be_kept(self, packs: Packs) -> list[bool]:
         """Of each row group, whether the node cache takes it: all if they fit, else the first ones that do.
@@ -170,7 +170,7 @@ class Decoder:
         if count < _MANY_GROUPS or recipe.decoders or recipe.transform is not None:
             return False
         size = sum(self._size(packs, group) for group in range(count))
-        return size <= min(count * _DUST_BYTES, WINDOW_BYTES)
+        return size <= min(count * _DUST_BYTES, HELD_BYTES)
 
     def _key(self, packs: Packs, group: int) -> str:
         if packs not in self._keys:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -148,15 +150,37 @@ class Reader:
             file.check_unchanged()
 
     def window_rows(self, window: int) -> int | None:
-        """How many rows a window may have so that what is decoded of it stays within ``window`` bytes.
+        """How many rows a window may have so that all columns of it, decoded, stay within ``window`` bytes.
 
-        None if everything that is not mapped fits. Of columns whose rows differ in size, bytes are
-        as in the files, before compression.
+        None if all rows fit. Of columns whose rows differ in size, bytes are as in the files, before compression.
+        Neither where the files lie counts, nor which columns are mapped, nor the node cache.
         """
-        decoded = [column for column in self.manifest.schema if not self.is_mapped(column)]
-        size = sum(self._decoded_size(decoded, group) for group in range(len(self.group_rows)))
+        fixed = [column.stored_width for column in self.manifest.schema if column.stored_width is not None]
+        others = [column for column in self.manifest.schema if column.stored_width is None]
         rows = sum(self.group_rows)
+        size = sum(fixed) * rows
+        size += sum(self._decoded_size(others, group) for group in range(len(self.group_rows)) if others)
         return None if size <= window else max(rows * window // size, 1)
+
+    def sortedness(self, name: str) -> float | None:
+        """The share of pairs of row groups whose values of a scalar column do not overlap, as the files' statistics
+        say: 0 where each row group has values from everywhere, almost 1 where the rows are sorted by many values.
+
+        None with fewer than two row groups, without statistics, and for columns that are not in the files.
+        """
+        column = self.manifest.schema[name]
+        if column.shape or not self._recipe.is_plain(name) or len(self._places) < 2:
+            return None
+        bounds = []
+        for file, within in self._places:
+            chunk = self._files[file].footer.row_group(within).column(self._leaf(file, name))
+            statistics = chunk.statistics
+            if statistics is None or not statistics.has_min_max:
+                return None
+            bounds.append((statistics.min, statistics.max))
+        lowest = sorted(low for low, _ in bounds)
+        apart = sum(len(bounds) - bisect_right(lowest, high) for _, high in bounds)
+        return apart / math.comb(len(bounds), 2)
 
     def _decoded_size(self, columns: Iterable[Column], group: int) -> int:
         """Bytes of a row group's columns once they are decoded, estimated where rows differ in size."""

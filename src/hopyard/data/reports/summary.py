@@ -40,6 +40,8 @@ class DatasetSummary:
         fingerprint: of the dataset.
         created: when it was prepared, ISO 8601 in UTC; empty if it was not.
         settings: the arguments of ``prepare``.
+        sortedness: of each scalar column of files that ``prepare`` did not write, how far rows are sorted by it; see
+            :meth:`hopyard.data.reading.reader.Reader.sortedness`.
         partitions: columns of directories ``key=value/``, and how many values each has.
         cached: how many of the row groups the node cache holds decoded, in some choice of columns.
         notes: what reading the files without more arguments would refuse.
@@ -57,6 +59,7 @@ class DatasetSummary:
     fingerprint: str
     created: str
     settings: Mapping[str, Any]
+    sortedness: Mapping[str, float] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
     cached: int = 0
     notes: tuple[str, ...] = ()
@@ -87,7 +90,8 @@ class DatasetSummary:
     def _columns(self) -> Table:
         table = Table(box=None, pad_edge=False)
         known_of = ("min", "max", "mean", "std", "missing", "distinct") if self.statistics else ()
-        for title in ("column", "type", *known_of, "read"):
+        order_of = ("sorted",) if self.sortedness else ()
+        for title in ("column", "type", *known_of, *order_of, "read"):
             table.add_column(
                 title, justify="left" if title in ("column", "type", "distinct", "read") else "right"
             )
@@ -96,6 +100,9 @@ class DatasetSummary:
             known = self.statistics.get(column.name, ColumnStatistics())
             numbers = [_number(value) for value in (known.min, known.max, known.mean, known.std)]
             cells = [*numbers, str(known.missing), _distinct(known)] if self.statistics else []
+            if self.sortedness:
+                share = self.sortedness.get(column.name)
+                cells.append("" if share is None else f"{share:.2f}")
             read = "mapped" if self.mapped[column.name] else "decoded"
             table.add_row(*map(Text, map(visible, (column.name, kind, *cells, read))))
         return table
@@ -161,10 +168,18 @@ def summarize(dataset: Dataset, notes: Sequence[str] = ()) -> DatasetSummary:
         fingerprint=dataset.fingerprint,
         created=manifest.created,
         settings=manifest.settings,
+        sortedness=_sortedness(dataset),
         partitions={name: len(set(values)) for name, values in dataset.recipe.constants.items()},
         cached=cached_groups(dataset),
         notes=tuple(notes),
     )
+
+
+def _sortedness(dataset: Dataset) -> dict[str, float]:
+    if dataset.prepared:
+        return {}
+    found = {column.name: dataset.reader().sortedness(column.name) for column in dataset.schema}
+    return {name: share for name, share in found.items() if share is not None}
 
 
 def cached_groups(dataset: Dataset) -> int:

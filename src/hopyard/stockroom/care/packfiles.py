@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageError
 from hopyard.objects.digests import Hasher
-from hopyard.stockroom.packs.layout import DamagedPackError, Pack, digest_at, is_pack, read_pack
+from hopyard.stockroom.packs.layout import Pack, digest_at, is_pack, read_pack
 from hopyard.stockroom.packs.mapped import Mapped
 from hopyard.storage import Store
 
@@ -84,9 +84,11 @@ def check(store: Store, name: str) -> Checked:
 def _check_pack(store: Store, checked: Checked) -> None:
     try:
         pack = checked.pack = read_pack(store, checked.name, checked.size)
-    except (CorruptError, FormatError) as error:
-        checked.reasons[""] = error.reason if isinstance(error, DamagedPackError) else str(error)
-        checked.is_newer = isinstance(error, FormatError)
+    except FormatError as error:
+        checked.reasons[""], checked.is_newer = str(error), True
+        return
+    except CorruptError as error:
+        checked.reasons[""] = error.reason or str(error)
         return
     if pack.whole != checked.size:
         checked.reasons[""] = f"it has {checked.size} bytes, but its header says {pack.whole}"

@@ -47,8 +47,9 @@ _HEAD = "head.stock"  # how problems call that of the working tree that is looke
 def verify(
     repository: Repository,
     repair_from: Repository | None = None,
-    progress: Progress | None = None,
     place: Place | None = None,
+    *,
+    progress: Progress | None = None,
     repair: bool = False,
 ) -> Verified:
     """Check all bytes, references, stages, ``head.stock`` and what they need. Others may read and write meanwhile.
@@ -56,8 +57,8 @@ def verify(
     Args:
         repair_from: a remote that has what was damaged: what is missing or damaged is fetched from it, and damaged
             packs are replaced. None: nothing is changed, unless ``repair``.
-        progress: told the bytes that are checked, and those of all.
         place: of the working tree; None: of a repository that has none, as a remote.
+        progress: told the bytes that are checked, and those of all.
         repair: without a remote, too, repair what can be repaired from what is here: FORMAT, references,
             ``head.stock``.
 
@@ -323,16 +324,15 @@ class _Verification:
                 self._add("unreadable", digest, str(error), walk.needed_by(digest))
 
     def _at_remotes(self) -> dict[str, str]:
-        """Commits that a remote has, as far as is known here, and the references that say so.
-
-        Tags come from remotes, too, and have no references of their own for that.
-        """
+        """Commits that a remote has, as far as is known here, and the references that say so."""
         references = self._repository.references
-        return {
-            commit: f"{kind}/{name}"
-            for kind in ("remotes", "tags")
-            for name, commit in references.names(kind).items()
-        }
+        found = {commit: f"remotes/{name}" for name, commit in references.names("remotes").items()}
+        here = references.names("tags")
+        for remote in names(self._store):
+            with suppress(HopyardError):  # one that cannot be read is noted
+                tags = recall(self._store, remote).tags
+                found |= {commit: f"tags/{tag}" for tag, commit in tags.items() if here.get(tag) == commit}
+        return found
 
     def _add_heads(self, roots: Roots) -> None:
         """Note which ``head.stock`` cannot be read; where that of this working tree is, is needed."""

@@ -50,6 +50,21 @@ class Commit:
     generation: int = field(compare=False)
     git: dict[str, Any] | None = field(compare=False)
 
+    def _repr_html_(self) -> str:
+        """Markup for notebooks: a table of what it says."""
+        from hopyard.stockroom.looking.notebook import commit_html
+
+        return commit_html(self)
+
+
+class Commits(list[Commit]):
+    """A list of commits that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        from hopyard.stockroom.looking.notebook import commits_html
+
+        return commits_html(self)
+
 
 def write_commit(
     writer: Writable,

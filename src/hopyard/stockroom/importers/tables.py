@@ -13,6 +13,7 @@ import pyarrow as pa
 from hopyard.data.dataset import Dataset
 from hopyard.data.opening.files import CSV, find_files, is_any
 from hopyard.data.opening.opening import open_dataset
+from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.files import from_paths
 from hopyard.errors import DataError, NullsError, UsageError, nearest
@@ -235,18 +236,7 @@ def _types(given: str) -> dict[str, pa.DataType]:
     return types
 
 
-_TYPES = {"text": pa.string(), "bool": pa.bool_()} | {
-    name: pa.type_for_alias(name)
-    for name in (
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float32",
-        "float64",
-    )
+# Arrow reads no float16 from CSV.
+_TYPES = {"text": pa.string()} | {
+    name: pa.type_for_alias(name) for name in TENSOR_DTYPES if name != "float16"
 }

@@ -7,14 +7,17 @@ from itertools import islice
 from typing import Any
 
 from hopyard.data.reports.markup import Html, tag
+from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.looking.listing import Listed, list_shelves
 from hopyard.stockroom.records import Shelf
 from hopyard.stockroom.shelves import Shelves
 from hopyard.stockroom.view import View
+from hopyard.wording import counted
 
 _MOST = 30  # rows of a table
 _SAMPLES = 5
-_LONGEST = 80  # characters of a sample
+_SHOWN = 12  # hex digits of a commit
+_LONGEST = 80  # characters of a sample, or of a line
 
 
 def shelves_html(title: str, view: View, shelf: Shelf | None = None) -> str:
@@ -36,6 +39,25 @@ def column_html(column: Any) -> str:
     return _page(repr(column)[1:-1], ("key", "sample"), rows, len(keys) > _SAMPLES)
 
 
+def commit_html(commit: Commit) -> str:
+    """What a commit says."""
+    said = (("time", commit.time), ("author", commit.author), ("message", commit.message))
+    git = [] if commit.git is None else [("git", str(commit.git.get("commit") or "nothing is committed"))]
+    follows = [("follows", parent) for parent in commit.parents]
+    rows = [(name, _cut(value, _MOST * _LONGEST)) for name, value in [*said, *git, *follows]]
+    return _page(f"commit {commit.digest}", ("", ""), rows, more=False)
+
+
+def commits_html(commits: Sequence[Commit]) -> str:
+    """The first of several commits, a line each."""
+    rows = (
+        (each.digest[:_SHOWN], each.time[:19], _cut(each.author), _cut(each.message.partition("\n")[0]))
+        for each in commits[:_MOST]
+    )
+    titles = ("commit", "time, UTC", "author", "message")
+    return _page(counted(len(commits), "commit"), titles, rows, len(commits) > _MOST)
+
+
 def _cells(each: Listed) -> Sequence[str]:
     count, nbytes = ("" if number is None else f"{number:,}" for number in (each.count, each.nbytes))
     return each.path, each.what, count, nbytes
@@ -44,8 +66,11 @@ def _cells(each: Listed) -> Sequence[str]:
 def _short(sample: Any) -> str:
     if getattr(sample, "ndim", 0):
         sample = sample.reshape(-1)[:8].tolist()
-    text = repr(sample)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return _cut(repr(sample))
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _page(title: str, titles: Sequence[str], rows: Iterable[Sequence[str]], more: bool) -> Html:

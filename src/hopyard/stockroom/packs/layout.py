@@ -243,19 +243,9 @@ def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int = 1) ->
     return hasher.hexdigest()
 
 
-class DamagedPackError(CorruptError):
-    """A pack, or an object in it, is not what was written.
-
-    Attributes:
-        reason: why, without its name and without advice.
-    """
-
-    reason = ""
-
-
-def damaged(store: Store, name: str, reason: str) -> DamagedPackError:
+def damaged(store: Store, name: str, reason: str) -> CorruptError:
     """The error for a pack, or an object in it, that is not what was written."""
-    error = DamagedPackError(
+    error = CorruptError(
         f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify`, which lists all that is "
         "damaged; this brings it back from a remote or another clone: hopyard stock verify --repair-from "
         "URL_OR_FOLDER. Or save again what was stored there."

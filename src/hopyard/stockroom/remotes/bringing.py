@@ -18,7 +18,7 @@ from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.storage.format import FORMAT_NAME
-from hopyard.wording import are, counted
+from hopyard.wording import are, counted, describe_bytes, one_line
 
 _LEAST_AHEAD = 1 << 20  # the same: what a request takes in the time until it is answered
 _MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
@@ -33,7 +33,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Brought:
-    """What came.
+    """Data that came.
 
     Attributes:
         objects: how many, and ``nbytes`` of them; what was here already does not count.
@@ -43,6 +43,21 @@ class Brought:
     objects: int = 0
     nbytes: int = 0
     left: dict[str, Left] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """What is to be said of it."""
+        return [
+            f"{counted(self.objects, 'object')}, {describe_bytes(self.nbytes)}",
+            *(
+                f"left: {counted(left.objects, 'object')} of {thing}, {describe_bytes(left.nbytes)}"
+                for thing, left in self.left.items()
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(map(one_line, self.lines()))
+
+    __repr__ = __str__
 
 
 def bring(

@@ -49,7 +49,9 @@ def clone(
     remote = open_remote(local.store, Known(name, store.url), store)
     fetched = fetch(local, remote, by=by, accept_purges=accept_purges)
     default = _default(fetched)
-    remember(local.store, Known(name, store.url, default.branch, fetched.purges.waiting))
+    remember(
+        local.store, Known(name, store.url, default.branch, fetched.purges.waiting, fetched.all_tags or {})
+    )
     head = read(place.head) if place.head.exists() else default
     if head.commit is not None and head != default:
         _bring_head(local, remote, head.commit, place)

@@ -28,6 +28,7 @@ class Fetched:
         gone: branches that were known here, and that the remote has no more.
         nbytes: of metadata that came.
         purges: what the remote says was purged.
+        all_tags: of the remote; None: only branches were chosen.
     """
 
     heads: dict[str, str] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Fetched:
     gone: list[str] = field(default_factory=list)
     nbytes: int = 0
     purges: Purges = field(default_factory=Purges)
+    all_tags: dict[str, str] | None = None
 
     def lines(self) -> list[str]:
         """What is to be said of it."""
@@ -106,7 +108,8 @@ def fetch(
             local.references.move(f"tags/{name}", local.references.tip(f"tags/{name}"), commit, by)
         for name in gone if prune else ():
             local.references.set(f"remotes/{remote.name}/{name}", None, by)
-    return Fetched(heads, moved, new_tags, differing, gone, nbytes, purges)
+    all_tags = tags if branches is None else None
+    return Fetched(heads, moved, new_tags, differing, gone, nbytes, purges, all_tags)
 
 
 def fetch_commit(local: Repository, remote: Repository, commit: str) -> bool:

@@ -1,9 +1,9 @@
-"""The remotes a repository knows: ``remotes/<name>`` is ``{"claimed", "default", "format", "url"}``, no secrets."""
+"""The remotes a repository knows, each a JSON object ``remotes/<name>``, without secrets."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
@@ -20,13 +20,22 @@ _KIND = "remote"
 
 @dataclass(frozen=True)
 class Known:
-    """A remote: its name here, where it is, its default branch (None: not known), and of how many fragments it said,
-    when it was fetched from last, that samples were purged, which nobody accepted here."""
+    """A remote.
+
+    Attributes:
+        name: here.
+        url: where it is.
+        default: its default branch; None: not known.
+        claimed: of how many fragments it said, when it was fetched from last, that samples were purged, which nobody
+            accepted here.
+        tags: its tags, as they were last seen, and their commits.
+    """
 
     name: str
     url: str
     default: str | None = None
     claimed: int = 0
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 def remember(local: Store, remote: Known) -> None:
@@ -44,6 +53,7 @@ def remember(local: Store, remote: Known) -> None:
         "claimed": remote.claimed,
         "default": remote.default,
         "format": format_header(_KIND),
+        "tags": remote.tags,
         "url": remote.url,
     }
     local.put(_object(remote.name), json.dumps(value, sort_keys=True).encode())
@@ -83,7 +93,8 @@ def recall(local: Store, name: str) -> Known:
     try:
         value = json.loads(get_small(local, _object(name)))
         check_format(value["format"], _KIND, where=where)
-        return Known(name, value["url"], value["default"], parsing.whole(value["claimed"]))
+        tags = {tag: parsing.digest(commit) for tag, commit in value["tags"].items()}
+        return Known(name, value["url"], value["default"], parsing.whole(value["claimed"]), tags)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(
             f"{where} cannot be read ({type(error).__name__}: {error}). Delete it, and give the remote's address "

@@ -12,11 +12,12 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.packs.tombstones import FOLDER
 from hopyard.stockroom.remotes.closure import Need, needs
+from hopyard.stockroom.remotes.fetching import SHOWN
 from hopyard.stockroom.remotes.purges import as_purged, carry
 from hopyard.stockroom.remotes.repository import Repository, check_format, claim
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
-from hopyard.wording import are, counted
+from hopyard.wording import are, counted, describe_bytes, one_line
 
 _KEPT = "worktrees/git"  # each commit in the log of a worktree is kept, not only the last
 _LISTED = 5
@@ -29,7 +30,8 @@ class Pushed:
 
     Attributes:
         branches: names at the remote to the commits before (None: there was none) and now; unchanged ones are not
-        named. tags: new ones, with their commits.
+            named.
+        tags: new ones, with their commits.
         objects: how many were sent, and ``nbytes`` of them.
         kept: commits that were sent beside the branches, since git's history names them.
         notes: what of these could not be sent, in sentences.
@@ -41,6 +43,22 @@ class Pushed:
     nbytes: int = 0
     kept: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """What is to be said of it."""
+        told = [
+            f"{name}: {'new' if before is None else before[:SHOWN]} -> {now[:SHOWN]}"
+            for name, (before, now) in self.branches.items()
+        ]
+        told += [f"tag {name}: {commit[:SHOWN]}" for name, commit in self.tags.items()]
+        told += [f"{commit[:SHOWN]}, which git's history names" for commit in self.kept]
+        sent = f"{counted(self.objects, 'object')}, {describe_bytes(self.nbytes)}"
+        return [*told, *self.notes, sent if told else "nothing is new; the remote has all of it"]
+
+    def __str__(self) -> str:
+        return "\n".join(map(one_line, self.lines()))
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -171,8 +189,13 @@ def _check(local: Repository, remote: Repository, move: _Move) -> None:
             f"{remote.store.url} has the {_called(move.name)} at {there[:12]}, and here it is at {move.commit[:12]}. "
             "Tags do not move: push it under another name, or remove it there first. Nothing was sent."
         )
-    if local.objects.missing([there]) or not is_ancestor(local.objects, there, move.commit):
-        raise behind(remote, move.name.removeprefix("heads/"), "has commits that are not in yours")
+    refused = behind(remote, move.name.removeprefix("heads/"), "has commits that are not in yours")
+    try:
+        local.objects.locate(there)  # not `missing`: an index that lost rows is made anew first
+    except NotFoundError:
+        raise refused from None
+    if not is_ancestor(local.objects, there, move.commit):
+        raise refused
 
 
 def behind(remote: Repository, branch: str, what: str) -> BehindError:

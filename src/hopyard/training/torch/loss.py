@@ -18,62 +18,13 @@ from hopyard.errors import EstimatorError
 Labels: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 ClassWeight: TypeAlias = Mapping[int, float] | Sequence[float]
 
-_WANT_FLOATS = (
-    nn.MSELoss,
-    nn.L1Loss,
-    nn.SmoothL1Loss,
-    nn.HuberLoss,
-    nn.BCELoss,
-    nn.BCEWithLogitsLoss,
-    nn.PoissonNLLLoss,
-    nn.KLDivLoss,
-    functional.mse_loss,
-    functional.l1_loss,
-    functional.smooth_l1_loss,
-    functional.huber_loss,
-    functional.binary_cross_entropy,
-    functional.binary_cross_entropy_with_logits,
-    functional.poisson_nll_loss,
-    functional.kl_div,
-)
-
-# Losses of PyTorch as modules and as functions, by their divisor and by the outputs that they take.
+# Losses of PyTorch as modules and as functions: by their divisor, and by the outputs and labels that they take.
 _BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, functional.cross_entropy, functional.nll_loss)
-_BY_ELEMENT = (
+_OF_DIFFERENCES = (
     nn.MSELoss,
     nn.L1Loss,
     nn.SmoothL1Loss,
     nn.HuberLoss,
-    nn.BCELoss,
-    nn.BCEWithLogitsLoss,
-    nn.PoissonNLLLoss,
-    nn.SoftMarginLoss,
-    nn.HingeEmbeddingLoss,
-    functional.mse_loss,
-    functional.l1_loss,
-    functional.smooth_l1_loss,
-    functional.huber_loss,
-    functional.binary_cross_entropy,
-    functional.binary_cross_entropy_with_logits,
-    functional.poisson_nll_loss,
-    functional.soft_margin_loss,
-    functional.hinge_embedding_loss,
-)
-_OF_LOGITS = (
-    nn.BCEWithLogitsLoss,
-    nn.SoftMarginLoss,
-    nn.MultiLabelSoftMarginLoss,
-    functional.binary_cross_entropy_with_logits,
-    functional.soft_margin_loss,
-    functional.multilabel_soft_margin_loss,
-)
-_OF_SHARES = (
-    nn.BCELoss,
-    nn.MSELoss,
-    nn.L1Loss,
-    nn.SmoothL1Loss,
-    nn.HuberLoss,
-    functional.binary_cross_entropy,
     functional.mse_loss,
     functional.l1_loss,
     functional.smooth_l1_loss,
@@ -85,6 +36,26 @@ _OF_PROBABLE_LABELS = (
     functional.binary_cross_entropy,
     functional.binary_cross_entropy_with_logits,
 )
+_OF_COUNTS = (nn.PoissonNLLLoss, functional.poisson_nll_loss)
+_WANT_FLOATS = (*_OF_DIFFERENCES, *_OF_PROBABLE_LABELS, *_OF_COUNTS, nn.KLDivLoss, functional.kl_div)
+_BY_ELEMENT = (
+    *_OF_DIFFERENCES,
+    *_OF_PROBABLE_LABELS,
+    *_OF_COUNTS,
+    nn.SoftMarginLoss,
+    nn.HingeEmbeddingLoss,
+    functional.soft_margin_loss,
+    functional.hinge_embedding_loss,
+)
+_OF_LOGITS = (
+    nn.BCEWithLogitsLoss,
+    nn.SoftMarginLoss,
+    nn.MultiLabelSoftMarginLoss,
+    functional.binary_cross_entropy_with_logits,
+    functional.soft_margin_loss,
+    functional.multilabel_soft_margin_loss,
+)
+_OF_SHARES = (*_OF_DIFFERENCES, nn.BCELoss, functional.binary_cross_entropy)
 
 
 class Loss:
