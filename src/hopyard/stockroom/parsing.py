@@ -85,7 +85,7 @@ def dtype(value: Any) -> str:
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """Lengths of dimensions, as many bytes of which as an address can reach."""
+    """Lengths of dimensions of an array that memory can address."""
     lengths = tuple(whole(length) for length in _listed(value))
     if len(lengths) > 64 or math.prod(max(length, 1) for length in lengths) >= 1 << 58:
         raise ValueError(f"no array has the shape {_short(value)}")
@@ -93,7 +93,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def varying_shape(value: Any) -> tuple[int | None, ...]:
-    """The same with None for lengths that vary."""
+    """Lengths of dimensions, None for those that vary."""
     known = shape([length for length in _listed(value) if length is not None])
     lengths = iter(known)
     return tuple(None if length is None else next(lengths) for length in value)

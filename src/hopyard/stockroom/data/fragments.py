@@ -93,7 +93,7 @@ def encode_fragment(
 
 
 def _start(record: ColumnRecord, count: int, described: Any, purged: Sequence[Any] = ()) -> bytes:
-    """What stands before the sections."""
+    """The bytes of a fragment before its sections: magic, the length of the header, the header."""
     header = {
         "count": count,
         "dtype": record.dtype,
