@@ -6,7 +6,6 @@ All others raise ``ValueError`` or ``TypeError``, which a parser turns into an e
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
@@ -19,10 +18,10 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _MOST = 2**63 - 1
 
 
-def json_of(data: bytes) -> Any:
+def json_of(data: bytes | str) -> Any:
     """The value that JSON says; ``ValueError`` also for nesting that nothing here can walk through."""
     try:
-        return json.loads(data, parse_constant=_refuse)
+        return _DECODER.decode(data.decode() if isinstance(data, bytes) else data)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
@@ -44,6 +43,9 @@ def named_json(name: str, data: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)  # json.loads makes one for each call
 
 
 def digest(value: Any) -> str:
@@ -86,8 +88,13 @@ def dtype(value: Any) -> str:
 
 def shape(value: Any) -> tuple[int, ...]:
     """Lengths of dimensions of an array that memory can address."""
-    lengths = tuple(whole(length) for length in _listed(value))
-    if len(lengths) > 64 or math.prod(max(length, 1) for length in lengths) >= 1 << 58:
+    lengths = tuple(_listed(value))
+    size = 1
+    for length in lengths:
+        size *= whole(length) or 1
+        if size >= 1 << 58:
+            break
+    if len(lengths) > 64 or size >= 1 << 58:
         raise ValueError(f"no array has the shape {_short(value)}")
     return lengths
 

@@ -93,7 +93,27 @@ def test_rows_that_differ_are_found() -> None:
     assert rows_of(["", "a"], TEXTS).differing(rows_of(["", "b"], TEXTS)).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("keys", [[7], [-2, -1, 0], ["name"], [("pair", 3)]])
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.mark.parametrize("keys", [
+    [7], [-2, -1, 0], [_LEAST, _LEAST + 1], [_MOST - 1, _MOST], [_LEAST, 3, _MOST], ["a", "c"], [5, 6, "a"],
+    [(1, "a"), (1, "b")],
+])  # fmt: skip
+def test_a_key_is_found_where_it_is_and_no_other_is(keys: list[Key]) -> None:
+    names = [encode(key) for key in keys]
+    batch = Batch(keys_of(names), rows_of([""] * len(keys), TEXTS))
+    fragment = Fragment(np.frombuffer(encode_fragment(TEXTS, [batch])[0], np.uint8))
+    assert [fragment.position(name) for name in names] == list(range(len(keys)))
+    others: list[Key] = [_LEAST, -3, 0, 1, 4, 8, _MOST - 2, _MOST, "", "b", "z", (1, "0"), (1, "c"), (2, 1)]
+    assert {fragment.position(encode(key)) for key in others if key not in keys} <= {None}
+    fragment.check_fits(TEXTS, names[0], names[-1], len(keys), 0)
+    for first, last in [(encode("b"), names[-1]), (names[0], encode("zz"))]:
+        with pytest.raises(CorruptError, match="other keys than the column's map says"):
+            fragment.check_fits(TEXTS, first, last, len(keys), 0)
+
+
+@pytest.mark.parametrize("keys", [[7], [-2, -1, 0], [_MOST - 1, _MOST], ["name"], [("pair", 3)]])
 def test_a_plain_fragment_is_told_by_a_comparison_and_nothing_else_is(keys: list[Key]) -> None:
     names = [encode(key) for key in keys]
     values: list[Stored] = [Tensor.from_numpy(np.full((2, 3), at, np.float32)) for at in range(len(keys))]
@@ -106,6 +126,7 @@ def test_a_plain_fragment_is_told_by_a_comparison_and_nothing_else_is(keys: list
     for record, *said in [
         (same_size, first, last, count, nbytes),
         (IMAGES, other, last, count, nbytes),
+        (IMAGES, first, other, count, nbytes),
         (IMAGES, first, encode(9), count + 1, nbytes + 24),
         (IMAGES, first, last, count, nbytes + 24),
     ]:

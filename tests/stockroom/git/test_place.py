@@ -48,6 +48,12 @@ def test_found_through_a_link(repository: Path, tmp_path: Path) -> None:
     assert find(tmp_path / "link") == find(repository)
 
 
+def test_a_git_directory_behind_a_link_is_where_the_link_leads(repository: Path, tmp_path: Path) -> None:
+    (repository / ".git").rename(tmp_path / "elsewhere")
+    (repository / ".git").symlink_to(tmp_path / "elsewhere")
+    assert find(repository).git == tmp_path / "elsewhere"
+
+
 def test_no_stockroom_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=f"{tmp_path} is in no stockroom: .*hopyard stock init"):
         find(tmp_path)

@@ -23,7 +23,7 @@ from hopyard.stockroom.data.gathering import (
     fragment_of,
     table_of,
 )
-from hopyard.stockroom.data.rows import Keys, find, keys_of, plain
+from hopyard.stockroom.data.rows import Keys, keys_of, plain
 from hopyard.stockroom.data.samples import (
     Stored,
     array_to_user,
@@ -197,8 +197,8 @@ class Column(Mapping[Any, Any]):
         if item is None:
             return None
         fragment = self._fragment(Entry.of(*item))
-        (at,) = find(fragment.keys, keys_of([key]))
-        return None if at < 0 else (fragment, int(at))
+        at = fragment.position(key)
+        return None if at is None else (fragment, at)
 
     def codes(self) -> Keys:
         """(len,) all keys: int64 if they are ints, else encoded, as objects."""

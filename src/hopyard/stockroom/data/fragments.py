@@ -33,10 +33,10 @@ import json
 import math
 import struct
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import lt
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,8 @@ from hopyard.data.ragged import offsets_of
 from hopyard.errors import CorruptError, PurgedError
 from hopyard.objects.tensors import ITEM_SIZES
 from hopyard.stockroom import parsing
-from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, keys_of, plain
+from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, find, keys_of, plain
+from hopyard.stockroom.maps.keys import decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
 _MAGIC = b"HOPFRAG1"
@@ -94,6 +95,11 @@ def encode_fragment(
 
 def _start(record: ColumnRecord, count: int, described: Any, purged: Sequence[Any] = ()) -> bytes:
     """The bytes of a fragment before its sections: magic, the length of the header, the header."""
+    text = _header(record, count, described, purged)
+    return _MAGIC + struct.pack("<Q", len(text)) + text
+
+
+def _header(record: ColumnRecord, count: int, described: Any, purged: Sequence[Any] = ()) -> bytes:
     header = {
         "count": count,
         "dtype": record.dtype,
@@ -103,8 +109,7 @@ def _start(record: ColumnRecord, count: int, described: Any, purged: Sequence[An
     }
     if purged:
         header["purged"] = purged
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    return _MAGIC + struct.pack("<Q", len(text)) + text
+    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
 
 
 def is_plainly(
@@ -113,20 +118,32 @@ def is_plainly(
     """Whether these bytes are the fragment that ``Fragment.check_fits`` asks for, which takes a comparison where all
     but the values follows from a column and its map: samples of one size under one key, or under ints without gaps.
     False says nothing."""
-    width = row_width(record)
+    width, header = _plain_form(record.kind, record.dtype, record.shape)
     if width is None or nbytes != width * count:
         return False
-    keys = keys_of([first, last][: min(count, 2)])
-    if keys.dtype == object:
-        if count > 1:
+    number = decode(first)
+    if isinstance(number, int):
+        if decode(last) != number + count - 1:
             return False
-    elif int(keys[-1]) - int(keys[0]) + 1 == count:
-        keys = np.arange(int(keys[0]), int(keys[0]) + 1)  # one stands for all: the section is empty
-    else:
+        text = header % (count, number)
+        start = _padded(_MAGIC + struct.pack("<Q", len(text)) + text)
+    elif count > 1 or last != first:
         return False
-    described, section = _keys_section([keys])
-    start = b"".join([_padded(_start(record, count, described)), *section])
-    return len(data) - nbytes == len(_padded(start)) and data[: -nbytes or None].tobytes() == _padded(start)
+    else:
+        described, section = _keys_section([keys_of([first])])
+        start = _padded(b"".join([_padded(_start(record, count, described)), *section]))
+    return len(data) - nbytes == len(start) and data[: len(start)].tobytes() == start
+
+
+@lru_cache
+def _plain_form(
+    kind: Literal["tensor", "string", "bytes"], dtype: str, shape: tuple[int | None, ...]
+) -> tuple[int | None, bytes]:
+    """The bytes of each sample of a column, and the header of fragments that have ints without gaps as keys, with
+    ``%d`` for the count and for the first key."""
+    record = ColumnRecord(kind, dtype, shape, False, 0, None, 0, 0)
+    text = _header(record, 0, {"range": 0})
+    return row_width(record), text.replace(b'"count":0', b'"count":%d').replace(b'"range":0', b'"range":%d')
 
 
 def _padded(data: bytes) -> bytes:
@@ -295,13 +312,29 @@ class Fragment:
                     f"{record.kind} {record.dtype} of shape {shape}"
                 )
             )
-        ends = encoded(self.keys[:: max(self.count - 1, 1)])
-        if self.count != count or (ends[0], ends[-1]) != (first, last):
+        if self.count != count or self._ends() != (first, last):
             raise _corrupt(ValueError("it has other keys than the column's map says"))
         if self.rows.nbytes != nbytes and not self.purged:
             raise _corrupt(
                 ValueError(f"it has {self.rows.nbytes} bytes of values, but the map says {nbytes}")
             )
+
+    def _ends(self) -> tuple[bytes, bytes]:
+        """The first and the last encoded key."""
+        if isinstance(self._described, dict):
+            start = int(self._described["range"])
+            return encode(start), encode(start + self.count - 1)
+        ends = encoded(self.keys[:: max(self.count - 1, 1)])
+        return ends[0], ends[-1]
+
+    def position(self, key: bytes) -> int | None:
+        """Where the sample under an encoded key is; None: there is none."""
+        if isinstance(self._described, dict):
+            number = decode(key)
+            at = number - int(self._described["range"]) if isinstance(number, int) else -1
+            return at if 0 <= at < self.count else None
+        at = int(find(self.keys, keys_of([key]))[0])
+        return None if at < 0 else at
 
     def check_content(self) -> None:
         """See that all keys and strings in it can be read.

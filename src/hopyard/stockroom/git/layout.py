@@ -7,8 +7,11 @@ working tree that they mean, unless another repository is nearer.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from hopyard.errors import StorageError
@@ -39,7 +42,7 @@ def locate(folder: Path) -> Layout | None:
         StorageError: a repository that is damaged, has moved, or cannot be read.
     """
     try:
-        around = (_layout(parent) for parent in (folder, *folder.parents))
+        around = (_layout(parent) for parent in chain((folder,), folder.parents))
         found = next((layout for layout in around if layout is not None), None)
         given = _given(found)
     except OSError as error:
@@ -52,27 +55,29 @@ def locate(folder: Path) -> Layout | None:
 
 def _layout(folder: Path) -> Layout | None:
     """The layout whose top is ``folder``."""
-    link = folder / ".git"
-    if link.is_file():
-        own = _named_by(link)
-    elif is_git_directory(link):
-        own = link.resolve()
-    elif (link / "hopyard").is_dir():
+    link = f"{folder}/.git"
+    mode = _mode(link)
+    if stat.S_ISREG(mode):
+        own = _named_by(Path(link))
+    elif stat.S_ISDIR(mode) and is_git_directory(link):
+        own = os.path.realpath(link) if os.path.islink(link) else link  # noqa: PTH114 - as below
+    elif stat.S_ISDIR(mode) and stat.S_ISDIR(_mode(f"{link}/hopyard")):
         raise StorageError(
-            f"{link} is not a git repository any more (it needs HEAD, objects and refs), but {link / 'hopyard'} is "
+            f"{link} is not a git repository any more (it needs HEAD, objects and refs), but {link}/hopyard is "
             f"there. Restore what git lost; git -C {folder} fsck says what that is."
         )
-    elif is_git_directory(folder):
-        own = folder  # bare
+    elif is_git_directory(str(folder)):
+        own = str(folder)  # bare
     else:
         return None
-    return Layout(folder, own, _common(own))
+    path, common = Path(own), _common(own)
+    return Layout(folder, path, path if common == own else Path(common))
 
 
-def _named_by(link: Path) -> Path:
+def _named_by(link: Path) -> str:
     """The git directory that a ``.git`` file names."""
     text = link.read_text(errors="surrogateescape")
-    own = Path(os.path.realpath(link.parent / text.removeprefix("gitdir:").strip()))
+    own = os.path.realpath(link.parent / text.removeprefix("gitdir:").strip())
     if not text.startswith("gitdir:") or not is_git_directory(own):
         raise StorageError(
             f"{link} should name a git directory, but it says {text.strip()[:200]!r}, and no git repository is there. "
@@ -81,18 +86,31 @@ def _named_by(link: Path) -> Path:
     return own
 
 
-def is_git_directory(folder: Path) -> bool:
+def is_git_directory(folder: str) -> bool:
     """Whether git would take ``folder`` for a git directory."""
-    head = folder / "HEAD"
-    if not head.is_symlink() and not head.is_file():
+    head = f"{folder}/HEAD"
+    if not os.path.islink(head) and not stat.S_ISREG(_mode(head)):  # noqa: PTH114 - as below
         return False
     common = _common(folder)
-    return (common / "objects").is_dir() and (common / "refs").is_dir()
+    return stat.S_ISDIR(_mode(f"{common}/objects")) and stat.S_ISDIR(_mode(f"{common}/refs"))
 
 
-def _common(own: Path) -> Path:
-    file = own / "commondir"
-    return Path(os.path.realpath(own / file.read_text().strip())) if file.is_file() else own
+def _common(own: str) -> str:
+    file = f"{own}/commondir"
+    if not stat.S_ISREG(_mode(file)):
+        return own
+    return os.path.realpath(f"{own}/{Path(file).read_text().strip()}")
+
+
+def _mode(path: str) -> int:
+    """The mode of what is at a path; 0: nothing is. Each commit looks at several dozen, and ``Path`` would take longer
+    than looking."""
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - as above
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return 0
+        raise
 
 
 def _given(found: Layout | None) -> Layout | None:
@@ -102,14 +120,18 @@ def _given(found: Layout | None) -> Layout | None:
     """
     if not (directory := os.environ.get("GIT_DIR")):
         return None
-    own = Path(os.path.realpath(directory))
+    own = os.path.realpath(directory)
     if not is_git_directory(own):
         raise StorageError(
             f"GIT_DIR is {directory!r}, but no git repository is there. Set it right, or: unset GIT_DIR"
         )
     tree, shared = os.environ.get("GIT_WORK_TREE"), os.environ.get("GIT_COMMON_DIR")
-    common = Path(os.path.realpath(shared)) if shared else _common(own)
+    common = Path(os.path.realpath(shared) if shared else _common(own))
     top = Path(os.path.realpath(tree or "."))
-    if found is not None and (found.own, found.common) == (own, common) and (not tree or found.top == top):
+    if (
+        found is not None
+        and (found.own, found.common) == (Path(own), common)
+        and (not tree or found.top == top)
+    ):
         return None
-    return Layout(top, own, common, given=True)
+    return Layout(top, Path(own), common, given=True)

@@ -26,6 +26,7 @@ from hopyard.storage.oserrors import write_errors
 _GC = "gc.lock"
 _READERS = "readers"
 _COMMIT = re.compile("[0-9a-f]{64}")
+_OPENED = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -103,8 +104,11 @@ def locked(store: Store, name: str, how: int) -> Iterator[None]:
         yield
         return
     with write_errors(path):
-        files.make_directory(str(path.parent))
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fd = os.open(path, _OPENED, 0o666)
+        except FileNotFoundError:
+            files.make_directory(str(path.parent))
+            fd = os.open(path, _OPENED, 0o666)
     process = os.getpid()
     try:
         _flock(fd, how)

@@ -122,6 +122,12 @@ class Objects:
         Raises:
             NotFoundError: it is not here; CorruptError: it, or the pack it should be in, is damaged.
         """
+        if not self._bad and _DIGEST.fullmatch(digest) is not None:
+            # Most reading is of single objects that were read before.
+            place = self._index.find((digest,)).get(digest)
+            known = None if place is None else self._known_whole(place)
+            if known is not None:
+                return known
         return self._read((digest,), verify)[digest][1]
 
     def read_many(self, digests: Iterable[str], verify: bool = True) -> dict[str, Bytes]:
@@ -166,17 +172,16 @@ class Objects:
         """Which of these objects, that were looked up to be at these places, are not what was written in any pack that
         holds them."""
         # Most were read or looked at before: a model that is saved again has many tensors, one of which is new.
-        rest = [name for name, place in places.items() if not self._is_known_whole(place)]
+        rest = [name for name, place in places.items() if self._known_whole(place) is None]
         return set(self._gather(rest, True, self._mapped, self._local)[1]) if rest else set()
 
-    def _is_known_whole(self, place: Location) -> bool:
-        """Whether what lies at a place was compared with its digest in this process."""
+    def _known_whole(self, place: Location) -> Bytes | None:
+        """The bytes at a place that were compared with their digest in this process; None: they may not have been."""
         view = self._mapped.get(place.pack)
-        return (
-            view is not None
-            and place.start < place.stop <= len(view.data)
-            and place.start in self._checked.of(place.pack, view.identity)
-        )
+        if view is None or not place.start < place.stop <= len(view.data):
+            return None
+        is_checked = place.start in self._checked.of(place.pack, view.identity)
+        return view.data[place.start : place.stop] if is_checked else None
 
     def whole(self, places: Mapping[str, Location]) -> dict[str, Location]:
         """Where objects, which packs hold at these places, are what was written: there, if they are, else in another
@@ -511,8 +516,10 @@ class Objects:
         tried: dict[str, set[str]] = {}  # the packs in which an object is damaged
         for _ in range(_ROUNDS):
             left = [name for name in wanted if name not in result and name not in wrong]
+            if not left:
+                break
             packs: dict[str, dict[str, Location]] = {}
-            for name, place in (find(left) if left else {}).items():
+            for name, place in find(left).items():
                 if place.pack in tried.get(name, ()):
                     place = next(one for one in self._index.places(name) if one.pack not in tried[name])
                 packs.setdefault(place.pack, {})[name] = place

@@ -46,6 +46,7 @@ Data = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 class Stored(Protocol):
     """What a writer needs of the objects that it adds to."""
 
+    def read(self, digest: str) -> Bytes: ...
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
     def tensors(
         self, digests: Iterable[str], verify: bool = True, private: bool = False
@@ -292,7 +293,8 @@ class PackWriter:
 
     def read(self, digest: str) -> Bytes:
         """The bytes of an object that is pending or stored, read only."""
-        return self.read_many((digest,))[digest]
+        found, rest = self._split((digest,))
+        return self._stored.read(digest) if rest else found[digest]
 
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]:
         """The same for many."""

@@ -20,6 +20,7 @@ from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.storage.format import FORMAT_NAME
 from hopyard.wording import are, counted, describe_bytes, one_line
 
+_LEAST_AHEAD = 1 << 20  # the same: what a request takes in the time until it is answered
 _MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
 
 
@@ -198,7 +199,7 @@ class OnDemand:
             first = min(one.start for one in found.values() if one.pack == pack)
             size = place.stop - first
             goes_on = pack in self._ends and first - size < self._ends[pack] <= first
-            ahead = min(_MOST_AHEAD, 2 * self._ahead.get(pack, 0) or size) if goes_on else 0
+            ahead = min(_MOST_AHEAD, max(2 * self._ahead.get(pack, 0), size, _LEAST_AHEAD)) if goes_on else 0
             stop = place.stop
             for digest, one in self._order(remote, pack) if ahead else ():
                 if one.start >= place.stop and one.stop <= place.stop + ahead and one.kind == "fragment":
