@@ -46,7 +46,7 @@ class Brought:
     left: dict[str, Left] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """What is to be said of it."""
+        """Lines that tell a user what came."""
         return [
             f"{counted(self.objects, 'object')}, {describe_bytes(self.nbytes)}",
             *(
