@@ -168,6 +168,8 @@ class Room(Shelves):
                 error.conflicts,
             ) from None
         if commit is None:
+            if not self._blocks:
+                self._restage()
             raise UsageError(
                 f"nothing has changed since {short(self._standing.commit)}, so there is nothing to commit."
             )
@@ -285,6 +287,14 @@ class Room(Shelves):
                 self._catch_up()
                 self._draft.rebase(self._root)
                 self._apply_staged(self._draft)
+
+    def _restage(self) -> None:
+        """Have what is staged and nothing else, so that the collector need not be kept out."""
+        assert self._draft is not None
+        with self.guard:
+            self._draft.discard()
+            self._move_on()
+            self._draft.release()
 
     def _look(self) -> None:
         """Have what others staged or committed since this last looked. Within a block, and while something is being
@@ -431,10 +441,10 @@ class Room(Shelves):
             self._draft.close()
             self._draft = None
             self.guard.stay_in_process(False)
-        elif not self._draft.changed:
-            self._draft.release()
         self._others = None
         self.guard.disown()
+        if self._draft is not None and self._draft.is_holding:
+            self._restage()
 
     # Committing
 

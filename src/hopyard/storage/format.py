@@ -81,7 +81,7 @@ def read_format(store: Store, kind: str, version: int = 1, known_flags: Iterable
     where = f"{store.url}/{FORMAT_NAME}"
     try:
         header = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise CorruptError(f"{where} is not a JSON object: {data[:60]!r}. Restore it from a copy.")

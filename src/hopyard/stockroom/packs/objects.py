@@ -341,6 +341,11 @@ class Objects:
         }
         if gone:
             self._forget(gone)
+        # Of others the index may not know any more, where another process deleted them.
+        for name in self._mapped.names() - names:
+            if is_pack(name):
+                self._mapped.forget(name)
+                self._checked.forget(name)
         new = [(name, size) for name, size in sizes.items() if name not in known or name in gone]
         self._unreadable = {name: self._truncated(name, *cut[name]) for name in cut.keys() - gone}
         for first in range(0, len(new), _PACKS_AT_ONCE):
