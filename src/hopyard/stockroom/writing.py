@@ -47,7 +47,7 @@ from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, WorkingTree, root_of, short
 from hopyard.storage import LocalStore
-from hopyard.storage.format import FORMAT_NAME, read_format
+from hopyard.storage.format import FORMAT_NAME, KindError, read_format
 from hopyard.storage.names import path_given
 
 Fetching = Literal["auto", "never"]
@@ -565,8 +565,9 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
             damaged.
     """
     store = LocalStore(place.objects).without_links()
+    has_objects = any(next(store.list(folder), None) is not None for folder in ("packs", "refs"))
     if not store.exists(FORMAT_NAME):
-        if next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None:
+        if has_objects:
             raise CorruptError(
                 f"{place.objects} holds the objects of {place.head}, but its file {FORMAT_NAME} is gone. This writes "
                 "it anew: hopyard stock verify --repair"
@@ -577,6 +578,13 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
         )
     try:
         read_format(store, KIND)
+    except KindError as error:
+        if not has_objects:
+            raise
+        raise CorruptError(
+            f"{error} But objects of a stockroom are there, so its file {FORMAT_NAME} is damaged. This writes it anew: "
+            "hopyard stock verify --repair"
+        ) from error
     except CorruptError as error:
         raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
     index = place.objects / "index.sqlite"

@@ -19,6 +19,10 @@ FORMAT_NAME = "FORMAT"
 _FIRST = "0.1.0"
 
 
+class KindError(FormatError):
+    """The header is that of another kind of thing."""
+
+
 def format_header(kind: str, version: int = 1, flags: Iterable[str] = ()) -> dict[str, Any]:
     """The header of a thing of this ``kind`` (``"dataset"``, ``"run"``, ``"state"``, ...)."""
     return {"hopyard": __version__, "kind": kind, "version": version, "flags": sorted(flags)}
@@ -52,7 +56,7 @@ def check_format(
             "It was damaged or was not written by Hopyard; restore it from a copy, or make it again."
         )
     if found != kind:
-        raise FormatError(f"{place} holds a {found}, not a {kind}. Give the path of a {kind}.")
+        raise KindError(f"{place} holds a {found}, not a {kind}. Give the path of a {kind}.")
     unknown = sorted(set(header.get("flags", ())) - set(known_flags))
     if header["version"] > version or unknown:
         writer = header.get("hopyard", "unknown")

@@ -34,7 +34,7 @@ from hopyard.stockroom.packs.layout import (
     read_pack,
 )
 from hopyard.stockroom.packs.mapped import Bytes, Checked, Identity, Mapped, identity_at
-from hopyard.stockroom.packs.tombstones import Tombstones
+from hopyard.stockroom.packs.tombstones import Purged, Tombstones
 from hopyard.stockroom.packs.writer import PackWriter
 from hopyard.storage import MemoryStore, Store
 
@@ -285,6 +285,11 @@ class Objects:
     def buried(self) -> Collection[str]:
         """The digests of all objects that have a tombstone."""
         return self._tombstones.all().keys()
+
+    def purges(self, column: str) -> list[Purged]:
+        """The records of samples that were purged from fragments of a column of this name."""
+        every = (one for several in self._tombstones.all().values() for one in several)
+        return [each for one in every if one.column == column for each in one.purged]
 
     def instead(self, digests: Iterable[str]) -> dict[str, str]:
         """Of these objects, those that are not here since they were purged, and what stands in for them."""
