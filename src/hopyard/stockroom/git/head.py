@@ -108,7 +108,7 @@ def read_bases(file: Path) -> list[str]:
 
 
 def parse(data: bytes, file: Path) -> Head:
-    """The same as `read` of bytes; ``file`` is for messages."""
+    """The head that the bytes of a ``head.stock`` say; ``file`` is for messages."""
     return _parse(_decoded(data, file), file)[0]
 
 
