@@ -218,7 +218,8 @@ class HistoryCalls(NameCalls):
         commit = read_commit(self._objects, self.resolve(revision))
         if len(commit.parents) > 1 and parent is None:
             raise UsageError(
-                f"{short(commit.digest)} is a merge. Say what to go back to: parent=1 undoes what it brought here."
+                f"{short(commit.digest)} is a merge. Say which of its parents to go back to: parent=1 (--parent 1) "
+                "undoes what it brought here."
             )
         number = parent or 1
         if not 0 < number <= max(1, len(commit.parents)):
