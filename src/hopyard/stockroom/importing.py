@@ -70,9 +70,14 @@ def import_columns(
         begun.write()
     _write(draft, columns, done, processes, watch)
     identity = json.dumps(importer.identity(), sort_keys=True, ensure_ascii=False)
-    text = f"Import {name}" if message is None else message
+    text = message
+    if text is None:
+        text = f"Import {name}" if importer.source is None else f"Import {importer.source.name} as {name}"
     is_new = draft.changed
     if is_new:
+        replaced = [path.removeprefix("data/") for path, how in draft.changes() if how == "changed"]
+        if replaced:
+            text += f"\n\nReplaces {', '.join(replaced)}."
         room.commit(f"{text}\n\n{identity}")
     else:
         room.reset()
