@@ -112,6 +112,8 @@ def export(
         file = export_thing(room if at is None else room.at(at), path, target)
         size = sum(each.stat().st_size for each in ([file] if file.is_file() else file.iterdir()))
         say(f"{path}: {describe_bytes(size)} in {file}")
+        if file.suffix == ".npy":
+            say("the samples are in the order of their keys, which .npy does not hold; .parquet does")
 
 
 def list_(

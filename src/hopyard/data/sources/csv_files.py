@@ -10,7 +10,6 @@ import codecs
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -140,9 +139,7 @@ class _CsvFile:
         try:
             check_names(self.names)
         except DataError as error:
-            twice = ", ".join(map(repr, (name for name, n in Counter(self.names).items() if n > 1)))
-            said = f"its first line names {twice} more than once. {error}" if twice else str(error)
-            raise DataError(f"{file}: {said} The first line of a CSV file names its columns.") from error
+            raise DataError(f"{file}, whose first line names the columns: {error}") from error
         if len(self.names) == 1 and not delimiter:
             self._check_delimiter()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hopyard.data.sources.columns import ColumnData, check_names
 from hopyard.data.sources.convert import convert_columns
 from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.data.sources.csv_files import check_same_columns, read_csv_files
+from hopyard.data.sources.memory import from_table
 from hopyard.data.sources.restore import restore
 from hopyard.errors import DataError
 

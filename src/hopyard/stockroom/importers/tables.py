@@ -150,8 +150,8 @@ class Csv(Importer):
     def options(cls) -> tuple[Option, ...]:
         text = "of columns, as id=text,n=float32; others are found out. Types: text, bool, and NumPy's of numbers"
         nulls = (
-            "of missing values: error; nan: numbers become NaN, whole ones float64; fill: 0 or false; mask: filled, and "
-            "a bool column <name>_mask"
+            "of missing values: error; nan: NaN, for which whole numbers become float64; fill: 0 or false; mask: "
+            "filled, and a bool column <name>_mask"
         )
         delimiter = "one character between columns, or tab; none: a tab in files .tsv, else a comma"
         return (
@@ -320,8 +320,8 @@ def _without_nulls(columns: list[ColumnData], policy: str) -> list[ColumnData]:
         first = next(name for name in ways if name != policy)
         raise DataError(
             f"values are missing in {counted(len(refused), 'column')}: {', '.join(refused)}; samples cannot be "
-            f"null{why.get(policy, '')}. Import with {', '.join(others[:-1])} or {others[-1]}: --option nulls={first} on "
-            f"the command line, options={{'nulls': {first!r}}} in Python."
+            f"null{why.get(policy, '')}. Import with {', '.join(others[:-1])} or {others[-1]}: --option nulls={first} "
+            f"on the command line, options={{'nulls': {first!r}}} in Python."
         )
     return filled
 
