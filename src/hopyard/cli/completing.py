@@ -1,4 +1,4 @@
-"""What a shell offers after the Tab key: ``hopyard --install-completion`` lets it ask here."""
+"""Completions that a shell offers after the Tab key, once ``hopyard --install-completion`` was called."""
 
 from __future__ import annotations
 

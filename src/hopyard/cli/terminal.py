@@ -1,4 +1,4 @@
-"""What the commands print with: tables that fit, lines that nobody breaks, texts of others as nothing but text."""
+"""Printing for the commands: tables that fit, lines that nobody breaks, texts of others as nothing but text."""
 
 from __future__ import annotations
 

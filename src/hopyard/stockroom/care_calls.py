@@ -54,7 +54,7 @@ class CareCalls(RemoteCalls):
         repair: bool = False,
         remote: str | os.PathLike[str] | None = None,
     ) -> Verified:
-        """The same as :meth:`verify_in`, of this stockroom."""
+        """Check this stockroom as :meth:`verify_in` does, with the same arguments."""
         self._check_open()
         chosen = _chosen(self.place, repair_from, remote)
         verified = care.verify(*chosen, progress=progress, repair=repair)

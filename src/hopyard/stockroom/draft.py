@@ -26,7 +26,7 @@ Told = Callable[[Operation], None]
 
 
 class Draft:
-    """What is changed since a commit. Threads may share it, under its guard.
+    """Changes since a commit. Threads may share a draft, under its guard.
 
     From the first object that it adds until :meth:`release` it keeps the collector out (``history.locks``).
 
@@ -246,7 +246,7 @@ class Draft:
 
     @contextmanager
     def held(self, things: Iterable[tuple[Shelf, str]] = ()) -> Iterator[None]:
-        """What is written inside is told to nobody; an exception undoes all of it.
+        """Tell nobody of the writes inside; an exception undoes all of them.
 
         Args:
             things: are told of at the end, as one write; those that it gives then.

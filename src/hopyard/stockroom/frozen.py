@@ -35,7 +35,7 @@ class FrozenDict(dict[Any, Any]):
 
 
 class FrozenList(list[Any]):
-    """The same of a list."""
+    """A list that cannot be changed, as :class:`FrozenDict` is a dict."""
 
     __slots__ = ("_advice",)
     _advice: str
@@ -76,7 +76,7 @@ def frozen(value: Any, advice: str) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """The same as plain dicts and lists."""
+    """A copy of a frozen value as plain dicts and lists."""
     if isinstance(value, FrozenDict | FrozenList):
         return value.copy()
     return tuple(map(thawed, value)) if type(value) is tuple else value

@@ -1,4 +1,4 @@
-"""What git's merge driver does with the data that three versions of ``head.stock`` name.
+"""Merging for git's driver: the data that three versions of ``head.stock`` name.
 
 It looks at no ``head.stock`` of the working tree: that may be in conflict, in another folder, or not there yet.
 """

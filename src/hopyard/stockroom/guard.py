@@ -43,7 +43,7 @@ def _current() -> User:
 
 
 class Guard:
-    """What the threads of a process, and its forked children, ask before they use what is not committed yet.
+    """Order among the threads of a process, and its forked children, that use what is not committed yet.
 
     As a context manager it is the lock, for reading as well; ``write`` is the lock for those who may write.
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hopyard.errors import ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.git import Head
+from hopyard.stockroom.git import Head, mark_unmerged
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.commits import Commits, log, read_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, counted_conflicts
@@ -163,6 +163,14 @@ class HistoryCalls(NameCalls):
             check_text(message, "the message of a commit")
         self._settle("merge")
         theirs = self.resolve(revision)
+        merged = self._merge(revision, theirs, resolve, message, base)
+        with self._tree.still(merged.commit):
+            mark_unmerged(self.place.head, (), {theirs})
+        return merged
+
+    def _merge(
+        self, revision: str, theirs: str, resolve: Resolve, message: str | None, base: str | None
+    ) -> Merged:
         before = None if base is None else self.resolve(base)
         ours = self._standing.commit
         if ours is None and before is None:

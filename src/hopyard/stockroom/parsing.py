@@ -87,7 +87,7 @@ def dtype(value: Any) -> str:
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """Lengths of dimensions, as many bytes of which as an address can reach."""
+    """Lengths of dimensions of an array that memory can address."""
     lengths = tuple(_listed(value))
     size = 1
     for length in lengths:
@@ -100,7 +100,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def varying_shape(value: Any) -> tuple[int | None, ...]:
-    """The same with None for lengths that vary."""
+    """Lengths of dimensions, None for those that vary."""
     known = shape([length for length in _listed(value) if length is not None])
     lengths = iter(known)
     return tuple(None if length is None else next(lengths) for length in value)

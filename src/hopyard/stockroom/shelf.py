@@ -30,13 +30,13 @@ class NamedThings(MutableMapping[str, Any]):
         return f"<{self._shelf} of {self._view.revision}: {', '.join(self) or 'none'}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: its things."""
+        """A table of the things on the shelf, for notebooks."""
         from hopyard.stockroom.looking.notebook import shelves_html
 
         return shelves_html(f"{self._shelf} of {self._view.revision}", self._view, self._shelf)
 
     def _ipython_key_completions_(self) -> list[str]:
-        """What IPython and notebooks offer within brackets."""
+        """The names on the shelf, which IPython and notebooks offer within brackets."""
         return list(self)
 
     __eq__ = object.__eq__

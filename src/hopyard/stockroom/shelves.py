@@ -25,7 +25,7 @@ class Shelves(ABC):
         """What the shelves show."""
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the things on all shelves."""
+        """A table of the things on all shelves, for notebooks."""
         from hopyard.stockroom.looking.notebook import shelves_html
 
         return shelves_html(self.view.revision, self.view)

@@ -57,11 +57,11 @@ class Writable(View, Protocol):
 
     @property
     def guard(self) -> Guard:
-        """Who may write."""
+        """The guard that says who may write."""
 
     @property
     def writer(self) -> PackWriter:
-        """Where objects are added."""
+        """The writer that objects are added to."""
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before."""
@@ -116,7 +116,7 @@ class Snapshot:
 
 
 class Others(Snapshot):
-    """What others than the owner of a block see meanwhile: what was there before it."""
+    """The view of others than the owner of a block, while it is open: as it was before."""
 
     def __init__(self, objects: Objects | PackWriter, root: str | None, revision: str, guard: Guard) -> None:
         super().__init__(objects, root, revision)

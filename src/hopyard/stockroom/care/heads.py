@@ -14,7 +14,7 @@ from hopyard.stockroom.history.references import Log, Move
 from hopyard.storage import Store
 
 ASIDE = "damaged"
-"""Where what was damaged is kept, as it was found."""
+"""The folder that keeps damaged files as they were found."""
 
 _CHANGED = 2  # digits of a digest: a flipped bit changes one
 
@@ -37,9 +37,9 @@ def heads(place: Place) -> Iterator[Path]:
 
 
 def likely(place: Place, logs: Iterable[Log]) -> Head:
-    """Where the working tree most likely was: on git's branch, or that which git's version of ``head.stock`` names;
-    else at what was moved last of all branches and of this working tree's own commits; without a commit if nothing is
-    committed."""
+    """The head that the working tree most likely had: on git's branch, or the branch that git's version of
+    ``head.stock`` names; else at the last move of all branches and of this working tree's own commits; without a commit
+    if nothing is committed."""
     git = current_branch(place)
     moves = {log.name: move for log in logs if (move := _last(log)) is not None}
     for head in _versions(place):
@@ -95,7 +95,7 @@ def _last(log: Log) -> Move | None:
 
 
 def _versions(place: Place) -> Iterator[Head]:
-    """What git's index and its last commit have under the name, where that can be read."""
+    """The heads of git's index and of its last commit, as far as they can be read."""
     if place.git is None:
         return
     for revision in ("", "HEAD"):

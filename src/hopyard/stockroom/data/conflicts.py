@@ -118,7 +118,7 @@ def _disagreed(
 def _disagreed_since_other(
     objects: Readable, base: ColumnRecord, ours: ColumnRecord, theirs: ColumnRecord
 ) -> _Disagreed:
-    """The same where base does not hold what both others do."""
+    """Disagreements where base does not hold what both others do."""
     old = Column(objects, "base", base)
     for code, (present, after) in _samples(objects, ours, theirs).items():
         stored = None if old.was_purged(code) else old.stored(code)

@@ -160,7 +160,7 @@ class StoredFiles(Store):
 
     @property
     def remedy(self) -> str:
-        """What brings back a file that is damaged here."""
+        """Text on how to bring back a file that is damaged here."""
         return (
             "`stock verify --repair-from URL_OR_FOLDER` brings it back from a remote or another clone; preparing the "
             "same data again and storing it under this name does so too."

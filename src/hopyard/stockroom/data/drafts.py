@@ -78,13 +78,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
         return f"<draft of {self._view()!r}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the first samples."""
+        """A table of the first samples, for notebooks."""
         from hopyard.stockroom.looking.notebook import column_html
 
         return column_html(self)
 
     def _ipython_key_completions_(self) -> list[Any]:
-        """What IPython and notebooks offer within brackets: the first thousand keys."""
+        """The first thousand keys, which IPython and notebooks offer within brackets."""
         return list(islice(self, 1000))
 
     __eq__ = object.__eq__

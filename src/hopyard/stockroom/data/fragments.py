@@ -94,7 +94,7 @@ def encode_fragment(
 
 
 def _start(record: ColumnRecord, count: int, described: Any, purged: Sequence[Any] = ()) -> bytes:
-    """What stands before the sections."""
+    """The bytes of a fragment before its sections: magic, the length of the header, the header."""
     text = _header(record, count, described, purged)
     return _MAGIC + struct.pack("<Q", len(text)) + text
 

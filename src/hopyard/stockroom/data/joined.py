@@ -130,7 +130,7 @@ class Samples(Partitioned):
         return other
 
     def common_samples(self, other: Samples) -> int:
-        """How many samples both have, as far as they are of the same columns."""
+        """The number of samples that both have, as far as they are of the same columns."""
         for name, column in self.columns.items():
             if name in other.columns and other.columns[name].record == column.record:
                 mine, its = (each._places(name, np.arange(len(each))) for each in (self, other))

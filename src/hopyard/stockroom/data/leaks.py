@@ -108,7 +108,7 @@ def leaks(
 def leaks_among(
     given: Mapping[str, Column | ColumnDraft | BaseDataset], columns: Sequence[str] | None = None
 ) -> dict[tuple[str, str], Leaks]:
-    """What :func:`leaks` finds of each with each other, such as of ``{"train": ..., "val": ..., "test": ...}``.
+    """Compare each with each other by :func:`leaks`, such as ``{"train": ..., "val": ..., "test": ...}``.
 
     Returns:
         for each pair of names in the order given what it found.

@@ -74,7 +74,7 @@ class DataShelf(NamedThings):
         return open_stored(objects, record, f"dataset {checked!r} of {self._view.revision}")
 
     def record(self, name: str) -> Record:
-        """What the view says of a column or dataset.
+        """The record of a column or dataset in the view.
 
         Raises:
             MissingKeyError: there is none of this name; says how one is made, where this can be written to.

@@ -51,7 +51,7 @@ class Commit:
     git: dict[str, Any] | None = field(compare=False)
 
     def _repr_html_(self) -> str:
-        """Markup for notebooks: a table of what it says."""
+        """A table of the fields, for notebooks."""
         from hopyard.stockroom.looking.notebook import commit_html
 
         return commit_html(self)

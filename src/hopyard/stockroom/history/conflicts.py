@@ -77,7 +77,7 @@ def check_resolve(resolve: Any) -> None:
 
 
 def counted_conflicts(conflicts: list[Conflict]) -> str:
-    """How many they are, and the list."""
+    """The number of conflicts and their list, for messages."""
     how_many = "1 change conflicts" if len(conflicts) == 1 else f"{len(conflicts)} changes conflict"
     return f"{how_many}:\n{listed(conflicts)}"
 

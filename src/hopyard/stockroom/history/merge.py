@@ -122,7 +122,7 @@ def merge_since(
 
 
 def merge_message(objects: Readable, name: str, base: str | None, theirs: str | None, is_whole: bool) -> str:
-    """What a commit says that has what changed from ``base`` to ``theirs``.
+    """The message of a commit that has the changes from ``base`` to ``theirs``.
 
     Args:
         name: of theirs, for a merge.
@@ -132,7 +132,7 @@ def merge_message(objects: Readable, name: str, base: str | None, theirs: str | 
 
 
 def change_message(objects: Readable, base: str | None, theirs: str | None) -> str:
-    """What a commit says that has what changed from ``base`` to ``theirs``, and is no merge."""
+    """The message of a commit that has the changes from ``base`` to ``theirs``, and is no merge."""
     undone = base is not None and (theirs is None or (theirs != base and is_ancestor(objects, theirs, base)))
     subject = read_commit(objects, str(base if undone else theirs)).message.partition("\n")[0]
     return (

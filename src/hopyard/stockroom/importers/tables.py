@@ -117,7 +117,7 @@ class Parquet(Importer):
 
 
 def _without_policy(error: NullsError) -> DataError:
-    """The same with the next step of an import."""
+    """An error about nulls that advises the options of an import."""
     return DataError(
         f"{error.found}; samples cannot be null. Import with the option nulls=fill (0, False or an empty text "
         "instead) or nulls=mask (filled, and a column <name>_mask that is True there): --option nulls=fill on the "

@@ -1,4 +1,4 @@
-"""What notebooks show of a stockroom: bounded tables in which names and values are text."""
+"""Markup of a stockroom for notebooks: bounded tables in which names and values are text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 80  # characters of a sample, or of a line
 
 
 def shelves_html(title: str, view: View, shelf: Shelf | None = None) -> str:
-    """What stands on the shelves of a view, or on one of them. Reads metadata only."""
+    """A table of the things on the shelves of a view, or on one of them. Reads metadata only."""
 
     class Shown(Shelves):
         @property
@@ -40,7 +40,7 @@ def column_html(column: Any) -> str:
 
 
 def commit_html(commit: Commit) -> str:
-    """What a commit says."""
+    """A table of the fields of a commit."""
     said = (("time", commit.time), ("author", commit.author), ("message", commit.message))
     git = [] if commit.git is None else [("git", str(commit.git.get("commit") or "nothing is committed"))]
     follows = [("follows", parent) for parent in commit.parents]
@@ -49,7 +49,7 @@ def commit_html(commit: Commit) -> str:
 
 
 def commits_html(commits: Sequence[Commit]) -> str:
-    """The first of several commits, a line each."""
+    """A table of commits, a line each, as far as the table goes."""
     rows = (
         (each.digest[:_SHOWN], each.time[:19], _cut(each.author), _cut(each.message.partition("\n")[0]))
         for each in commits[:_MOST]

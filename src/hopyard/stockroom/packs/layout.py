@@ -55,7 +55,7 @@ class Location(NamedTuple):
 
 
 def file_location(digest: str, size: int) -> Location:
-    """Where an object of kind ``file`` is."""
+    """The location of an object of kind ``file``."""
     return Location(f"files/{digest}", 0, size, "file", "U8", (size,))
 
 

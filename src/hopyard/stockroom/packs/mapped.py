@@ -91,7 +91,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 class Checked:
-    """Where in files the objects begin whose bytes were compared with their digests.
+    """A memory of where in files the objects begin whose bytes were compared with their digests.
 
     All repositories that a process opens share what is known of a file, unless that changed just now: then its times
     may stay what they are while it changes once more, and each repository remembers for itself.

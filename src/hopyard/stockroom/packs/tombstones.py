@@ -112,7 +112,7 @@ class Tombstones:
         return found
 
     def instead(self, digests: Iterable[str], again: bool = True) -> dict[str, str]:
-        """What stands in for these objects, for those that were purged.
+        """The stand-ins of the objects, among these, that were purged.
 
         Args:
             again: look which tombstones there are now; False: as they were seen last.
@@ -142,7 +142,7 @@ def unproven(store: Store) -> dict[str, str]:
 
 
 def forget_unproven(store: Store, name: str) -> None:
-    """What is read instead of the object ``name`` was compared with it."""
+    """Forget that the stand-in for the object ``name`` is unproven: it was compared with the object."""
     store.delete(f"{UNPROVEN}/{name}")
 
 

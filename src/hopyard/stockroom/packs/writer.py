@@ -204,7 +204,7 @@ class PackWriter:
             self._put(group, PACK_BYTES // 2, PACK_OBJECTS // 2)
 
     def _present(self, digests: Collection[str]) -> Collection[str]:
-        """Those that need not be stored. What is damaged, or lay in a pack that was cut off, is stored again."""
+        """The objects, of these, that need not be stored. Damaged ones, and those of a cut pack, are stored again."""
         found = self._index.find(digests)
         packs = {place.pack for place in found.values()} - self._looked
         self._looked |= packs

@@ -20,8 +20,9 @@ from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.storage.format import FORMAT_NAME
 from hopyard.wording import are, counted, describe_bytes, one_line
 
-_LEAST_AHEAD = 1 << 20  # the same: what a request takes in the time until it is answered
-_MOST_AHEAD = 16 << 20  # bytes that are read beyond what was asked for
+# Bytes that are read beyond what was asked for. The least come in the time that a request takes until it is answered.
+_LEAST_AHEAD = 1 << 20
+_MOST_AHEAD = 16 << 20
 
 
 class Left(NamedTuple):
@@ -45,7 +46,7 @@ class Brought:
     left: dict[str, Left] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """What is to be said of it."""
+        """Lines that tell a user what came."""
         return [
             f"{counted(self.objects, 'object')}, {describe_bytes(self.nbytes)}",
             *(

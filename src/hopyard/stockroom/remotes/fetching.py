@@ -41,7 +41,7 @@ class Fetched:
     all_tags: dict[str, str] | None = None
 
     def lines(self) -> list[str]:
-        """What is to be said of it."""
+        """Lines that tell a user what is new."""
         told = self.purges.lines()
         told += [
             f"{name}: {'new' if before is None else before[:SHOWN]} -> {now[:SHOWN]}"
@@ -143,7 +143,7 @@ def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_
 
 
 def _whole_here(local: Repository) -> set[str]:
-    """What references here name is whole here; other commits may have come with half of what they need."""
+    """The commits that references here name. They are whole; others may have come with half of what they need."""
     here = {
         commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
     }

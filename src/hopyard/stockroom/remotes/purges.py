@@ -54,7 +54,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Purges:
-    """What a remote says was purged, and is not here.
+    """Claims of a remote that samples were purged, and what became of them here.
 
     Attributes:
         claimed: what was not accepted, and is as it was. accepted: now.
@@ -77,11 +77,11 @@ class Purges:
 
     @property
     def waiting(self) -> int:
-        """How many claims can be accepted later."""
+        """The number of claims that can be accepted later."""
         return len(self.claimed) + len(self.undecided)
 
     def lines(self) -> list[str]:
-        """What is to be said of it."""
+        """Lines that tell a user which purges were found, and what to do."""
         told = [f"the remote says that {line}" for line in _described(self.claimed)]
         if told:
             told.append("nothing was purged here; to do that: hopyard stock fetch --accept-purges")
@@ -215,7 +215,7 @@ def _make_anew(objects: Objects, data: npt.NDArray[np.uint8], several: list[Tomb
 
 
 class _Named(NamedTuple):
-    """What history says of a fragment."""
+    """A fragment in history: the column's record, and the entry that names it."""
 
     record: ColumnRecord
     entry: Entry
@@ -289,7 +289,7 @@ def _named(
 
 
 def _described(claims: Collection[Tombstone]) -> list[str]:
-    """Who purged what, when and why, a line for each purge."""
+    """A line for each purge: who purged what, when and why."""
     purges: dict[tuple[str, str, str, str], list[str]] = {}
     for claim in claims:
         for one in claim.purged:
@@ -333,7 +333,7 @@ def as_purged(local: Repository, there: Repository, needs: Iterable[Need]) -> li
 
 
 def unaccepted(remotes: Iterable[Repository], digests: Collection[str]) -> str:
-    """What remotes say of objects that none of them has: that they were purged, or nothing."""
+    """Text on the claims of remotes that objects, which none of them has, were purged; empty without claims."""
     for remote in remotes:
         every = Tombstones(remote.store).all()
         claims = [every[digest][0] for digest in digests if digest in every]

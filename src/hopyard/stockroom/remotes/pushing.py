@@ -45,7 +45,7 @@ class Pushed:
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """What is to be said of it."""
+        """Lines that tell a user what was sent."""
         told = [
             f"{name}: {'new' if before is None else before[:SHOWN]} -> {now[:SHOWN]}"
             for name, (before, now) in self.branches.items()

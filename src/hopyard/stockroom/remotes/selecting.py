@@ -171,7 +171,7 @@ _Bounds = tuple[bytes, bytes]
 
 
 def _asked(record: ColumnRecord, keys: range | Sequence[Any]) -> Iterator[tuple[str, list[_Bounds]]]:
-    """What is asked for: its name for messages, and the bytes between which its keys are."""
+    """Each part of a request: its name for messages, and the bytes between which its keys are."""
     if isinstance(keys, range) and keys.step == 1:
         if keys:
             bounds = _bounds(record, keys[0])[0], _bounds(record, keys[-1])[1]
