@@ -45,8 +45,8 @@ def resolve(objects: Objects, references: References, revision: str, head: str |
     found = _STEPS.fullmatch(revision.strip()) if isinstance(revision, str) else None
     if found is None:
         raise UsageError(
-            f"{shown(revision)} is no revision. Give a branch, a tag, REMOTE/BRANCH, a commit's digest or how it begins, or "
-            "HEAD; with ~2 behind it for two commits before, with ^2 for the second parent."
+            f"{shown(revision)} is no revision. Give a branch, a tag, REMOTE/BRANCH, a commit's digest or how it "
+            "begins, or HEAD; with ~2 behind it for two commits before, with ^2 for the second parent."
         )
     digest = _start(objects, references, found["start"], head)
     name = found["start"]
