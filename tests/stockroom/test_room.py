@@ -615,6 +615,12 @@ def test_what_was_undone_keeps_no_collector_out_and_what_was_staged_stays(
         with pytest.raises(UsageError, match="nothing has changed"):
             writer.commit("nothing")
         assert not held_up(root)
+        writer.data["c"][2] = 5.0
+        assert writer._draft is not None
+        writer._draft.write()
+        assert held_up(root)
+        writer.reset()
+        assert not held_up(root)
         writer.data["c"][3] = 11.0
         writer.commit("three")
     with StockRoom(root) as other:

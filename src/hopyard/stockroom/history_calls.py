@@ -262,7 +262,7 @@ class HistoryCalls(NameCalls):
             if is_there:
                 break
         if self._draft is not None:
-            self._move_on()
+            self._restage()
         if commit is not None:
             self._catch_up()
             self._move_to(commit, "reset")
