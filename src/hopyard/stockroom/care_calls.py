@@ -108,6 +108,7 @@ class CareCalls(RemoteCalls):
             self._objects.refresh()
         if self._draft is not None:  # what was staged of it is gone, too
             self._draft.close()
+            self._refresh()
             self._draft = self._begin()
         return report
 
@@ -120,8 +121,7 @@ class CareCalls(RemoteCalls):
         self._check_open()
         self._check_no_block(what)
         if self._draft is not None:
-            self._draft.close()
-            self._draft = self._begin()
+            self._move_on()
             self._draft.release()
 
 
