@@ -145,6 +145,7 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
     ):  # fmt: skip
         assert typed("export", path, name).startswith(f"{path}: ")
     assert np.array_equal(np.load("i.npy"), images)
+    assert "in the order of their keys, which .npy does not hold" in typed("export", "data/image", "i.npy")
     table = pq.read_table("i.parquet")
     assert table["key"].to_pylist() == [0, 1, 2]
     assert table["image"].to_pylist() == images.tolist()
@@ -196,7 +197,9 @@ def test_things_are_named_whole(typed: Stock) -> None:
 def test_an_import_makes_a_stockroom_and_commits_what_it_is(typed: Stock, tmp_path: Path) -> None:
     files, columns = cifar10()
     archive = tar(tmp_path / "cifar-10-python.tar.gz", files, "w:gz")
-    assert "torchvision.cifar10" in typed("import").splitlines()
+    listed = typed("import")
+    assert "torchvision.cifar10" in listed.splitlines()
+    assert "  delimiter=: one character between columns" in listed
     with pytest.raises(HopyardError, match=r"Give its place: --from PATH"):
         typed("import", "images")
     shown = typed("import", "torchvision.cifar10", "--from", str(archive))
@@ -205,7 +208,7 @@ def test_an_import_makes_a_stockroom_and_commits_what_it_is(typed: Stock, tmp_pa
     assert sorted(room.data) == ["image", "label", "test-image", "test-label"]
     assert np.array_equal(np.asarray(room.data["image"]), np.asarray(columns["image"]))
     title, identity = room.log()[0].message.split("\n\n")
-    assert title == "Import torchvision.cifar10"
+    assert title == "Import cifar-10-python.tar.gz as torchvision.cifar10"
     assert len(json.loads(identity)["classes"]) == 10
     assert "all of it is there already, in" in typed("import", "torchvision.cifar10", "--from", str(archive))
 

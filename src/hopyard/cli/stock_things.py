@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from itertools import combinations
 from typing import Annotated, Any
@@ -42,7 +43,9 @@ At = Annotated[str | None, typer.Option("--at", help="A revision; none: what is 
 
 
 def import_(
-    name: Annotated[str | None, typer.Argument(help="An importer; none: all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="An importer; none: all are listed, with their options.")
+    ] = None,
     source: Annotated[
         str | None, typer.Option("--from", help="The archive, file or folder; none: it is downloaded.")
     ] = None,
@@ -56,6 +59,10 @@ def import_(
     if name is None:
         for each in importer_names():
             say(each)
+            try:
+                say(textwrap.indent(find_importer(each).help(), "  "))
+            except UsageError as error:  # its package is broken
+                say(textwrap.indent(str(error), "  "))
         return
     importer = find_importer(name)
     if source is None and importer.needs_source:
@@ -105,6 +112,8 @@ def export(
         file = export_thing(room if at is None else room.at(at), path, target)
         size = sum(each.stat().st_size for each in ([file] if file.is_file() else file.iterdir()))
         say(f"{path}: {describe_bytes(size)} in {file}")
+        if file.suffix == ".npy":
+            say("the samples are in the order of their keys, which .npy does not hold; .parquet does")
 
 
 def list_(

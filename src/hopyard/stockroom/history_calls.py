@@ -9,7 +9,7 @@ from typing import Literal
 
 from hopyard.errors import ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.git import Head
+from hopyard.stockroom.git import Head, mark_unmerged
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.commits import Commits, log, read_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, counted_conflicts
@@ -167,6 +167,14 @@ class HistoryCalls(NameCalls):
             check_text(message, "the message of a commit")
         self._settle("merge")
         theirs = self.resolve(revision)
+        merged = self._merge(revision, theirs, resolve, message, base)
+        with self._tree.still(merged.commit):
+            mark_unmerged(self.place.head, (), {theirs})
+        return merged
+
+    def _merge(
+        self, revision: str, theirs: str, resolve: Resolve, message: str | None, base: str | None
+    ) -> Merged:
         before = None if base is None else self.resolve(base)
         ours = self._standing.commit
         if ours is None and before is None:
@@ -214,7 +222,8 @@ class HistoryCalls(NameCalls):
         commit = read_commit(self._objects, self.resolve(revision))
         if len(commit.parents) > 1 and parent is None:
             raise UsageError(
-                f"{short(commit.digest)} is a merge. Say what to go back to: parent=1 undoes what it brought here."
+                f"{short(commit.digest)} is a merge. Say which of its parents to go back to: parent=1 (--parent 1) "
+                "undoes what it brought here."
             )
         number = parent or 1
         if not 0 < number <= max(1, len(commit.parents)):

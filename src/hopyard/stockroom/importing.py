@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from hopyard.errors import UsageError
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history_calls import HistoryCalls
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
+from hopyard.stockroom.importers.parts import listed
 from hopyard.stockroom.importers.run import Progress, read_columns
 from hopyard.stockroom.records import Shelf, check_name
 from hopyard.storage import Store
@@ -70,9 +72,12 @@ def import_columns(
         begun.write()
     _write(draft, columns, done, processes, watch)
     identity = json.dumps(importer.identity(), sort_keys=True, ensure_ascii=False)
-    text = f"Import {name}" if message is None else message
+    text = _title(name, importer) if message is None else message
     is_new = draft.changed
     if is_new:
+        replaced = [path.removeprefix("data/") for path, how in draft.changes() if how == "changed"]
+        if replaced:
+            text += f"\n\nReplaces {listed(replaced)}."
         room.commit(f"{text}\n\n{identity}")
     else:
         room.reset()
@@ -80,6 +85,13 @@ def import_columns(
     assert room.head.commit is not None
     counts = {column.name: column.count for column in columns}
     return Imported(room.head.commit, counts, sum(done.values()), is_new)
+
+
+def _title(name: str, importer: Importer) -> str:
+    if importer.source is None:
+        return f"Import {name}"
+    file = importer.source.name.encode(errors="replace").decode()  # a name may be no UTF-8
+    return f"Import {' '.join(file.split())} as {name}"
 
 
 def _write(
@@ -105,17 +117,17 @@ def _write(
 
 
 def _add(draft: Draft, source: ColumnSource, first: int, samples: Samples) -> None:
-    column = draft.column(source.name)
-    values: Any = samples
-    if source.keys is not None:
-        values = dict(zip(source.keys(first, first + len(samples)), samples, strict=True))
     if first == 0:
         draft.set("data", source.name, None)
-        column = draft.column(source.name)
+    column = draft.column(source.name)
     if source.keys is None:
-        column.extend(values)
+        column.extend(samples)
+        return
+    keys = source.keys(first, first + len(samples))
+    if isinstance(samples, np.ndarray):
+        column.update_rows(keys, samples)
     else:
-        column.update(values)
+        column.update(dict(zip(keys, samples, strict=True)))
 
 
 def _size(samples: Samples) -> int:

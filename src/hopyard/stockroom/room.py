@@ -87,7 +87,7 @@ class StockRoom(CareCalls):
         self,
         importer: str,
         source: str | os.PathLike[str] | None = None,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, str | bool | int] | None = None,
         processes: int = 0,
         message: str | None = None,
         watch: Callable[[Progress], None] | None = None,
@@ -98,7 +98,7 @@ class StockRoom(CareCalls):
         Args:
             importer: its name, as ``torchvision.cifar10`` or ``images``.
             source: a file or folder; None: downloaded, where the importer can.
-            options: of the importer, as texts.
+            options: of the importer, as texts or values.
             processes: that read; 0: this one.
             message: of the commit; None: it names importer and source.
             watch, watch_download: told how far it is.

@@ -20,7 +20,7 @@ from hopyard.errors import (
 )
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
-from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, settle
+from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, read, settle
 from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.conflicts import listed
@@ -29,6 +29,7 @@ from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.history.stage import Entry, Log, Position
+from hopyard.stockroom.looking.status import unmerged_advice
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.quoting import check_text
@@ -82,6 +83,8 @@ class Room(Shelves):
             settle(self.place)
         self._refresh()
         if enable_write:
+            for commit, base in read(self.place.head).unmerged:
+                warnings.warn(unmerged_advice(commit, base), UserWarning, stacklevel=3)
             self._draft = self._begin()
 
     # Looking

@@ -51,6 +51,20 @@ def test_arrays_of_every_layout_come_back_bit_for_bit(
         assert column[2].flags.writeable
 
 
+@pytest.mark.parametrize("dtype", ["bool", "u1", "i8", "f2", "f8", "c8"])
+def test_single_numbers_come_back_as_scalars_of_their_dtype(
+    dtype: str, draft: ColumnDraft, published: Publish
+) -> None:
+    numbers = np.array([1, 0, 1]).astype(dtype)
+    draft.replace(numbers)
+    draft[3] = draft[0]
+    column = published(draft)
+    assert column.dtype == numbers.dtype.name
+    for found in (draft[0], column[0], *column.values()):
+        assert type(found) is numbers.dtype.type
+    assert {column[key] for key in column} == set(numbers.tolist())
+
+
 @pytest.mark.parametrize(
     "dtype",
     [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.complex64, torch.bool],

@@ -114,7 +114,8 @@ def test_extend_takes_what_has_no_keys_of_its_own(draft: Draft) -> None:
         (pa.array([{"a": 1}]), "An Arrow array cannot be samples.*make its fields columns"),
         (pl.Series([object()]), "Series of Python objects"),
         (pd.DataFrame({"a": [1]}), r"given a DataFrame of pandas, which has several columns. Store each"),
-        (pl.DataFrame({"a": [1]}), r"given a DataFrame of polars, which has several columns"),
+        (pl.DataFrame({"a": [1]}), r"a DataFrame of polars, which has .* columns. Store each .* frame.columns"),
+        (pl.LazyFrame({"a": [1]}), r"LazyFrame of polars, .*frame = frame.collect\(\), and store each"),
         (pa.table({"a": [1]}), r"given a Table of Arrow, which has several columns"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.errors import HopyardError, UsageError
-from hopyard.stockroom.git import Head, at, find, read, write
+from hopyard.stockroom.git import Head, at, find, mark_unmerged, read, write
 from hopyard.stockroom.git.driver import ARGUMENTS, install, offer, run
 
 from .repositories import ID, A, B, C, D, Git, commit_head
@@ -67,6 +67,7 @@ def test_a_conflict_is_reported_and_leaves_our_side(parted: Path, git: Git) -> N
     assert "head.stock was not merged: 3 samples of image conflict" in said
     assert f"    hopyard stock merge {C} --base {A}\n    git add head.stock" in said
     assert read(parted / "head.stock") == Head("main", B)
+    assert read(parted / "head.stock").unmerged == ((C, A),)
     assert git(parted, "status", "--porcelain", "--untracked-files=no") == "UU head.stock\n"
 
 
@@ -128,6 +129,21 @@ def test_a_side_that_is_not_understood_is_a_conflict(
     assert "'colour blue'" in said
     assert "hopyard stock merge THE_OTHER_COMMIT" in said
     assert read(ours) == Head("main", B)
+
+
+def test_what_one_side_has_not_merged_is_unmerged_in_the_result(tmp_path: Path) -> None:
+    base, ours, theirs = (tmp_path / name for name in ("base", "ours", "theirs"))
+    for file, head in ((base, Head("main", A)), (ours, Head("main", B)), (theirs, Head("dev", C))):
+        write(file, head)
+    mark_unmerged(base, [(D, None)])
+    mark_unmerged(ours, [(D, None), (B, A)])
+    mark_unmerged(theirs, [(C, D)])  # and D is merged there
+    assert run(base, ours, theirs, lambda *_: Head("main", D), tmp_path) == 0
+    assert set(read(ours).unmerged) == {(B, A), (C, D)}
+    write(ours, Head("x", A))
+    assert set(read(ours).unmerged) == {(B, A), (C, D)}  # until they are merged
+    mark_unmerged(ours, [], {B, C})
+    assert read(ours).unmerged == ()
 
 
 # Offering and installing

@@ -76,6 +76,15 @@ def test_stockrooms_below_that_git_tracks_are_named(tmp_path: Path, git: Git) ->
         find(tmp_path)
 
 
+def test_a_head_stock_that_git_tracks_and_somebody_deleted_is_named(repository: Path, git: Git) -> None:
+    (repository / "head.stock").unlink()
+    said = "Git tracks one in .*, which was deleted; to have it back: git checkout -- head.stock. Make one"
+    with pytest.raises(NotFoundError, match=said):
+        find(repository)
+    git(repository, "checkout", "--", "head.stock")
+    assert find(repository).root == repository
+
+
 def test_without_git_objects_ignore_themselves(tmp_path: Path, git: Git) -> None:
     place = at(tmp_path)
     assert (place.objects, place.git, place.worktree) == (tmp_path / ".hopyard", None, "main")

@@ -82,3 +82,11 @@ def test_numbers_are_parsed_and_checked():
             option.parse(bad)
     with pytest.raises(UsageError, match=r"Option n=True must be"):
         option.check(True)
+
+
+def test_options_come_as_values_too(tmp_path):
+    assert open_importer("images", tmp_path, {"decode": False}).settings["decode"] is False
+    with pytest.raises(UsageError, match=r"Option decode=3 must be bool; it is True by default"):
+        open_importer("images", tmp_path, {"decode": 3})
+    with pytest.raises(UsageError, match=r"Option mode=None must be one of 'RGB', 'keep'"):
+        open_importer("images", tmp_path, {"mode": None})

@@ -123,7 +123,7 @@ def test_csv_refuses_nulls_and_other_files(tmp_path):
     [
         ("id,n\n007,1\n123,2\n", {"id": ["007", "123"], "n": [1, 2]}),
         ("id,n\n7,1\n0,2\n", {"id": [7, 0], "n": [1, 2]}),
-        ('id,n\n"007",0.5\n"1",00.5\n', {"id": ["007", "1"], "n": [0.5, 0.5]}),
+        ('id,n\n"007",0.5\n"1",1e-05\n', {"id": ["007", "1"], "n": [0.5, 1e-05]}),
         ("n,id\n1,12345678901234567890\n2,5\n", {"id": ["12345678901234567890", "5"], "n": [1, 2]}),
         ("n,id\n1,1234567890123456789\n2,5\n", {"id": [1234567890123456789, 5], "n": [1, 2]}),
         ("n\n0.1234567890123456789\n2\n", {"n": [0.1234567890123456789, 2.0]}),
@@ -192,7 +192,8 @@ def test_missing_values_of_a_csv_have_a_policy(tmp_path):
     ):
         read("error")
     with pytest.raises(
-        DataError, match=r"missing in 1 column: 'ok' .*nulls=nan was given. Import with another"
+        DataError,
+        match=r"missing in 1 column: 'ok' .*nulls=nan does not serve bools.* Import with nulls=fill",
     ):
         read("nan")
     texts = ["a", "", "c"]
@@ -249,3 +250,184 @@ def test_columns_that_cannot_be_keys_are_refused(tmp_path, text, key, expected):
     (tmp_path / "a.csv").write_text(text)
     with Csv(tmp_path / "a.csv", key=key) as importer, pytest.raises(UsageError, match=re.escape(expected)):
         importer.columns()
+
+
+def _read(path, **options):
+    with Csv(path, **options) as importer:
+        return {
+            column.name: (column.dtype, list(column.read(0, column.count))) for column in importer.columns()
+        }
+
+
+@pytest.mark.parametrize(
+    ("texts", "dtype"),
+    [
+        (["9007199254740993", "0.5"], "object"),
+        (["9007199254740992", "0.5"], "float64"),
+        (["12345678901234567891", "3.5"], "object"),
+        (["12345678901234567891", "NA"], "object"),
+        (["9007199254740993", "NA", "0.5"], "object"),
+        (["+4917012345678", "5"], "object"),
+        (["007.50", "1.5"], "object"),
+        (["007", "NA"], "object"),
+        (["0x1F", "2"], "object"),
+        (["00:10", "01:20"], "object"),
+        (["00:10:30", "01:20:00"], "object"),
+        (["true", "1"], "object"),
+        (["1e400", "2"], "object"),
+        (["1e5", "-2.5E-07"], "float64"),
+        (["-0.0", "inf"], "float64"),
+        ([".5", "-1."], "float64"),
+        (["-9223372036854775808", "9223372036854775807"], "int64"),
+        (["0", "-5", "10"], "int64"),
+        (["true", "False"], "bool"),
+        (["2024-01-02", "1970-01-01"], "int64"),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_type_that_is_found_out_changes_no_value(tmp_path, texts, dtype, delimiter):
+    rows = [delimiter.join(["a", text, "b"]) for text in texts]
+    (tmp_path / "a.csv").write_text("\n".join([f"x{delimiter}p{delimiter}y", *rows]))
+    found, values = _read(tmp_path / "a.csv", nulls="nan", delimiter=delimiter)["p"]
+    assert found == dtype
+    if dtype == "object":
+        assert values == texts
+    elif dtype == "float64":
+        assert values == [float(text) for text in texts]
+    elif "-01-" not in texts[0]:
+        known = {"true": True, "False": False}
+        assert values == [known[text] if text in known else int(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("9007199254740993", "0.5", ["9007199254740993", "0.5"]),
+        ("5", "0.5", [5.0, 0.5]),
+        ("5", "word", ["5", "word"]),
+        ("5", "true", ["5", "true"]),
+        ("007", "5", ["007", "5"]),
+    ],
+)
+def test_a_column_is_of_one_type_in_all_files_without_another_value(tmp_path, first, second, expected):
+    (tmp_path / "a.csv").write_text(f"p\n{first}\n")
+    (tmp_path / "b.csv").write_text(f"p\n{second}\n")
+    assert _read(tmp_path)["p"][1] == expected
+
+
+def test_a_blank_line_never_shifts_rows(tmp_path):
+    file = tmp_path / "a.csv"
+    for end in ("\n", "\r\n"):
+        file.write_bytes("p\n1\n\n3\n".replace("\n", end).encode())
+        with pytest.raises(DataError, match=r"missing in 1 column: 'p' \(1 value, the first in row 1\)"):
+            _read(file)
+        assert _read(file, nulls="fill")["p"][1] == [1, 0, 3]
+        file.write_bytes("name\nann\n\nbob\n".replace("\n", end).encode())
+        assert _read(file)["name"][1] == ["ann", "", "bob"]
+        file.write_bytes("a,b\n1,2\n\n3,4\n".replace("\n", end).encode())
+        with pytest.raises(
+            DataError, match=r"a.csv: line 3 is blank, and rows follow it. A row .* is ','. Write"
+        ):
+            _read(file)
+        file.write_bytes("\n\na,b\n1,2\n3,4\n\n\n".replace("\n", end).encode())
+        assert _read(file)["b"][1] == [2, 4]
+    file.write_text('a,b\n1,"two\n\nlines"\n3,4\n')
+    assert _read(file)["b"][1] == ["two\n\nlines", "4"]
+
+
+def test_texts_of_many_lines_are_read_in_files_of_any_size(tmp_path):
+    texts = [f"{'x' * (n % 50)}\n\nmore, {n}" for n in range(60_000)]
+    rows = "".join(f'{n},"{text}"\n' for n, text in enumerate(texts))
+    (tmp_path / "a.csv").write_text("a,b\n" + rows)
+    found = _read(tmp_path / "a.csv")
+    assert found["a"][1] == list(range(60_000))
+    assert found["b"][1] == texts
+
+
+def test_floats_keep_their_type_with_nan_also_without_any_value(tmp_path):
+    (tmp_path / "a.csv").write_text("p,q,r\n,0.5,1\n,,\n")
+    found = _read(tmp_path / "a.csv", types="p=float32,q=float32", nulls="nan")
+    assert {name: dtype for name, (dtype, _) in found.items()} == {
+        "p": "float32",
+        "q": "float32",
+        "r": "float64",
+    }
+    assert np.isnan(found["p"][1]).all()
+    with pytest.raises(DataError, match=r"'?p \(nothing but nulls\).*types=NAME=text.*columns=NAME,NAME"):
+        _read(tmp_path / "a.csv")
+
+
+def test_another_delimiter_can_be_given_and_is_asked_for(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("a ; b\n1;2,5\n")
+    with pytest.raises(DataError, match=r"has one, 'a ; b', whose name has a semicolon in it.*delimiter=';'"):
+        _read(file)
+    assert _read(file, delimiter=";") == {"a": ("int64", [1]), "b": ("object", ["2,5"])}
+    file.write_text("a\tb\n1\t2\n")
+    assert _read(file, delimiter="tab")["b"] == ("int64", [2])
+    file.write_text("a;b\n1;2\n")
+    assert _read(file, delimiter=",")["a;b"] == ("object", ["1;2"])
+    with pytest.raises(UsageError, match=r"delimiter=';;' must be one character of ASCII"):
+        _read(file, delimiter=";;")
+
+
+def test_columns_that_are_named_twice_are_said_with_their_file(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b, a\n1,2,3\n")
+    with pytest.raises(
+        DataError, match=r"a.csv, whose first line names the columns: .*more than once: a. Rename"
+    ):
+        _read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(("types", "text"), [("", "id,p\na,2\n,3\n"), ("id=text", "id,p\n1,2\n,3\n")])
+def test_a_key_that_is_missing_is_refused_with_its_row(tmp_path, types, text):
+    (tmp_path / "a.csv").write_text(text)
+    for nulls in ("error", "fill", "mask", "nan"):
+        with pytest.raises(
+            DataError, match=r"'id', which shall have the keys, lacks 1 value, the first in row 1"
+        ):
+            _read(tmp_path / "a.csv", key="id", types=types, nulls=nulls)
+
+
+def test_a_training_and_a_test_set_with_the_same_columns_lie_beside_each_other(tmp_path):
+    (tmp_path / "train.csv").write_text("id,a,b\n2,20,x\n1,10,y\n")
+    (tmp_path / "test.csv").write_text("id,a,b\n3,30,z\n")
+    pq.write_table(pa.table({"id": ["q", "p"], "a": [1.5, None]}), tmp_path / "t.parquet")
+    with StockRoom.init(tmp_path / "own", enable_write=True) as stock:
+        stock.import_from("csv", tmp_path / "train.csv", {"key": "id"})
+        stock.import_from("csv", tmp_path / "test.csv", {"key": "id", "prefix": "test-", "columns": "a"})
+        assert sorted(stock.data) == ["a", "b", "test-a"]
+        assert dict(stock.data["a"].items()) == {1: 10, 2: 20}
+        assert dict(stock.data["test-a"].items()) == {3: 30}
+        assert stock.log()[0].message.startswith("Import test.csv as csv\n\n{")
+        (tmp_path / "train.csv").write_text("id,a,b\n2,21,x\n1,10,y\n")
+        stock.import_from("csv", tmp_path / "train.csv", {"key": "id"})
+        assert stock.log()[0].message.startswith("Import train.csv as csv\n\nReplaces a.\n\n{")
+        stock.import_from("parquet", tmp_path / "t.parquet", {"key": "id", "prefix": "p-", "nulls": "mask"})
+        assert dict(stock.data["p-a"].items()) == {"p": 0.0, "q": 1.5}
+        assert dict(stock.data["p-a_mask"].items()) == {"p": True, "q": False}
+    with pytest.raises(UsageError, match=r"names 'c', which is no column. The columns are id, a, b"):
+        _read(tmp_path / "train.csv", columns="a,c")
+
+
+def test_a_parquet_file_is_refused_whose_keys_are_missing_or_not_unique(tmp_path):
+    file = tmp_path / "t.parquet"
+    for keys, said in (
+        ([1, None], "lacks some"),
+        ([2, 2], "has 1 key more than once"),
+        ([0.5, 1], "is float64"),
+    ):
+        pq.write_table(pa.table({"id": keys, "a": [1, 2]}), file)
+        with pytest.raises(DataError, match=rf"'id', which shall have the keys,? {said}"):
+            Parquet(file, key="id", nulls="fill").columns()
+
+
+def test_what_was_exported_with_its_keys_is_imported_with_them(tmp_path):
+    with StockRoom.init(tmp_path / "own", enable_write=True) as stock:
+        stock.data["a"] = {"x": 1, "y": 2}
+        stock.commit("a")
+        stock.export("data/a", tmp_path / "a.parquet")
+        del stock.data["a"]
+        stock.commit("none")
+        stock.import_from("parquet", tmp_path / "a.parquet", {"key": "key"})
+        assert dict(stock.data["a"].items()) == {"x": 1, "y": 2}

@@ -297,6 +297,32 @@ def test_a_conflict_names_the_command_that_settles_it(project: Project) -> None:
     project.check(k1=0, k4=24, k5=25)
 
 
+def test_a_conflict_that_is_committed_unmerged_is_told_until_it_is_merged(project: Project) -> None:
+    """As who is used to git does it: git add, git commit."""
+    project.git("switch", "dev")
+    project.commit("clash", k5=15)
+    project.git("switch", "main")
+    project.git("merge", "dev", code=1)
+    (project.folder / "k5.txt").write_text("25\n")
+    project.git("add", "-A")
+    project.git("-c", "core.editor=true", "commit", "-m", "theirs is forgotten")
+    with StockRoom(project.folder) as stock:
+        (advice,) = [line for line in stock.status().advice if "unmerged" in line]
+    assert "but its data conflicted and are not here. Merge them: hopyard stock merge " in advice
+    with pytest.warns(UserWarning, match="its data conflicted and are not here"):
+        stock = StockRoom(project.folder, enable_write=True)
+    stock.experiment["other"] = 1
+    stock.commit("other work")
+    assert "unmerged" in str(stock.status())
+    words = advice.partition("Merge them: hopyard ")[2].partition(" (or theirs)")[0].split()
+    stock.close()
+    subprocess.run([sys.executable, "-W", "ignore", "-m", "hopyard", *words], cwd=project.folder, check=True)
+    with StockRoom(project.folder, enable_write=True) as stock:
+        assert "unmerged" not in str(stock.status())
+        assert stock.experiment["other"] == 1
+    project.check(k1=11, k2=12, k4=24, k5=25)
+
+
 def test_a_conflict_without_the_driver_is_merged_by_it_later(project: Project) -> None:
     driver = project.git("config", "merge.hopyard.driver").strip()
     project.git("config", "--remove-section", "merge.hopyard")

@@ -162,5 +162,7 @@ def check_names(names: Iterable[Any]) -> list[str]:
             f"Column names must be non-empty strings, but there are: {', '.join(map(repr, bad))}{index}. Rename them."
         )
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise DataError(f"Column names must be unique, but these occur more than once: {', '.join(twice)}.")
+        raise DataError(
+            f"Column names must be unique, but these occur more than once: {', '.join(twice)}. Rename them."
+        )
     return names

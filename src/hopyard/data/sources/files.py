@@ -1,17 +1,14 @@
-"""Sources that are files: Parquet, read a part of a row group at a time, and CSV, read as a whole."""
+"""Sources that are files: Parquet, read a part of a row group at a time, and CSV (``csv_files``)."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as csv
 
-from hopyard.data.opening.files import CSV, PARQUET, FoundFile, find_data, is_any, is_url
+from hopyard.data.opening.files import CSV, PARQUET, find_data, is_any, is_url
 from hopyard.data.opening.hive import check_own, constant_array, constant_column, hive_columns
 from hopyard.data.petastorm.schema import warn_of_encoded
 from hopyard.data.preparing.layout import stored_schema
@@ -24,19 +21,16 @@ from hopyard.data.sources.collect import pick
 from hopyard.data.sources.columns import ColumnData, check_names
 from hopyard.data.sources.convert import convert_columns
 from hopyard.data.sources.convert_arrow import from_arrow
-from hopyard.data.sources.memory import MemorySource, from_table
+from hopyard.data.sources.csv_files import check_same_columns, read_csv_files
+from hopyard.data.sources.memory import from_table
 from hopyard.data.sources.restore import restore
-from hopyard.errors import ColumnError, DataError, nearest
-from hopyard.storage.oserrors import read_error
+from hopyard.errors import DataError
 
 _ROWS_AT_ONCE = 1 << 16
 
 
-def from_paths(paths: Sequence[str | Path], types: Mapping[str, pa.DataType] = {}) -> Source:
+def from_paths(paths: Sequence[str | Path]) -> Source:
     """Parquet or CSV files: paths and URLs of files, directories (searched to the bottom), and patterns.
-
-    Args:
-        types: of columns of CSV files that are not to be found out.
 
     Raises:
         NotFoundError: a path leads to no file.
@@ -50,110 +44,12 @@ def from_paths(paths: Sequence[str | Path], types: Mapping[str, pa.DataType] = {
                 warn_of_encoded(path, str(path), source.bytes_columns())
         return source
     if all(is_any(file.name, CSV) for file in files):
-        return _from_csv(files, types)
+        return from_table(read_csv_files(files))
     other = next(file for file in files if not is_any(file.name, PARQUET))
     raise DataError(
         f"Data can be read from files of one kind, {', '.join(PARQUET)} or {', '.join(CSV)}, but there is {other}. "
         "Give the files of one kind, or load the data and give arrays or a frame."
     )
-
-
-def _from_csv(files: Sequence[FoundFile], types: Mapping[str, pa.DataType]) -> MemorySource:
-    tables = [_table_of(file, types) for file in files]
-    texts = {
-        name for file, table in zip(files, tables, strict=True) for name in _identifiers(file, table, types)
-    }
-    if texts:  # in all files, so that a column is one thing
-        types = {**types, **dict.fromkeys(texts, pa.string())}
-        tables = [_table_of(file, types) for file in files]
-    for file, table in zip(files, tables, strict=True):
-        check_names(table.schema.names)
-        if unknown := [name for name in types if name not in table.schema.names]:
-            raise ColumnError(
-                f"{file} has no column {unknown[0]!r}{nearest(unknown[0], table.schema.names, '.')} Its columns are "
-                f"{', '.join(table.schema.names)}."
-            )
-        if other := [field.name for field in table.schema if pa.types.is_binary(field.type)]:
-            raise DataError(
-                f"{file}, column {other[0]!r}: its text is not UTF-8. Save the file as UTF-8, or read it with pandas "
-                "(encoding=...) and give the frame."
-            )
-    _check_same_columns(files, [table.schema.names for table in tables])
-    table = pa.concat_tables(tables, promote_options="permissive")
-    if not len(table):
-        names = ", ".join(map(str, files))
-        raise DataError(
-            f"{names}: there are names of columns, but no rows. Give at least one file with rows."
-        )
-    return from_table(table)
-
-
-def _table_of(
-    file: FoundFile, types: Mapping[str, pa.DataType], columns: Sequence[str] | None = None
-) -> pa.Table:
-    """What a CSV file holds, or some of its columns."""
-    options = csv.ConvertOptions(column_types=dict(types), include_columns=columns)
-    delimiter = "\t" if file.name.lower().endswith((".tsv", ".tsv.gz")) else ","
-    try:
-        with _stream(file) as stream:
-            return csv.read_csv(
-                stream, parse_options=csv.ParseOptions(delimiter=delimiter), convert_options=options
-            )
-    except PermissionError as error:
-        raise read_error(str(file), error) from error
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{file} cannot be read as CSV: {error}. Correct the file.") from error
-
-
-def _stream(file: FoundFile) -> pa.NativeFile:
-    source = file.name if file.store is None else pa.BufferReader(file.store.get(file.name))
-    return pa.input_stream(source, compression="gzip" if file.name.lower().endswith(".gz") else None)
-
-
-def _identifiers(file: FoundFile, table: pa.Table, types: Mapping[str, pa.DataType]) -> list[str]:
-    """Columns that were read as numbers, but are names in digits: leading zeros (007), which numbers lose, or whole
-    numbers of more digits than int64 holds, which floats change."""
-    numbers = [
-        field.name
-        for field in table.schema
-        if field.name not in types and (pa.types.is_int64(field.type) or pa.types.is_float64(field.type))
-    ]
-    if not numbers or not _has_identifiers(file):
-        return []
-    texts = _table_of(file, dict.fromkeys(numbers, pa.string()), numbers)
-    found = []
-    for name in numbers:
-        text = texts.column(name)
-        is_whole = pc.match_substring_regex(text, r"^\s*[+-]?[0-9]*\s*$")
-        odd = r"^\s*[+-]?0[0-9]"
-        if pa.types.is_float64(table.schema.field(name).type):
-            odd = r"^\s*[+-]?(0[0-9]|[0-9]{16})"
-        if pc.all(is_whole).as_py() and pc.any(pc.match_substring_regex(text, odd)).as_py():
-            found.append(name)
-    return found
-
-
-def _has_identifiers(file: FoundFile) -> bool:
-    """Whether the bytes of a file may hold some, which is found out much faster than by reading its columns again."""
-    end = b"\n"
-    with _stream(file) as stream:
-        while block := stream.read(1 << 20):
-            if _IDENTIFIER.search(end + block):
-                return True
-            end = block[-20:]
-    return False
-
-
-_IDENTIFIER = re.compile(rb"[\n\r,\t\" ][+-]?(?:0[0-9]|[0-9]{16})")
-
-
-def _check_same_columns(files: Sequence[object], names: Sequence[Sequence[str]]) -> None:
-    for file, its in zip(files, names, strict=True):
-        if list(its) != list(names[0]):
-            raise DataError(
-                f"{file} has the columns {', '.join(its)}, but {files[0]} has {', '.join(names[0])}. "
-                "Give files with the same columns in the same order."
-            )
 
 
 class ParquetSource(Source):
@@ -181,7 +77,7 @@ class ParquetSource(Source):
             list(flats) if schema is None else schema.names
             for flats, schema in zip(self._flats, self._schemas, strict=True)
         ]
-        _check_same_columns([file.name for file in files], names)
+        check_same_columns([file.name for file in files], names)
         constants = hive_columns(self._relative)
         for name in constants.keys() & set(names[0]) if columns is None else ():
             check_own(

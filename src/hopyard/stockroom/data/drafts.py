@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
 from operator import itemgetter
@@ -250,6 +250,16 @@ class ColumnDraft(MutableMapping[Any, Any]):
         elif self._next is not None:
             ints = (int(key) for key in values if not isinstance(key, str))
             self._next = max(self._next, max(ints, default=-1) + 1)
+
+    def update_rows(self, keys: Sequence[Key], rows: npt.NDArray[Any]) -> None:
+        """Set the samples under keys, all different and none a pair, to the rows of an array (n, ...) of numbers."""
+        with self._writing(rows):
+            settings, told = Settings(self.name, self._record), self._told
+            self._write(given.batches_of_rows(keys, rows, settings), settings, [], told)
+            if self._next is not None:
+                self._next = max(
+                    self._next, max((key + 1 for key in keys if isinstance(key, int)), default=0)
+                )
 
     def append(self, value: Any) -> int:
         """Add one sample under the int that follows the largest one among the keys, which is returned.

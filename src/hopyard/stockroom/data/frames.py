@@ -58,7 +58,8 @@ def without_frame(name: str, values: Any, call: Call) -> Any:
             ) from error
         return _keyless(_of_arrow(where, array, None), values, where, call)
     if polars is not None and isinstance(values, polars.DataFrame | polars.LazyFrame):
-        raise _several(name, values, f"{type(values).__name__} of polars", "collect_schema()")
+        lazy = isinstance(values, polars.LazyFrame)
+        raise _several(name, values, f"{type(values).__name__} of polars", "columns", lazy)
     if torch is not None and isinstance(values, torch.Tensor) and values.is_nested:
         return _keyless(list(values.unbind()), values, where, call)
     return values
@@ -73,9 +74,10 @@ def _keyless(samples: Any, given: Any, where: str, call: Call) -> Any:
     return samples
 
 
-def _several(name: str, frame: Any, what: str, names: str) -> DataError:
+def _several(name: str, frame: Any, what: str, names: str, lazy: bool = False) -> DataError:
     return DataError(
-        f"column {name!r} was given a {what}, which has several columns. Store each under a name of its own: "
+        f"column {name!r} was given a {what}, which has several columns. "
+        f"{'Compute it, frame = frame.collect(), and store' if lazy else 'Store'} each under a name of its own: "
         f"for name in frame.{names}: stock.data[name] = frame[name]; or the whole as a dataset: "
         f"stock.data[{name!r}] = prepare(frame, store=...).train."
     )

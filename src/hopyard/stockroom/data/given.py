@@ -97,7 +97,7 @@ class Settings:
                     f"{key!r}. Nothing was written: give keys of one form, or make another column."
                 )
 
-    def take_array(self, dtype: str, array: npt.NDArray[Any], first: int) -> Rows:
+    def take_array(self, dtype: str, array: npt.NDArray[Any], first: Key) -> Rows:
         """The rows of an array (n, ...) of numbers, which fit; ``first`` is the key of the first."""
         shape = array.shape[1:]
         if self.record is None:
@@ -153,6 +153,20 @@ def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Ba
         else:
             keys = np.arange(stop - start, dtype=np.int64) + (first + start)
             yield Batch(keys, settings.take_array(dtype, array, first + start))
+
+
+def batches_of_rows(keys: Sequence[Key], rows: npt.NDArray[Any], settings: Settings) -> Iterator[Batch]:
+    """The rows of an array (n, ...) of numbers under these keys, in the order of the keys, in chunks."""
+    codes = [encode(key) for key in keys]
+    if not codes:
+        return
+    settings.check_nested(keys)
+    order = np.array(sorted(range(len(codes)), key=codes.__getitem__), np.int64)
+    step = max(_CHUNK // max(rows.nbytes // len(rows), 1), 1)
+    for start in range(0, len(order), step):
+        some = order[start : start + step]
+        dtype, array = raw_array(rows[some])
+        yield Batch(keys_of([codes[at] for at in some]), settings.take_array(dtype, array, keys[some[0]]))
 
 
 def batches_of_items(items: Iterator[Item], settings: Settings, at_once: bool = False) -> Iterator[Batch]:

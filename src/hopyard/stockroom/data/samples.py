@@ -438,10 +438,12 @@ def stored_sample(rows: Rows, at: int, record: ColumnRecord) -> Stored:
 
 
 def to_user(value: Stored) -> Any:
-    """A sample as users get it: an array or PyTorch tensor of its own, a string, or bytes."""
+    """A sample as users get it: an array or PyTorch tensor of its own, a NumPy scalar where it is one number, a string,
+    or bytes."""
     if not isinstance(value, Tensor):
         return value
-    return array_to_user(value.numpy().copy(), value.dtype)
+    found = array_to_user(value.numpy().copy(), value.dtype)
+    return found[()] if isinstance(found, np.ndarray) and not found.shape else found
 
 
 def array_to_user(array: npt.NDArray[Any], dtype: str) -> Any:

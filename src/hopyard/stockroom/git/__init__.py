@@ -16,7 +16,17 @@ wins. Digests are strings here: this room knows nothing of packs, maps or commit
 """
 
 from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts
-from hopyard.stockroom.git.head import HEAD_NAME, Head, discard, id_of, parse, read, write, write_beside
+from hopyard.stockroom.git.head import (
+    HEAD_NAME,
+    Head,
+    discard,
+    id_of,
+    mark_unmerged,
+    parse,
+    read,
+    write,
+    write_beside,
+)
 from hopyard.stockroom.git.history import commits_in_history, has_had, named_commits
 from hopyard.stockroom.git.place import Place, at, find, folders, prepare, settle
 
@@ -36,6 +46,7 @@ __all__ = [
     "folders",
     "has_had",
     "id_of",
+    "mark_unmerged",
     "named_commits",
     "parse",
     "prepare",

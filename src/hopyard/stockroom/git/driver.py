@@ -13,11 +13,12 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hopyard.errors import ConflictError, HopyardError, UsageError
 from hopyard.stockroom.git.command import ask, demand, installed
-from hopyard.stockroom.git.head import HEAD_NAME, Head, read, read_bases, write
+from hopyard.stockroom.git.head import HEAD_NAME, Head, mark_unmerged, read, read_bases, write
 from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import write_errors
@@ -74,8 +75,9 @@ def run(
 
     Args:
         base: the common version; an empty file if there is none.
+        ours: gets the result, or a line that names the other side as unmerged.
         merge: commits of the common version, ours, theirs -> the merged head. A `HopyardError` of it, as one that
-            lists conflicts, is reported on standard error, and ``ours`` left as it is.
+            lists conflicts, is reported on standard error.
         root: the folder of the ``head.stock``, for messages.
 
     Returns:
@@ -85,15 +87,21 @@ def run(
         mine, other = read(ours), read(theirs)
         merged = mine if mine == other else merge(read_bases(base), mine, other)
         write(ours, merged)
+        before = set(_unmerged_in(base))
+        add, remove = set(other.unmerged) - before, before - set(other.unmerged)
+        mark_unmerged(ours, sorted(add, key=str), {commit for commit, _ in remove})
     except HopyardError as error:
+        commit, since = _commit_of(theirs), _since(base)
+        with suppress(HopyardError):  # ours cannot be read: whoever uses it is told
+            mark_unmerged(ours, [] if commit is None else [(commit, since)])
         sides, option = "", ""
         if isinstance(error, ConflictError):
             sides = ", with your side of what conflicts (or with the other one: --resolve theirs)"
             option = " --resolve ours"
         print(
             f"{HEAD_NAME} was not merged: {visible(str(error))}\n"
-            f"It still names your side. Merge the data{sides}, then tell git, in {root}:\n"
-            f"    hopyard stock merge {_commit_of(theirs)}{_since(base)}{option}\n    git add {HEAD_NAME}",
+            f"It still names your side, and the other as unmerged. Merge the data{sides}, then tell git, in {root}:\n"
+            f"    {merge_command(commit or 'THE_OTHER_COMMIT', since)}{option}\n    git add {HEAD_NAME}",
             file=sys.stderr,
         )
         return 1
@@ -111,20 +119,32 @@ def is_rebasing(place: Place) -> bool:
     return layout is not None and (layout.own / "rebase-merge").is_dir()
 
 
-def _commit_of(theirs: Path) -> str:
+def merge_command(commit: str, base: str | None) -> str:
+    """What to type to merge the data of a commit, or what has changed to it from a base."""
+    return f"hopyard stock merge {commit}{'' if base is None else f' --base {base}'}"
+
+
+def _commit_of(theirs: Path) -> str | None:
     try:
-        return read(theirs).commit or "THE_OTHER_COMMIT"
+        return read(theirs).commit
     except HopyardError:
-        return "THE_OTHER_COMMIT"
+        return None
 
 
-def _since(base: Path) -> str:
-    """The option that names the common version."""
+def _since(base: Path) -> str | None:
+    """The common version's commit, if there is just one."""
     try:
         bases = read_bases(base)
     except HopyardError:
-        return ""
-    return f" --base {bases[0]}" if len(bases) == 1 else ""
+        return None
+    return bases[0] if len(bases) == 1 else None
+
+
+def _unmerged_in(base: Path) -> tuple[tuple[str, str | None], ...]:
+    try:
+        return read(base).unmerged
+    except HopyardError:  # there is none, or several with conflicts
+        return ()
 
 
 def _command() -> str:

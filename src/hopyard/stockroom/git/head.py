@@ -10,9 +10,10 @@
 
 ``stockroom`` is made once, and stays when folders are renamed, copied or cloned; ``git`` is the branch of git at which
 the file was written, and missing where git was at none, or not there. A missing ``branch`` means detached,
-``commit none`` that there is none yet; a file without a ``commit`` was emptied or cut off. Lines that begin with ``#``
-are comments, and the user's own are kept. People edit this file and git merges it, so it is read tolerantly (byte order
-mark, CRLF, blank lines, spaces at the ends), but never guessed at.
+``commit none`` that there is none yet; a file without a ``commit`` was emptied or cut off. ``unmerged COMMIT``, or
+``unmerged COMMIT BASE``, is a side that git merged here and whose data, or the change to them from BASE, conflicted:
+they are not here. Lines that begin with ``#`` are comments, and the user's own are kept. People edit this file and git
+merges it, so it is read tolerantly (byte order mark, CRLF, blank lines, spaces at the ends), but never guessed at.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import re
 import secrets
 import stat
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.errors import CorruptError, HopyardError, UsageError
@@ -40,6 +42,7 @@ _TITLE = (
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STOCKROOM = re.compile(r"^stockroom +([0-9A-Fa-f]{16})$", re.MULTILINE)
+_UNMERGED = re.compile(r"unmerged +([0-9a-f]{64})(?: +([0-9a-f]{64}))?")
 _NONE = "none"
 _MARKER = re.compile(r"^(?:<{7}|>{7}|\|{7})(?: |$)|^={7}$", re.MULTILINE)
 _IN_CONFLICT = re.compile(r"^commit +([0-9A-Fa-f]{64})$", re.MULTILINE)
@@ -56,11 +59,13 @@ class Head:
         branch: its name, or None: detached.
         commit: 64 lower-case hex digits, or None: no commit yet.
         git: the branch of git at which this was written, or None: at none.
+        unmerged: commits whose data git's merges did not bring, since they conflicted, each with its base or None.
     """
 
     branch: str | None
     commit: str | None
     git: str | None = None
+    unmerged: tuple[tuple[str, str | None], ...] = field(default=(), compare=False)
 
 
 def new_id() -> str:
@@ -161,6 +166,29 @@ def write(file: Path, head: Head, room_id: str | None = None, prepared: str | No
             files.unlink_quietly(str(ready))
 
 
+def mark_unmerged(file: Path, add: Collection[tuple[str, str | None]], remove: Collection[str] = ()) -> None:
+    """Add to ``file`` what git's merge did not bring, and take out what is merged now.
+
+    Args:
+        add: commits, each with its base or None.
+        remove: commits, whatever their bases.
+
+    Raises:
+        as ``write``.
+    """
+    file = Path(os.path.realpath(file))
+    head, kept = _parse(_text(file), file)
+    unmerged = [pair for pair in head.unmerged if pair[0] not in remove]
+    unmerged += [pair for pair in add if pair not in unmerged]
+    lines = [line for line in kept if not _UNMERGED.fullmatch(line)]
+    lines += [" ".join(("unmerged", *filter(None, pair))) for pair in unmerged]
+    data = "".join(line + "\n" for line in [*(lines or [_TITLE]), *lines_of(head)]).encode()
+    with write_errors(file):
+        if file.read_bytes() != data:
+            _replace(file, data)
+            files.sync(file.parent)
+
+
 def _content(file: Path, head: Head, room_id: str | None) -> bytes:
     lines = (_parse(_text(file), file)[1] if file.exists() else []) or [_TITLE]
     if room_id is not None and not any(_STOCKROOM.fullmatch(line) for line in lines):
@@ -203,22 +231,27 @@ def _decoded(data: bytes, file: Path) -> str:
 
 
 def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
-    """The head; and the lines that stay: comments, and the id of the stockroom."""
+    """The head; and the lines that stay: comments, the id of the stockroom, and what is not merged."""
     if _MARKER.search(text):
         raise UsageError(_conflict(text, file))
     found: dict[str, str] = {}
     comments = []
+    unmerged: list[tuple[str, str | None]] = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("#"):
             comments.append(line)
         if not line or line.startswith("#"):
             continue
         word, value = (*re.split(r"[ \t]+", line, maxsplit=1), "")[:2]
+        if (pair := _UNMERGED.fullmatch(f"{word} {value}")) is not None:
+            comments.append(line)
+            unmerged.append((pair[1], pair[2]))
+            continue
         is_id = _STOCKROOM.fullmatch(f"{word} {value}") is not None
         if (word not in ("branch", "git", "commit") and not is_id) or not value:
             raise CorruptError(
                 f"line {number} of {file} is {line[:80]!r}, but only 'stockroom ID' (16 hex digits), 'branch NAME', "
-                f"'git BRANCH' and 'commit DIGEST' mean something there. {_restore(file)}"
+                f"'git BRANCH', 'commit DIGEST' and 'unmerged DIGEST' mean something there. {_restore(file)}"
             )
         if is_id:
             comments.append(line)
@@ -242,7 +275,7 @@ def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
             f"where this working tree is. {_restore(file)}"
         )
     commit = None if found["commit"] == _NONE else found["commit"]
-    return Head(found.get("branch"), commit, found.get("git")), comments
+    return Head(found.get("branch"), commit, found.get("git"), tuple(unmerged)), comments
 
 
 def _checked_branch(name: str) -> str:

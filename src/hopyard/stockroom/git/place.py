@@ -105,6 +105,10 @@ def _below(start: Path) -> str:
     if tracked is None or tracked.returncode:
         return ""
     files = [os.fsdecode(line.partition(b"\t")[2]) for line in tracked.stdout.split(b"\0") if line]
+    if HEAD_NAME in files:
+        return (
+            f"Git tracks one in {folder}, which was deleted; to have it back: git checkout -- {HEAD_NAME}. "
+        )
     rooms = sorted({shlex.quote(str(Path(file).parent)) for file in files})
     more = f" and {len(rooms) - _NAMED} more" if len(rooms) > _NAMED else ""
     listed = ", ".join(f"cd {room}" for room in rooms[:_NAMED])

@@ -98,9 +98,11 @@ class Option:
     help: str
     choices: tuple[bool | int | str, ...] = ()
 
-    def parse(self, text: str) -> bool | int | str:
-        """The value that a text of the command line means; UsageError if none."""
+    def parse(self, text: str | bool | int) -> bool | int | str:
+        """The value that a text of the command line means, or a value itself; UsageError if none."""
         kind = type(self.default)
+        if not isinstance(text, str):
+            return self.check(text)
         if kind is bool and text.lower() in (*_TRUE, *_FALSE):
             return text.lower() in _TRUE
         if kind is str:

@@ -48,9 +48,11 @@ def find_importer(name: str) -> type[Importer]:
 
 
 def open_importer(
-    name: str, source: str | os.PathLike[str] | None = None, options: Mapping[str, str] | None = None
+    name: str,
+    source: str | os.PathLike[str] | None = None,
+    options: Mapping[str, str | bool | int] | None = None,
 ) -> Importer:
-    """The importer for a command line: options are texts.
+    """The importer with options as texts of a command line, or as values of their types.
 
     Raises:
         UsageError: unknown names, or values that an option does not take.

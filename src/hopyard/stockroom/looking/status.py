@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hopyard.errors import HopyardError
-from hopyard.stockroom.git import Place, branch_like, current_branch
-from hopyard.stockroom.git.driver import offer
+from hopyard.stockroom.git import Place, branch_like, current_branch, read
+from hopyard.stockroom.git.driver import merge_command, offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.remotes import Repository, names, recall
@@ -94,6 +94,7 @@ def status_of(
             "git does not know yet how to merge head.stock; let it call Hopyard: hopyard stock init --git-driver"
         )
     advice += _claimed(local)
+    advice += [unmerged_advice(commit, base) for commit, base in read(place.head).unmerged]
     elsewhere_tip = standing.tip if standing.branch is not None and standing.tip != standing.commit else None
     return Status(
         standing.branch, standing.commit, standing.reason, list(changes), elsewhere, remotes, advice,
@@ -101,6 +102,15 @@ def status_of(
         ahead=elsewhere_tip if standing.went_back else None,
         why=_why(place, standing),
     )  # fmt: skip
+
+
+def unmerged_advice(commit: str, base: str | None) -> str:
+    """Words for data that a merge of git did not bring, since they conflicted."""
+    return (
+        f"git merged {short(commit)}, but its data conflicted and are not here. Merge them: "
+        f"{merge_command(commit, base)} --resolve ours (or theirs), then git add head.stock. To do without them, take "
+        "the line that begins with unmerged out of head.stock"
+    )
 
 
 def _claimed(local: Repository) -> list[str]:
