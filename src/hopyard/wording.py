@@ -29,6 +29,14 @@ def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
+def shown(value: object) -> str:
+    """The ``repr`` of what a user gave, for a message; of what is nested too deeply for that its type."""
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"<{type(value).__name__}, nested too deeply to be shown>"
+
+
 def counted(count: int, noun: str) -> str:
     """``1 sample``, ``2,000 samples``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

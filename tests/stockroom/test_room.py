@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import torch
 from hopyard import StockRoom, make_torch_dataset
 from hopyard.errors import ConflictError, HopyardError, NotFoundError, UsageError
 from hopyard.stockroom.history.commits import write_commit
+from hopyard.stockroom.history.locks import BusyError, collecting
 from hopyard.stockroom.maps import SortedMap, encode
+from hopyard.storage import LocalStore
 
 IMAGES = np.arange(10 * 3 * 4 * 4, dtype=np.uint8).reshape(10, 3, 4, 4)
 
@@ -554,3 +556,109 @@ def test_notebooks_show_bounded_tables_of_text_and_complete_names_and_keys(tmp_p
     assert stock.data._ipython_key_completions_() == ["<b>", "n"]
     assert stock.model._ipython_key_completions_() == ["net"]
     assert stock.data["<b>"]._ipython_key_completions_() == ["<i>", "k"]
+
+
+def held_up(root: Path) -> bool:
+    """Whether somebody keeps the collector out now."""
+    try:
+        with collecting(LocalStore(root / ".hopyard")):
+            return False
+    except BusyError:
+        return True
+
+
+def test_looking_at_what_is_staged_keeps_no_collector_out(stock: StockRoom) -> None:
+    with stock.enable_write():
+        stock.data["c"], stock.data["d"] = np.arange(300.0), np.arange(300.0)
+    root = stock.place.root
+    looks: list[Callable[[StockRoom], Any]] = [
+        lambda each: str(each.diff()),
+        lambda each: each.diff()["data/c"].lines(),
+        lambda each: each._repr_html_(),
+        lambda each: each.data._repr_html_(),
+        lambda each: each.data.record("c"),
+        lambda each: str(each.status()),
+        lambda each: [list(each.data["c"].items()), each.data["c", "d"][0], np.asarray(each.data["c"])],
+    ]
+    with StockRoom(root, enable_write=True) as writer:
+        writer.data["c"][1] = 7.0
+        for at, look in enumerate(looks):
+            seen = look(writer)
+            assert not held_up(root), at
+            del seen
+        with StockRoom(root) as reader:
+            diff = reader.diff()
+            assert not held_up(root)
+            assert list(diff["data/c"].samples()) == [(1, "changed")]
+
+
+@pytest.mark.parametrize("has_looked", [False, True])
+def test_what_was_undone_keeps_no_collector_out_and_what_was_staged_stays(
+    stock: StockRoom, has_looked: bool
+) -> None:
+    with stock.enable_write():
+        stock.data["c"] = np.arange(300.0)
+    root = stock.place.root
+    with StockRoom(root, enable_write=True) as writer:
+        column = writer.data["c"]
+        column[1] = 7.0
+        if has_looked:
+            str(writer.diff())
+        with failing_block(writer):
+            writer.data["c"][2] = 9.0
+            writer.model["m"] = {"w": np.eye(3)}
+        assert not held_up(root)
+        with StockRoom(root) as other:
+            other.gc()
+        assert (writer.data["c"][1], writer.data["c"][2], "m" in writer.model) == (7.0, 2.0, False)
+        writer.data["c"][1] = 1.0
+        with pytest.raises(UsageError, match="nothing has changed"):
+            writer.commit("nothing")
+        assert not held_up(root)
+        writer.data["c"][3] = 11.0
+        writer.commit("three")
+    with StockRoom(root) as other:
+        other.gc()
+        assert (other.data["c"][1], other.data["c"][3]) == (1.0, 11.0)
+        assert other.verify().ok
+
+
+@pytest.mark.parametrize("given", [3, None, slice(1, 2), {1: 2}, "ab", np.array(1), object()])
+def test_positions_are_asked_for_with_keys_in_a_list(filled: StockRoom, given: Any) -> None:
+    with pytest.raises(UsageError, match="Give a list of keys"):
+        filled.data["label"].positions(given)
+    assert filled.data["label"].positions(iter([3, 1])).tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("given", [[1, [2]], [[[1]]], [1.5], np.array([2**64 - 1], np.uint64), "ab"])
+def test_what_is_no_position_is_refused(filled: StockRoom, given: Any) -> None:
+    with pytest.raises(UsageError, match="position"):
+        filled.data["label"].take(given)
+    with pytest.raises(UsageError, match=r"NumPy array|need a writable array"):
+        filled.data["label"].take([1], out=given)  # type: ignore[arg-type]
+
+
+def test_what_is_nested_too_deeply_is_refused_in_words(filled: StockRoom) -> None:
+    deep: Any = []
+    for _ in range(3000):
+        deep = [deep]
+    column = filled.at("HEAD").data["label"]
+    calls: list[Callable[[], Any]] = [
+        lambda: column[deep], lambda: column.positions(deep), lambda: filled.data[deep], lambda: filled.model[deep],
+        lambda: filled.experiment[deep], lambda: filled.resolve(deep), lambda: StockRoom(deep),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(UsageError):
+            call()
+    assert deep not in column
+
+
+@pytest.mark.parametrize("given", [3, object(), "x" * 5000, "a/" + "x" * 300, ["a"]])
+def test_what_is_no_path_is_refused(tmp_path: Path, given: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: StockRoom(given), lambda: StockRoom.clone(given, tmp_path / "x"), lambda: StockRoom.init(given),
+        lambda: StockRoom.verify_in(given),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(UsageError, match=r"Give (it as text or|the path of a file or folder)"):
+            call()

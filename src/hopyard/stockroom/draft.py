@@ -75,9 +75,11 @@ class Draft:
 
     @guarded
     def record(self, shelf: Shelf, name: str) -> Record | None:
-        """What the draft says of a thing; None if there is none of this name."""
+        """What the draft says of a thing; None if there is none of this name. Of a column that was written to the
+        record is made in memory, to be looked at: only :attr:`objects` of the column's snapshot have its pages."""
         if shelf == "data" and name in self._dirty:
-            return self._flushed(name)
+            column = self._columns[name]
+            return column.snapshot().record if column.is_there else None
         key = encode((shelf, name))
         value = self._records[key] if key in self._records else self._map.get(key)
         return None if value is None else parse(value, f"{shelf}/{name}")
@@ -238,6 +240,8 @@ class Draft:
                 del self._columns[name]
             elif column.is_changed or column.flush() != record:
                 column.stand_on(record)
+            else:
+                column.look_anew()
 
     def back(self, root: str | None) -> None:
         """Have what this root map has, instead of all that was changed. Columns that were taken before are closed."""
@@ -259,7 +263,8 @@ class Draft:
             self._told = told
             told_of: list[tuple[Shelf, str, Json | None]] = []
             for shelf, name in things:
-                record = self.record(shelf, name)
+                is_written = shelf == "data" and name in self._dirty
+                record = self._flushed(name) if is_written else self.record(shelf, name)
                 told_of.append((shelf, name, None if record is None else record.to_json()))
             if told_of:
                 self._tell(told_of)
@@ -274,6 +279,16 @@ class Draft:
         """Refuse all further writes, also those of columns that were taken before."""
         self._is_closed = True
         self.release()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether it keeps the collector out now."""
+        return self._is_locked
+
+    def discard(self) -> None:
+        """Forget what was added and is not published, before :meth:`rebase`, as nothing is to lead to it."""
+        self.writer.discard()
+        self._has_added = False
 
     def release(self) -> None:
         """Let the collector in: something leads to all that was published."""

@@ -98,12 +98,14 @@ class HistoryCalls(NameCalls):
         if b is not None:
             return Diff(self._objects, before, root_of(self.local, self.resolve(b)))
         view = self.view
-        if isinstance(view, Draft):
-            draft = view
-        else:
-            draft = Draft(self._objects, self._root)
-            draft.apply(map(Operation.decode, self._stage.operations()))
-        return Diff(draft.writer, before, draft.write())
+        if self._blocks and isinstance(view, Draft):
+            return Diff(view.writer, before, view.write())
+        draft = Draft(self._objects, self._root)
+        draft.apply(map(Operation.decode, self._stage.operations()))
+        after = draft.write()
+        # It is looked at only: what it added stays in memory, and nobody is kept out.
+        draft.release()
+        return Diff(draft.writer, before, after)
 
     # Moving
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from hopyard.errors import UsageError
+from hopyard.wording import shown
 
 _PLAIN = "+@,"  # besides letters, digits and _ . -
 
@@ -35,7 +36,7 @@ def check_text(text: Any, what: str) -> str:
         UsageError: it is none.
     """
     if not isinstance(text, str):
-        raise UsageError(f"{what} was given as {text!r} of type {type(text).__name__}. Give a text.")
+        raise UsageError(f"{what} was given as {shown(text)} of type {type(text).__name__}. Give a text.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

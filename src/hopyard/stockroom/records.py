@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom import parsing
+from hopyard.wording import shown
 
 Shelf: TypeAlias = Literal["data", "model", "experiment", "run"]
 SHELVES: tuple[Shelf, ...] = ("data", "model", "experiment", "run")
@@ -201,7 +202,7 @@ def check_name(name: Any, what: str) -> str:
     """
     if not isinstance(name, str):
         raise UsageError(
-            f"{what} was given the name {name!r} of type {type(name).__name__}. Names are strings."
+            f"{what} was given the name {shown(name)} of type {type(name).__name__}. Names are strings."
         )
     text = str.__str__(name)
     if not text:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError, nearest
@@ -276,10 +275,10 @@ def _meant(local: Store, given: str | os.PathLike[str] | None, name: str | None 
         if _ORIGIN not in known and len(known) > 1:
             raise UsageError(f"which remote is meant? There are {', '.join(known)}. Name one.")
         return remotes.recall(local, _ORIGIN if _ORIGIN in known else known[0])
-    text = os.fspath(given)
+    text = given if isinstance(given, str) else str(path_given(given))
     if text in known:
         return remotes.recall(local, text)
-    if isinstance(given, str) and not any(sign in text for sign in "/\\:.") and not Path(text).is_dir():
+    if isinstance(given, str) and not any(sign in text for sign in "/\\:.") and not path_given(text).is_dir():
         raise NotFoundError(
             f"no remote {text!r} is known here{nearest(text, known, '.')} Known are: {', '.join(known) or 'none'}. "
             f"A folder is written as ./{text}."
@@ -298,6 +297,8 @@ def _meant(local: Store, given: str | os.PathLike[str] | None, name: str | None 
 
 def _store(address: str | os.PathLike[str]) -> Store:
     """What lies at the address of a remote; at the folder that somebody works in, the objects that belong to it."""
+    if not isinstance(address, str):
+        address = path_given(address)
     store = open_store(os.fspath(address))
     head = store.path(HEAD_NAME)
     is_worked_in = head is not None and head.is_file()

@@ -50,13 +50,13 @@ class NamedThings(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         draft = writable(self._view)
-        with draft.guard.write(f"a write to {self._shelf}/{name}"):
+        with draft.guard.write(f"a write to {self._shelf}/{self._checked(name)}"):
             self.check_there(name)
             draft.set(self._shelf, name, None)
 
     def setdefault(self, name: str, default: Any = None) -> Any:
         """The thing of this name; ``default``, which is stored first, if there is none."""
-        with writable(self._view).guard.write(f"a write to {self._shelf}/{name}"):
+        with writable(self._view).guard.write(f"a write to {self._shelf}/{self._checked(name)}"):
             return super().setdefault(name, default)
 
     def pop(self, name: str, *default: Any) -> Any:

@@ -48,7 +48,7 @@ from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, State, WorkingTree, root_of, short
 from hopyard.storage import LocalStore
-from hopyard.storage.format import FORMAT_NAME, read_format
+from hopyard.storage.format import FORMAT_NAME, KindError, read_format
 from hopyard.storage.names import path_given
 
 Fetching = Literal["auto", "never"]
@@ -178,6 +178,8 @@ class Room(Shelves):
                 error.conflicts,
             ) from None
         if commit is None:
+            if not self._blocks:
+                self._restage()
             raise UsageError(
                 f"nothing has changed since {short(self._standing.commit)}, so there is nothing to commit."
             )
@@ -296,6 +298,14 @@ class Room(Shelves):
                 self._catch_up()
                 self._draft.rebase(self._root)
                 self._apply_staged(self._draft)
+
+    def _restage(self) -> None:
+        """Have what is staged and nothing else, so that the collector need not be kept out."""
+        assert self._draft is not None
+        with self.guard:
+            self._draft.discard()
+            self._move_on()
+            self._draft.release()
 
     def _look(self, is_whole: bool = False) -> None:
         """Have what others staged or committed since this last looked, and be where they, or git, have moved to. Within
@@ -447,10 +457,10 @@ class Room(Shelves):
             self._draft.close()
             self._draft = None
             self.guard.stay_in_process(False)
-        elif not self._draft.changed:
-            self._draft.release()
         self._others = None
         self.guard.disown()
+        if self._draft is not None and self._draft.is_holding:
+            self._restage()
 
     # Committing
 
@@ -597,8 +607,9 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
             damaged.
     """
     store = LocalStore(place.objects).without_links()
+    has_objects = any(next(store.list(folder), None) is not None for folder in ("packs", "refs"))
     if not store.exists(FORMAT_NAME):
-        if next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None:
+        if has_objects:
             raise CorruptError(
                 f"{place.objects} holds the objects of {place.head}, but its file {FORMAT_NAME} is gone. This writes "
                 "it anew: hopyard stock verify --repair"
@@ -609,6 +620,13 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
         )
     try:
         read_format(store, KIND)
+    except KindError as error:
+        if not has_objects:
+            raise
+        raise CorruptError(
+            f"{error} But objects of a stockroom are there, so its file {FORMAT_NAME} is damaged. This writes it anew: "
+            "hopyard stock verify --repair"
+        ) from error
     except CorruptError as error:
         raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
     index = place.objects / "index.sqlite"

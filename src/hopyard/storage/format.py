@@ -19,6 +19,10 @@ FORMAT_NAME = "FORMAT"
 _FIRST = "0.1.0"
 
 
+class KindError(FormatError):
+    """The header is that of another kind of thing."""
+
+
 def format_header(kind: str, version: int = 1, flags: Iterable[str] = ()) -> dict[str, Any]:
     """The header of a thing of this ``kind`` (``"dataset"``, ``"run"``, ``"state"``, ...)."""
     return {"hopyard": __version__, "kind": kind, "version": version, "flags": sorted(flags)}
@@ -52,7 +56,7 @@ def check_format(
             "It was damaged or was not written by Hopyard; restore it from a copy, or make it again."
         )
     if found != kind:
-        raise FormatError(f"{place} holds a {found}, not a {kind}. Give the path of a {kind}.")
+        raise KindError(f"{place} holds a {found}, not a {kind}. Give the path of a {kind}.")
     unknown = sorted(set(header.get("flags", ())) - set(known_flags))
     if header["version"] > version or unknown:
         writer = header.get("hopyard", "unknown")
@@ -81,7 +85,7 @@ def read_format(store: Store, kind: str, version: int = 1, known_flags: Iterable
     where = f"{store.url}/{FORMAT_NAME}"
     try:
         header = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise CorruptError(f"{where} is not a JSON object: {data[:60]!r}. Restore it from a copy.")

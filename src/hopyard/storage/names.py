@@ -15,6 +15,8 @@ from hopyard.errors import InvalidNameError, UsageError
 TEMPORARY_PREFIX = ".tmp-"
 """Segments that begin so are a store's own unfinished writes; no listing shows them."""
 
+_LONGEST_PATH = 4096
+_LONGEST_PART = 255
 MAX_SEGMENT = 200
 MAX_NAME = 800
 
@@ -43,11 +45,22 @@ def path_given(path: str | os.PathLike[str]) -> Path:
     """The path that a user gave.
 
     Raises:
-        UsageError: no file can be called so.
+        UsageError: it is no path, or no file can be called so.
     """
-    text = os.fspath(path)
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise UsageError(
+            f"a path was given as {type(path).__name__}. Give it as text or as a pathlib.Path, for example "
+            "'data/project'."
+        )
+    text = os.fsdecode(path)
     try:
-        if b"\0" not in os.fsencode(text):
+        data = os.fsencode(text)
+        if len(data) >= _LONGEST_PATH or any(len(part) > _LONGEST_PART for part in data.split(b"/")):
+            raise UsageError(
+                f"a path of {len(data)} bytes was given, {text[:40]!r}..., but paths have less than {_LONGEST_PATH}, "
+                f"and no name in them more than {_LONGEST_PART}. Give the path of a file or folder."
+            )
+        if b"\0" not in data:
             return Path(text)
     except UnicodeEncodeError:
         pass

@@ -149,7 +149,7 @@ def test_everything_that_leads_to_commits_keeps_them(tmp_path: Path) -> None:
     draft.column("large").update(samples(5, seed=9))
     draft.flush()
     draft.release()
-    record = draft.record("data", "large")
+    record = draft.column("large").flush()
     assert record is not None
     Stage(repository.store, "gone", None).append(
         Operation("record", value=[["data", "large", record.to_json()]]).encode()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from tests.stockroom.care.test_garbage import killed
 from tests.stockroom.remotes.repositories import at, commit, root_of, tip
 from torch.utils.data import DataLoader
 
-from hopyard import make_torch_dataset
+from hopyard import StockRoom, make_torch_dataset
 from hopyard.errors import DataError, NotFoundError, PurgedError, UsageError
 from hopyard.stockroom.care import gc, purge, verify
 from hopyard.stockroom.data import Column, Samples
@@ -285,7 +288,7 @@ def test_what_is_staged_is_purged_too(tmp_path: Path) -> None:
     # And a stage that has a column of its own.
     large = Draft(repository.objects, root_of(repository, commits[-1]))
     large.column("image")[30] = secret()
-    record = large.record("data", "image")
+    record = large.column("image").flush()
     assert record is not None
     large.publish()
     large.release()
@@ -468,3 +471,66 @@ def test_over_any_history_only_what_was_purged_is_missing(
         expected = {key: None if key in there else value for key, value in found.items()}
         assert readable(column(reopened(repository), digest, "x")) == expected
     assert not verify(reopened(repository)).problems
+
+
+def purged_elsewhere(path: Path, key: int) -> None:
+    """Purge a sample in a process of its own."""
+    code = f"from hopyard import StockRoom; StockRoom({str(path)!r}).purge('c', {key}, 'asked')"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("is_writer", [True, False])
+@pytest.mark.parametrize("has_read", [True, False])
+@pytest.mark.parametrize("has_staged", [True, False])
+def test_what_another_process_purged_does_not_come_back_with_its_neighbour(
+    tmp_path: Path, is_writer: bool, has_read: bool, has_staged: bool
+) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write():
+        stock.data["c"] = {key: f"SECRET{key}" for key in range(5)}
+    with StockRoom(tmp_path, enable_write=is_writer) as stock:
+        if has_read:
+            assert stock.data["c"][3] == "SECRET3"
+        if has_staged:
+            with contextlib.nullcontext() if is_writer else stock.enable_write():
+                stock.data["c"][4] = "staged before"
+        for key in (2, 1):  # the second one finds a process that has moved on from the first
+            purged_elsewhere(tmp_path, key)
+            with stock.enable_write():
+                stock.data["c"][3] = f"new three {key}"
+            assert key not in stock.data["c"]
+            assert holds(tmp_path, f"SECRET{key}".encode()) == []
+    with StockRoom(tmp_path) as stock:
+        four = "staged before" if has_staged else "SECRET4"
+        assert dict(stock.data["c"].items()) == {0: "SECRET0", 3: "new three 1", 4: four}
+        assert stock.verify().ok
+
+
+def test_a_reader_that_stays_open_sees_nothing_of_what_was_purged_when_it_looks_again(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write():
+        stock.data["c"] = {key: f"SECRET{key}" for key in range(5)}
+    with StockRoom(tmp_path) as stock:
+        assert stock.data["c"][2] == "SECRET2"
+        purged_elsewhere(tmp_path, 2)
+        with pytest.raises(PurgedError, match="asked"):
+            stock.data["c"][2]
+        assert stock.data["c"][3] == "SECRET3"
+
+
+def test_what_another_process_purged_does_not_come_back_by_a_merge_or_a_copy(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write():
+        stock.data["c"] = {key: f"SECRET{key}" for key in range(5)}
+    with StockRoom(tmp_path) as stock:
+        stock.branch("dev")
+        with stock.enable_write():
+            stock.data["c"][4] = "four"
+        stock.switch("dev")
+        with stock.enable_write():
+            stock.data["c"][0] = "zero"
+            assert stock.data["c"][2] == "SECRET2"
+        purged_elsewhere(tmp_path, 2)
+        stock.merge("main")
+        with stock.enable_write():
+            stock.data["copy"] = dict(stock.data["c"].items())
+        assert stock.data["copy"][[0, 4]] == ["zero", "four"]
+        assert holds(tmp_path, b"SECRET2") == []
+        assert stock.verify().ok

@@ -17,7 +17,7 @@ from tests.stockroom.care.histories import begun, full, reopened
 from tests.stockroom.remotes.repositories import at, commit, content, root_of, samples, tip
 
 from hopyard import StockRoom
-from hopyard.errors import FormatError, NotFoundError, NotWritableError
+from hopyard.errors import CorruptError, FormatError, NotFoundError, NotWritableError
 from hopyard.stockroom.care import gc, verify
 from hopyard.stockroom.care.roots import roots_of_store
 from hopyard.stockroom.draft import Draft
@@ -372,3 +372,48 @@ def test_data_of_a_tag_are_missed_unless_a_remote_has_the_tag(tmp_path: Path) ->
         report = StockRoom.verify_in(work)
         assert report.ok
         assert report.elsewhere
+
+
+@pytest.mark.parametrize("kind", ["stocjroom", "dataset"])
+def test_a_format_of_another_kind_where_a_stockroom_is_is_written_anew(tmp_path: Path, kind: str) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write():
+        stock.experiment["x"] = 1
+    file = tmp_path / ".hopyard" / "FORMAT"
+    good = json.loads(file.read_bytes())
+    file.write_text(json.dumps(good | {"kind": kind}))
+    with pytest.raises(CorruptError, match=f"holds a {kind}.*so its file FORMAT is damaged.*verify --repair"):
+        StockRoom(tmp_path)
+    assert [problem.name for problem in StockRoom.verify_in(tmp_path).problems] == ["FORMAT"]
+    StockRoom.verify_in(tmp_path, repair=True)
+    assert json.loads(file.read_bytes()) == good
+    with StockRoom(tmp_path) as stock:
+        assert stock.experiment["x"] == 1
+
+
+@pytest.mark.parametrize("name", ["main.lock", "main.moving.lock"])
+def test_a_folder_in_the_place_of_a_lock_is_named_and_deleted(tmp_path: Path, name: str) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write():
+        stock.experiment["x"] = 1
+    with StockRoom(tmp_path, enable_write=True) as stock:
+        stock.experiment["y"] = 2
+    lock = tmp_path / ".hopyard" / "stage" / name
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    (problem,) = StockRoom.verify_in(tmp_path).problems
+    assert problem.name == f"stage/{name}"
+    assert "it is a folder, and should be the file of a lock" in problem.reason
+
+    def write() -> None:
+        with StockRoom(tmp_path, enable_write=True) as stock:
+            stock.experiment["z"] = 3
+            stock.commit("z")
+
+    with pytest.raises(CorruptError, match="is a folder, and should be the file of a lock"):
+        write()
+    with StockRoom(tmp_path) as stock, pytest.raises(CorruptError, match="should be the file of a lock"):
+        stock.gc()
+    StockRoom.verify_in(tmp_path, repair=True)
+    assert StockRoom.verify_in(tmp_path).ok
+    with StockRoom(tmp_path, enable_write=True) as stock:
+        assert stock.experiment["y"] == 2
+    write()

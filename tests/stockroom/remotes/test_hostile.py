@@ -772,3 +772,45 @@ def run(seed: int, count: int) -> None:
 @given(st.integers(0, 1 << 32))
 def test_what_is_read_under_a_commit_is_what_was_committed(seed: int) -> None:
     run(seed, 12)
+
+
+def test_a_remote_whose_format_is_nested_deeply_is_refused_in_words(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "a") as stock:
+        with stock.enable_write():
+            stock.experiment["x"] = 1
+        stock.push(str(tmp_path / "remote"))
+        (tmp_path / "remote" / "FORMAT").write_bytes(b"[" * 100_000)
+        for call in (stock.fetch, stock.pull, stock.push, lambda: stock.gc(remote="origin")):
+            with pytest.raises(CorruptError, match="is not a JSON object"):
+                call()
+    with pytest.raises(CorruptError, match="is not a JSON object"):
+        StockRoom.clone(str(tmp_path / "remote"), tmp_path / "b")
+
+
+def test_collecting_at_a_remote_whose_lock_is_a_link_waits_for_nobody(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "a") as stock:
+        with stock.enable_write():
+            stock.experiment["x"] = 1
+        stock.push(str(tmp_path / "remote"))
+        lock = tmp_path / "remote" / "gc.lock"
+        lock.unlink(missing_ok=True)
+        lock.symlink_to("nowhere")
+        told: list[str] = []
+        with pytest.raises(CorruptError, match="link"):
+            gc(Repository.at(LocalStore(tmp_path / "remote").without_links()), tell=told.append)
+        assert told == []
+        with pytest.raises(CorruptError, match="link"):
+            stock.gc(remote="origin")
+
+
+def test_a_push_says_how_many_purges_it_brought(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path / "a") as stock:
+        with stock.enable_write():
+            stock.data["c"] = {key: f"SECRET{key}" for key in range(5)}
+        stock.push(str(tmp_path / "remote"))
+        stock.purge("c", 2, "asked")
+        done = stock.push()
+        assert len(done.purges) == 1
+        assert "1 purge is new there, and the samples are deleted there too: 1 sample of 'c' was" in str(done)
+        assert "(asked): 2" in str(done)
+        assert str(stock.push()) == "nothing is new; the remote has all of it"

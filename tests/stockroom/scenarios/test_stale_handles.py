@@ -13,7 +13,7 @@ from tests.stockroom.git.conftest import run_git
 from tests.stockroom.scenarios.model import Content, content, copied, merged
 
 from hopyard import StockRoom
-from hopyard.errors import ConflictError, UsageError
+from hopyard.errors import ConflictError, PurgedError, UsageError
 
 Handles = list[StockRoom]
 
@@ -215,9 +215,15 @@ def test_after_a_purge_a_handle_is_where_another_has_committed(handles: Handles)
     b.experiment["y"] = 2
     with a.enable_write():
         a.experiment["z"] = 3
+    column = b.data["c"]
+    assert column[1] == 1
     b.purge("c", 1)
     assert b.head == a.head
     assert content(b) == fresh(handles)
+    with pytest.raises(PurgedError):
+        column[1]
+    column[5] = np.array(5)
+    assert fresh(handles)["data/c"] == {0: 0, 5: 5}
 
 
 # git

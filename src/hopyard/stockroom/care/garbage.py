@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import CorruptError, NotWritableError, StorageError, StorageFullError
+from hopyard.errors import CorruptError, StorageError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
-from hopyard.stockroom.history.locks import collecting
+from hopyard.stockroom.history.locks import BusyError, collecting
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.layout import Pack, is_pack, read_pack
 from hopyard.stockroom.packs.tombstones import Tombstones
@@ -123,9 +123,7 @@ def alone(store: Store, wait: float, tell: Tell | None) -> Iterator[None]:
             try:
                 stack.enter_context(collecting(store))
                 break
-            except NotWritableError:
-                raise  # waiting does not help
-            except StorageError as error:
+            except BusyError as error:  # of others waiting does not help
                 if time.monotonic() >= end:
                     raise StorageError(f"{error} {wait:g} seconds were waited.") from None
             if not has_told and tell is not None:

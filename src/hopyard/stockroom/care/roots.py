@@ -105,12 +105,26 @@ def _add_stages(store: Store, roots: Roots) -> None:
             continue
         except StorageError as error:
             roots.failures[entry.name] = error
+    roots.failures |= folders_for_locks(store)
     for stage in stages(store):
         if not any(name.startswith(f"{stage.prefix}/") for name in roots.failures):
             try:
                 stage.entries()
             except StorageError as error:
                 roots.failures[stage.prefix] = error
+
+
+def folders_for_locks(store: Store) -> dict[str, CorruptError]:
+    """By the name of a lock of working trees: that it is a folder."""
+    folder = store.path("stage")
+    found = sorted(path for path in folder.glob("*.lock") if path.is_dir()) if folder is not None else []
+    return {
+        f"stage/{path.name}": CorruptError(
+            "it is a folder, and should be the file of a lock, so nothing can be written. Delete it; if it is empty, "
+            "--repair does so"
+        )
+        for path in found
+    }
 
 
 def all_roots(store: Store, place: Place | None) -> Roots:

@@ -20,7 +20,7 @@ from hopyard.stockroom.care.heads import described, heads, likely, nearest, rewr
 from hopyard.stockroom.care.packfiles import Checked, Progress, check_all
 from hopyard.stockroom.care.problems import Kind, Problem, Unproven, Verified
 from hopyard.stockroom.care.repairing import fetch, put_aside, repair_logs, set_aside
-from hopyard.stockroom.care.roots import Roots, roots_of_store
+from hopyard.stockroom.care.roots import Roots, folders_for_locks, roots_of_store
 from hopyard.stockroom.care.walk import Walk
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.gathering import fragment_of
@@ -39,7 +39,7 @@ from hopyard.stockroom.remotes import KIND, Repository, check_format, names, rec
 from hopyard.stockroom.remotes.purges import prove
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
-from hopyard.storage.format import FORMAT_NAME, format_header
+from hopyard.storage.format import FORMAT_NAME, KindError, format_header
 
 _HEAD = "head.stock"  # how problems call that of the working tree that is looked at
 
@@ -84,7 +84,7 @@ def _has_lost_format(store: Store) -> bool:
     """Whether a repository is there, and its FORMAT is not, or says nothing."""
     try:
         check_format(store)
-    except (NotFoundError, CorruptError):
+    except (NotFoundError, CorruptError, KindError):  # no other kind has packs or references
         return next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None
     except FormatError:
         return False
@@ -150,6 +150,7 @@ class _Verification:
         done = self._repair_format()
         done = repair_logs(self._store, self._roots.logs, remote) or done
         done = self._repair_head() or done
+        done = self._repair_locks() or done
         done = self._repair_pending() or done
         done = self._repair_stages() or done
         return (remote is not None and self._repair_objects(remote)) or done
@@ -212,6 +213,17 @@ class _Verification:
             self._add("unreadable", _HEAD, str(error))
             return False
         return True
+
+    def _repair_locks(self) -> bool:
+        """Delete empty folders that are where the files of locks should be."""
+        done = False
+        for name in folders_for_locks(self._store):
+            path = self._store.path(name)
+            if path is not None:
+                with suppress(OSError):
+                    path.rmdir()
+                    done = True
+        return done
 
     def _repair_pending(self) -> bool:
         """Put aside what a commit was about to do, where that cannot be read; ``head.stock`` then goes where its branch

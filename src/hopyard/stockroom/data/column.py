@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from functools import cached_property
 from itertools import islice
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from hopyard.stockroom.data.gathering import (
     buried_in,
     checked,
     fragment_of,
+    purges_of,
     table_of,
 )
 from hopyard.stockroom.data.rows import Keys, keys_of, plain
@@ -36,6 +37,7 @@ from hopyard.stockroom.data.samples import (
     to_user,
 )
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
+from hopyard.stockroom.packs.tombstones import key_of
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.wording import counted
 
@@ -269,9 +271,19 @@ class Column(Mapping[Any, Any]):
         Raises:
             MissingKeyError: there is no sample under one of them.
         """
-        if isinstance(keys, np.ndarray) and keys.dtype.kind == "i":
+        if isinstance(keys, np.ndarray) and keys.dtype.kind == "i" and keys.ndim == 1:
             wanted = keys.astype(np.int64)
         else:
+            if (
+                isinstance(keys, str | bytes | Mapping)
+                or not isinstance(keys, Iterable)
+                or getattr(keys, "ndim", 1) == 0
+            ):
+                raise UsageError(
+                    f"positions of column {self.name!r} were asked for with {type(keys).__name__}. Give a list of "
+                    "keys, or an array (n,) of ints."
+                )
+            keys = list(keys)
             wanted = keys_of([encode(key) for key in keys])
         found = self.find(wanted)
         if len(found) and found.min() < 0:
@@ -330,6 +342,13 @@ class Column(Mapping[Any, Any]):
             if place is not None:
                 place[0].check(np.array([place[1]]))
         text = f"column {self.name!r} has no sample {key!r}"
+        for one in purges_of(self._objects, self.name):
+            if key_of(one.key) == key:
+                text += (
+                    f"; one of this key was purged from all versions on {one.time} by {one.by or 'somebody'}"
+                )
+                text += f" ({one.why}), and what was beside it has been written anew since then"
+                break
         if not len(self):
             return MissingKeyError(f"{text}; it is empty. Add samples with .extend(...) or .update(...).")
         first = decode(self._pages.at(0)[0])
@@ -385,12 +404,20 @@ class Column(Mapping[Any, Any]):
         Raises:
             UsageError: a position is none of the column; ``out`` does not fit.
         """
-        places = np.asarray(positions)
+        try:
+            places = np.asarray(positions)
+        except Exception as error:  # whatever a thing that says it is an array raises
+            raise UsageError(
+                f"positions of column {self.name!r} were given as {type(positions).__name__}, which is no array of "
+                f"ints: {error}. They are ints of shape (n,)."
+            ) from None
         if places.ndim != 1 or (places.dtype.kind not in "iu" and len(places)):
             raise UsageError(
                 f"positions of column {self.name!r} were given as {places.dtype} of shape {places.shape}. They are "
                 "ints of shape (n,); samples are looked up by key with column[[key, ...]]."
             )
+        if places.dtype.kind == "u":  # which a sign would make another position
+            places = np.minimum(places, np.iinfo(np.int64).max)
         places = places.astype(np.int64, copy=False)
         try:
             if self._readable is not None:
@@ -443,6 +470,11 @@ class Column(Mapping[Any, Any]):
     def _checked_out(
         self, out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> npt.NDArray[Any]:
+        if not isinstance(out, np.ndarray):
+            raise UsageError(
+                f"out= is of type {type(out).__name__}, but column {self.name!r} puts samples into a NumPy array: "
+                f"numpy.empty({shape}, {dtype.name!r})."
+            )
         if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous or not out.flags.writeable:
             raise UsageError(
                 f"out= is {out.dtype} of shape {out.shape}, but {shape[0]} samples of column {self.name!r} need a "

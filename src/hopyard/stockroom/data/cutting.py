@@ -94,6 +94,8 @@ def neighbours(entries: SortedMap, code: bytes) -> list[bytes]:
 class Writer(Protocol):
     """Where fragments and pages are written, and read at once: a ``PackWriter``."""
 
+    def begin(self) -> None: ...
+
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 
     def read_many(self, digests: Iterable[str], /) -> dict[str, npt.NDArray[np.uint8]]: ...
@@ -205,6 +207,7 @@ def rewrite(
     Reads and writes the fragments that changes fall into, and pages above them. ``batches`` may be as long as it likes:
     it is read as it is written.
     """
+    writer.begin()
     changes = _Changes(batches, gone or [])
     pages = SortedMap(writer, record.pages)
     cutter = _Cutter(writer, record)

@@ -407,6 +407,10 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._stand_on(record)
         self._next = None
 
+    def look_anew(self) -> None:
+        """Keep no sample in memory that was read: it may have been purged."""
+        self._column = Column(self._writer, self.name, self._record or _NOTHING)
+
     def settle(self, record: ColumnRecord) -> None:
         """Hold what this one holds, if nothing else is known yet."""
         if self._record is None:

@@ -25,6 +25,7 @@ from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, k
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.mapped import identity_at
+from hopyard.stockroom.packs.tombstones import Purged
 from hopyard.stockroom.records import ColumnRecord
 
 Positions = npt.NDArray[np.int64]
@@ -47,10 +48,21 @@ class Readable(Protocol):
 
 def buried_in(objects: Readable) -> Collection[str]:
     """The digests of fragments that samples were purged from, of the repository that this reads."""
+    here = _repository(objects)
+    return () if here is None else here.buried()
+
+
+def purges_of(objects: Readable, column: str) -> list[Purged]:
+    """The records of samples that were purged from fragments of a column of this name."""
+    here = _repository(objects)
+    return [] if here is None else here.purges(column)
+
+
+def _repository(objects: Readable) -> Objects | None:
     here: object = objects
     while here is not None and not isinstance(here, Objects):
         here = getattr(here, "stored", None)  # a writer's, which others may read through
-    return () if here is None else here.buried()
+    return here
 
 
 def fragment_of(record: ColumnRecord, entry: Entry, data: npt.NDArray[np.uint8]) -> Fragment:

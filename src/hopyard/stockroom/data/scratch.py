@@ -24,6 +24,9 @@ class Scratch:
         """What is stored, below."""
         return getattr(self._below, "stored", None)
 
+    def begin(self) -> None:
+        """Do nothing: nothing is stored."""
+
     def add(self, kind: str, data: bytes, width: int = 0, body: int = 0) -> str:
         name = f"{len(self._own):064x}"
         self._own[name] = data

@@ -95,7 +95,7 @@ class DataShelf(NamedThings):
         """Several columns joined by their keys; see :class:`hopyard.stockroom.data.joined.Samples`."""
         columns = {}
         for name in names:
-            item = self[name]
+            item = self[self._checked(name)]
             if isinstance(item, Dataset):
                 raise UsageError(
                     f"{name!r} is a dataset, whose columns stand side by side already, and cannot be joined with "

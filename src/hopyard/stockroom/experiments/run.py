@@ -23,6 +23,7 @@ from hopyard.stockroom.experiments.values import encode, plain
 from hopyard.stockroom.records import RunRecord, Shelf, check_name
 from hopyard.stockroom.view import Writable
 from hopyard.storage.format import object_header
+from hopyard.wording import shown
 
 KIND = "stock-run"
 INTERVAL = 30.0  # seconds of logging after which what was logged is stored
@@ -290,9 +291,9 @@ def _not_numbers(step: Any, metrics: Mapping[str, Any]) -> DataError:
         except (TypeError, OverflowError, ValueError, RuntimeError):
             kind = type(value)
             return DataError(
-                f"The metric {name!r} was logged as {value!r:.80} of type {kind.__module__}.{kind.__qualname__}, but "
-                "metrics are single numbers. Log float(...) of it; texts and lists go into set()."
+                f"The metric {name!r} was logged as {shown(value):.80} of type {kind.__module__}.{kind.__qualname__}, "
+                "but metrics are single numbers. Log float(...) of it; texts and lists go into set()."
             )
     return DataError(
-        f"The step {step!r} was logged, but steps are ints of up to 64 bits. Use int(...), or leave it out."
+        f"The step {shown(step)} was logged, but steps are ints of up to 64 bits. Use int(...), or leave it out."
     )

@@ -30,6 +30,10 @@ _OPENED = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
+class BusyError(StorageError):
+    """Somebody is writing, and will have done so: it can be tried again."""
+
+
 @contextlib.contextmanager
 def writing(store: Store) -> Iterator[None]:
     """What is written meanwhile is not collected. Waits while a collector is at work."""
@@ -42,13 +46,13 @@ def collecting(store: Store) -> Iterator[None]:
     """Nobody writes meanwhile.
 
     Raises:
-        StorageError: somebody is writing now.
+        BusyError: somebody is writing now.
     """
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(locked(store, _GC, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
-            raise StorageError(
+            raise BusyError(
                 f"{store.url} is being written to, so nothing can be deleted from it now: what is written might need "
                 "it. Try again when those who write have committed or closed it."
             ) from None
@@ -109,6 +113,11 @@ def locked(store: Store, name: str, how: int) -> Iterator[None]:
         except FileNotFoundError:
             files.make_directory(str(path.parent))
             fd = os.open(path, _OPENED, 0o666)
+        except IsADirectoryError:
+            raise CorruptError(
+                f"{path} is a folder, and should be the file of a lock, so nothing can be written. Delete it; if it is "
+                "empty, this does so: hopyard stock verify --repair"
+            ) from None
     process = os.getpid()
     try:
         _flock(fd, how)

@@ -75,6 +75,7 @@ def merge_roots(
         UsageError: a conflict was resolved with something that does not fit.
     """
     check_resolve(resolve)
+    writer.begin()
     work = _Merge(writer, resolve)
     return MergeResult(work.roots(base, ours, theirs), work.conflicts)
 

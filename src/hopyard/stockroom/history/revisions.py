@@ -23,6 +23,7 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.packs import Objects
+from hopyard.wording import shown
 
 _STEPS = re.compile(r"(?P<start>[^~^]+)(?P<steps>(?:[~^][0-9]*)*)")
 _STEP = re.compile(r"([~^])([0-9]*)")
@@ -44,8 +45,8 @@ def resolve(objects: Objects, references: References, revision: str, head: str |
     found = _STEPS.fullmatch(revision.strip()) if isinstance(revision, str) else None
     if found is None:
         raise UsageError(
-            f"{revision!r} is no revision. Give a branch, a tag, REMOTE/BRANCH, a commit's digest or how it begins, or "
-            "HEAD; with ~2 behind it for two commits before, with ^2 for the second parent."
+            f"{shown(revision)} is no revision. Give a branch, a tag, REMOTE/BRANCH, a commit's digest or how it "
+            "begins, or HEAD; with ~2 behind it for two commits before, with ^2 for the second parent."
         )
     digest = _start(objects, references, found["start"], head)
     name = found["start"]

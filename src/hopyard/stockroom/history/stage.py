@@ -159,6 +159,8 @@ class Stage:
             return b""
         try:
             return os.read(file, 1000)
+        except OSError:  # it is a folder, which opening for writing and `verify` say
+            return b""
         finally:
             os.close(file)
 

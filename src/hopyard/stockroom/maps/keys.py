@@ -22,6 +22,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from hopyard.errors import UsageError
+from hopyard.wording import shown
 
 Key: TypeAlias = int | str | tuple[int | str, int | str]
 """An int of 64 bits, a string, or a pair of these."""
@@ -42,7 +43,7 @@ def check_key(value: Any) -> Key:
         return _check_part(value, value)
     if len(value) != 2:
         raise UsageError(
-            f"the key {value!r} has {len(value)} parts, but a tuple that is a key has two: (sample, part). "
+            f"the key {shown(value)} has {len(value)} parts, but a tuple that is a key has two: (sample, part). "
             "Join parts into one string, or give two."
         )
     return _check_part(value[0], value), _check_part(value[1], value)
@@ -55,7 +56,7 @@ def _check_part(part: Any, key: Any) -> int | str:
             text.encode()
         except UnicodeEncodeError as error:
             raise UsageError(
-                f"the key {key!r} has half of a surrogate pair at character {error.start}, which is no text that "
+                f"the key {shown(key)} has half of a surrogate pair at character {error.start}, which is no text that "
                 "can be stored. If it came from a file's name, decode that with errors='replace'."
             ) from None
         return text
@@ -63,11 +64,11 @@ def _check_part(part: Any, key: Any) -> int | str:
         if -_OFFSET <= part < _OFFSET:
             return int(part)
         raise UsageError(
-            f"the key {key!r} does not fit into 64 bits with a sign: ints as keys are at least -2**63 and less than "
-            f"2**63. Give it as a string: {str(part)!r}."
+            f"the key {shown(key)} does not fit into 64 bits with a sign: ints as keys are at least -2**63 and less "
+            f"than 2**63. Give it as a string: {str(part)!r}."
         )
     raise UsageError(
-        f"the key {key!r} is of type {type(part).__name__}, but keys are ints, strings, or pairs of these. "
+        f"the key {shown(key)} is of type {type(part).__name__}, but keys are ints, strings, or pairs of these. "
         f"{_instead(part)}"
     )
 

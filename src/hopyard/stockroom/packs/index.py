@@ -67,6 +67,7 @@ class Index:
         self.losses = 0
         self._open: sqlite3.Connection | None = None
         self._pid = 0
+        self._file: tuple[int, int] | None = None  # device and inode of the file that is open
         self._packs: tuple[int, dict[str, tuple[int, int]]] | None = None  # and of which version of the file
 
     def find(self, digests: Iterable[str]) -> dict[str, Location]:
@@ -157,12 +158,23 @@ class Index:
 
     def _connection(self) -> sqlite3.Connection:
         pid = os.getpid()
+        if self._open is not None and self._pid == pid and self._is_replaced():
+            self._close()
         if self._open is not None and self.path is not None and self._pid != pid:
             _of_parents.append(self._open)  # not even to be closed: SQLite forbids it after a fork
             self._open = None
         if self._open is None:
             self._open, self._pid, self._packs = _connect(self.path), pid, None
+            self._file = None if self.path is None else _inode(self.path)
         return self._open
+
+    def _is_replaced(self) -> bool:
+        """Whether another process has made the index anew, as ``gc`` and ``purge`` do: the open file knows of nothing
+        that was deleted since then."""
+        if self.path is None:
+            return False
+        now = _inode(self.path)
+        return now is not None and now != self._file
 
     def _close(self) -> None:
         if self._open is not None:
@@ -176,6 +188,14 @@ class Index:
                 # The journal first: left alone it would be rolled back into the next file.
                 self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)
                 self.path.unlink(missing_ok=True)
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - it is looked at for each read, and Path takes twice as long
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _of_parents: list[sqlite3.Connection] = []

@@ -72,6 +72,11 @@ class Mapped:
                 self._kept.popitem(last=False)
         return view
 
+    def names(self) -> set[str]:
+        """The objects that are mapped now."""
+        with LOCK:
+            return set(self._kept)
+
     def forget(self, name: str) -> None:
         """Map the object anew when it is next asked for."""
         with LOCK:

@@ -34,7 +34,7 @@ from hopyard.stockroom.packs.layout import (
     read_pack,
 )
 from hopyard.stockroom.packs.mapped import Bytes, Checked, Identity, Mapped, identity_at
-from hopyard.stockroom.packs.tombstones import Tombstones
+from hopyard.stockroom.packs.tombstones import Purged, Tombstones
 from hopyard.stockroom.packs.writer import PackWriter
 from hopyard.storage import MemoryStore, Store
 
@@ -286,6 +286,11 @@ class Objects:
         """The digests of all objects that have a tombstone."""
         return self._tombstones.all().keys()
 
+    def purges(self, column: str) -> list[Purged]:
+        """The records of samples that were purged from fragments of a column of this name."""
+        every = (one for several in self._tombstones.all().values() for one in several)
+        return [each for one in every if one.column == column for each in one.purged]
+
     def instead(self, digests: Iterable[str]) -> dict[str, str]:
         """Of these objects, those that are not here since they were purged, and what stands in for them."""
         names = list(digests)
@@ -341,6 +346,11 @@ class Objects:
         }
         if gone:
             self._forget(gone)
+        # Of others the index may not know any more, where another process deleted them.
+        for name in self._mapped.names() - names:
+            if is_pack(name):
+                self._mapped.forget(name)
+                self._checked.forget(name)
         new = [(name, size) for name, size in sizes.items() if name not in known or name in gone]
         self._unreadable = {name: self._truncated(name, *cut[name]) for name in cut.keys() - gone}
         for first in range(0, len(new), _PACKS_AT_ONCE):

@@ -86,11 +86,22 @@ class PackWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.publish()
+        self.discard()
+
+    def discard(self) -> None:
+        """Store nothing of what is pending."""
         for group, pieces in self._pending.items():
             pieces.clear()
             self._bytes[group] = 0
 
     # Adding
+
+    def begin(self) -> None:
+        """See that nothing is deleted from now on, before objects are read whose content is to be added anew: what
+        was purged until now is not among that."""
+        if self._before is not None:
+            with self._lock:
+                self._before()
 
     def add(self, kind: str, data: Data, width: int = 0, body: int = 0) -> str:
         """The digest of ``data``, which is stored at the latest by :meth:`publish`.

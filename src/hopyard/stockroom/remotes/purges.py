@@ -303,15 +303,21 @@ def _described(claims: Collection[Tombstone]) -> list[str]:
     ]
 
 
-def carry(local: Repository, remote: Repository) -> None:
-    """Bring the tombstones here to a remote, and delete there what they say was purged. For who pushes."""
+def carry(local: Repository, remote: Repository) -> list[str]:
+    """Bring the tombstones here to a remote, and delete there what they say was purged. For who pushes.
+
+    Returns:
+        A line for each purge that the remote did not know.
+    """
     own = {one.name: one for several in Tombstones(local.store).all().values() for one in several}
     if not own:
-        return
+        return []
     present = {entry.name for entry in remote.store.list(FOLDER)}
-    for name in sorted(own.keys() - present):
+    new = sorted(own.keys() - present)
+    for name in new:
         remote.store.put_new(name, own[name].encode())
     bury(remote.objects)
+    return _described([own[name] for name in new])
 
 
 def as_purged(local: Repository, there: Repository, needs: Iterable[Need]) -> list[Need]:

@@ -34,6 +34,7 @@ class Pushed:
         tags: new ones, with their commits.
         objects: how many were sent, and ``nbytes`` of them.
         kept: commits that were sent beside the branches, since git's history names them.
+        purges: that the remote did not know, a line each; what they name is deleted there.
         notes: what of these could not be sent, in sentences.
     """
 
@@ -43,6 +44,7 @@ class Pushed:
     nbytes: int = 0
     kept: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    purges: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Lines that tell a user what was sent."""
@@ -52,6 +54,11 @@ class Pushed:
         ]
         told += [f"tag {name}: {commit[:SHOWN]}" for name, commit in self.tags.items()]
         told += [f"{commit[:SHOWN]}, which git's history names" for commit in self.kept]
+        if self.purges:
+            told.append(
+                f"{counted(len(self.purges), 'purge')} {are(len(self.purges))} new there, and the samples are deleted "
+                f"there too: {'; '.join(self.purges[:_LISTED])}{'; and others' if len(self.purges) > _LISTED else ''}"
+            )
         sent = f"{counted(self.objects, 'object')}, {describe_bytes(self.nbytes)}"
         return [*told, *self.notes, sent if told else "nothing is new; the remote has all of it"]
 
@@ -110,9 +117,9 @@ def push(
     if not moves and not beside.commits and next(local.store.list(FOLDER), None) is None:
         return Pushed(notes=beside.notes)
     with writing(remote.store):
-        carry(local, remote)
+        purges = carry(local, remote)
         sent: dict[str, int] = {}
-        done = Pushed(notes=beside.notes)
+        done = Pushed(notes=beside.notes, purges=purges)
         if moves:
             sent = _send(
                 local,
