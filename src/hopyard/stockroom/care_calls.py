@@ -107,8 +107,7 @@ class CareCalls(RemoteCalls):
         finally:
             self._objects.refresh()
         if self._draft is not None:  # what was staged of it is gone, too
-            self._draft.close()
-            self._draft = self._begin()
+            self._restage()
         return report
 
     def _let_go(self, what: str) -> None:
@@ -120,9 +119,7 @@ class CareCalls(RemoteCalls):
         self._check_open()
         self._check_no_block(what)
         if self._draft is not None:
-            self._draft.close()
-            self._draft = self._begin()
-            self._draft.release()
+            self._restage()
 
 
 def _chosen(

@@ -20,6 +20,7 @@ from hopyard.stockroom.history.merge import (
     merge_roots,
     merge_since,
 )
+from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.looking.differences import Diff
 from hopyard.stockroom.looking.status import Status, status_of
 from hopyard.stockroom.name_calls import NameCalls
@@ -50,6 +51,7 @@ class HistoryCalls(NameCalls):
     def status(self) -> Status:
         """Where this is, and what is staged; ``print(stock.status())`` tells it in words."""
         self._check_open()
+        self._look(is_whole=True)
         view = self.view
         if isinstance(view, Draft):
             standing, stage, changes = self._standing, self._stage, view.changes()
@@ -73,8 +75,8 @@ class HistoryCalls(NameCalls):
             branches: ``"all"``: begin at all branches, tags and branches of remotes too.
         """
         starts = [self.resolve(revision) for revision in revisions]
-        if not revisions and self._standing.commit is not None:
-            starts.append(self._standing.commit)
+        if not revisions and (here := self.standing.commit) is not None:
+            starts.append(here)
         if branches == "all":
             starts += [
                 commit
@@ -91,6 +93,7 @@ class HistoryCalls(NameCalls):
             b: a revision; None: what is staged upon that commit.
         """
         self._check_open()
+        self._look(is_whole=True)
         before = self._root if a is None else root_of(self.local, self.resolve(a))
         if b is not None:
             return Diff(self._objects, before, root_of(self.local, self.resolve(b)))
@@ -117,6 +120,8 @@ class HistoryCalls(NameCalls):
             UsageError: something is staged, and it is another commit.
         """
         self._check_open()
+        self._check_no_block("switch")
+        self._renew()
         references = self.local.references
         branch: str | None = name if name in references.names("heads") else None
         if branch is None and name == self._standing.branch:
@@ -129,7 +134,6 @@ class HistoryCalls(NameCalls):
                 raise
             self.branch(name, f"remotes/{remote[0]}")
             branch, commit = name, self.resolve(f"heads/{name}")
-        self._check_no_block("switch")
         while True:
             if commit != self._standing.commit:
                 self._settle("switch")
@@ -253,16 +257,17 @@ class HistoryCalls(NameCalls):
         """
         self._check_open()
         self._check_no_block("reset")
-        commit = None if revision is None else self.resolve(revision)
         while True:
             self._refresh()
-            with self._tree.still(self._standing.commit) as log:
-                if is_there := self._tree.is_at(self._standing.commit):
+            here, references = self._standing.commit, self.local.references
+            commit = None if revision is None else resolve(self._objects, references, revision, here)
+            with self._tree.still(here) as log:
+                if is_there := self._tree.is_at(here):
                     log.clear()
-            if is_there:
+            if is_there and self._draft is not None:
+                self._restage()
+            if is_there and (commit is None or self._standing.commit == here):
                 break
-        if self._draft is not None:
-            self._restage()
         if commit is not None:
             self._catch_up()
             self._move_to(commit, "reset")

@@ -26,8 +26,9 @@ class NameCalls(Room):
     def labels(self) -> dict[str, list[str]]:
         """By commit what names it: ``HEAD``, branches, tags, branches of remotes."""
         found: dict[str, list[str]] = {}
-        if self._standing.commit is not None:
-            found[self._standing.commit] = ["HEAD"]
+        here = self.standing.commit
+        if here is not None:
+            found[here] = ["HEAD"]
         for kind, prefix in (("heads", ""), ("tags", "tag "), ("remotes", "")):
             for name, commit in self.local.references.names(kind).items():
                 found.setdefault(commit, []).append(prefix + name)
@@ -42,8 +43,12 @@ class NameCalls(Room):
         """
         commit = self._name("heads", name, revision)
         if self._standing.branch is None and commit == self._standing.commit:
-            self._tree.set_head(name, commit)
-            self._standing = Standing(name, commit, name, commit)
+            with self._tree.still(commit):
+                # This may show where the working tree was before: one that has moved on stays where it is.
+                now = self._tree.stand()
+                if now.branch is None and now.commit == commit:
+                    self._tree.set_head(name, commit)
+                    self._standing = Standing(name, commit, name, commit)
         elif name == self._standing.branch:
             self._standing = replace(self._standing, tip=commit)
         return commit
@@ -66,7 +71,13 @@ class NameCalls(Room):
             NotFoundError: there is none; UsageError: this is on it, or it has commits that are nowhere else.
         """
         self._check_open()
-        if name == self._standing.branch:
+        with self._tree.still(self.standing.commit):
+            self._delete_branch(name, force)
+        if name == self._standing.named and self._tree.is_at(self._standing.commit):
+            self._standing = self._tree.stand()  # git's branch had an old namesake here
+
+    def _delete_branch(self, name: str, force: bool) -> None:
+        if name == self._tree.stand().branch:
             raise UsageError(
                 f"this is on the branch {name!r}, so it cannot be deleted. Switch to another first."
             )
@@ -80,8 +91,6 @@ class NameCalls(Room):
                 "or tag it first, or delete it for good with force=True (hopyard stock branch --delete --force)."
             )
         references.set(f"heads/{name}", None, self._author)
-        if name == self._standing.named:
-            self._standing = self._tree.stand()  # git's branch had an old namesake here
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag.
@@ -95,7 +104,7 @@ class NameCalls(Room):
     def _name(self, kind: Literal["heads", "tags"], name: str, revision: str) -> str:
         self._check_open()
         called = "branch" if kind == "heads" else "tag"
-        if revision == "HEAD" and self._standing.commit is None:
+        if revision == "HEAD" and self.standing.commit is None:
             raise UsageError(
                 f"nothing is committed yet, so the {called} {name!r} would name nothing. Commit first."
             )

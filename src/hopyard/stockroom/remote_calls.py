@@ -91,6 +91,7 @@ class RemoteCalls(HistoryCalls):
             NotFoundError: there is no such branch, tag or remote; or data that are nowhere. Nothing was sent.
         """
         self._check_open()
+        self._look(is_whole=True)
         self._catch_up()  # git may have merged head.stock
         given = list(tags)
         if branches is None:
@@ -180,8 +181,8 @@ class RemoteCalls(HistoryCalls):
             ConflictError: nobody decided what both changed. What was fetched is here, nothing was merged.
             UsageError: something is staged, or this is on no branch.
         """
-        own = self._own_branch("pull")
         self._settle("pull")
+        own = self._own_branch("pull")
         target = self._remote(remote)
         was = self._standing
         with self._tree.moving(was, own) as moving:
@@ -213,7 +214,7 @@ class RemoteCalls(HistoryCalls):
     def _named_by_git(self, branches: Collection[str]) -> tuple[set[str], list[str]]:
         """The commits that git's history of these branches names; and why they are not known."""
         same = [git for each in branches for git in ((each, "master") if each == MAIN else (each,))]
-        revisions = ["HEAD"] if self._standing.branch in branches else []
+        revisions = ["HEAD"] if self.standing.branch in branches else []
         revisions += [f"refs/heads/{git}" for git in same]
         try:
             return named_commits(self.place, revisions), []
@@ -224,12 +225,13 @@ class RemoteCalls(HistoryCalls):
 
     def _own_branch(self, what: str) -> str:
         self._check_open()
-        if self._standing.branch is None:
+        standing = self.standing
+        if standing.branch is None:
             raise UsageError(
-                f"{what} is for branches, but {self._standing.reason}. Make a branch (stock.branch('NAME')), or switch "
+                f"{what} is for branches, but {standing.reason}. Make a branch (stock.branch('NAME')), or switch "
                 "to one."
             )
-        return self._standing.branch
+        return standing.branch
 
     def _recall(self, name: str) -> Known:
         return remotes.recall(self.local.store, name)

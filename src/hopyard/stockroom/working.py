@@ -36,6 +36,8 @@ from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.storage.small import get_small
 
+State = tuple[bytes, tuple[int, ...] | None]
+
 _KIND = "moving"
 _CHOSEN = "head.stock names a commit, and no branch"
 _DIGEST_BYTES = 32
@@ -81,6 +83,7 @@ class WorkingTree:
     def __init__(self, place: Place, local: Repository, bring: Callable[[str], bool]) -> None:
         self.place, self._local, self.bring = place, local, bring
         self._pending = f"stage/{place.worktree}.moving"
+        self._any_stage = self.stage(None)
 
     def stand(self) -> Standing:
         """Where it stands; what a killed process began is done first.
@@ -206,6 +209,20 @@ class WorkingTree:
     def stage(self, commit: str | None) -> Stage:
         """What is written upon a commit."""
         return Stage(self._local.store, self.place.worktree, commit)
+
+    def state(self) -> State:
+        """A value that differs from the one of before if anything was staged or cleared, or the working tree has moved,
+        also by git, since then. A ``head.stock`` that is gone for the moment, as while git writes it, is None."""
+        try:
+            found = self.place.head.stat()
+        except OSError:
+            return self._any_stage.state(), None
+        return self._any_stage.state(), (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def is_as(self, standing: Standing) -> bool:
+        """Whether branch and commit are those of a standing now; what a killed process began is not done first."""
+        head = read(self.place.head)
+        return head.commit == standing.commit and self.branch_of(head)[0] == standing.named
 
     def is_at(self, commit: str | None) -> bool:
         """Whether ``head.stock`` names this commit now; what a killed process began is not done first."""

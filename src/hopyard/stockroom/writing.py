@@ -46,7 +46,7 @@ from hopyard.stockroom.remotes import (
 )
 from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Others, Snapshot, View
-from hopyard.stockroom.working import Standing, WorkingTree, root_of, short
+from hopyard.stockroom.working import Standing, State, WorkingTree, root_of, short
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, KindError, read_format
 from hopyard.storage.names import path_given
@@ -72,7 +72,7 @@ class Room(Shelves):
         self._message: str | None = None
         self._draft: Draft | None = None
         self._last: Position | None = None  # of what is staged, as far as the draft has it
-        self._seen = b""  # the state of the stage when it was last looked at
+        self._seen: State | None = None  # of the working tree, before it was last looked at
         self._log: Log  # while something is written outside of blocks
         self._is_closed = False
         self._writes = enable_write
@@ -103,7 +103,14 @@ class Room(Shelves):
     @property
     def head(self) -> Head:
         """Where this is: ``branch`` (None: commits are detached) and ``commit`` (None: there is none yet)."""
-        return Head(self._standing.branch, self._standing.commit)
+        standing = self.standing
+        return Head(standing.branch, standing.commit)
+
+    @property
+    def standing(self) -> Standing:
+        """Where the working tree stands; as far as it is shown here: read only, and in a block, all stays as it was."""
+        self._look(is_whole=True)
+        return self._standing
 
     def resolve(self, revision: str) -> str:
         """The digest of the commit that a branch, a tag, ``origin/main``, ``HEAD~2``, or a digest's beginning means.
@@ -112,7 +119,7 @@ class Room(Shelves):
             NotFoundError: nothing is called so, or more than one thing is.
         """
         self._check_open()
-        return resolve(self._objects, self.local.references, revision, self._standing.commit)
+        return resolve(self._objects, self.local.references, revision, self.standing.commit)
 
     def at(self, revision: str) -> Revision:
         """A revision, for reading only: ``stock.at("v1").data["image"]``. It may be pickled."""
@@ -158,7 +165,7 @@ class Room(Shelves):
             )
         try:
             while True:
-                if not self._blocks and self._stage.state() != self._seen and self._new_entries() is None:
+                if not self._blocks and self._new_entries() is None:
                     self._move_on()
                 with contextlib.suppress(_StagedMovedError):
                     commit = self._commit(message)
@@ -244,7 +251,9 @@ class Room(Shelves):
 
     def _refresh(self) -> None:
         """Be where ``head.stock`` says."""
+        state = self._tree.state()
         self._stand(self._tree.stand())
+        self._seen = state
 
     def _stand(self, standing: Standing) -> None:
         root = root_of(self.local, standing.commit)
@@ -266,7 +275,6 @@ class Room(Shelves):
     def _apply_staged(self, draft: Draft) -> None:
         """Let a draft that has nothing staged have all that is."""
         self._last = None
-        self._seen = self._stage.state()
         self._add(draft, self._stage.entries())
 
     def _add(self, draft: Draft, entries: Sequence[Entry]) -> None:
@@ -276,11 +284,11 @@ class Room(Shelves):
             self._last = entry.position
 
     def _renew(self) -> None:
-        """Be where ``head.stock`` says, unless something is staged; have what others staged."""
+        """Be where ``head.stock`` says, with what is staged there, also for reading only."""
         if self._draft is not None and self._draft.changed:
-            with self._draft.writing():
-                return
-        self._move_on()
+            self._look(is_whole=True)  # all that is staged is applied again only if it has to be
+        else:
+            self._move_on()
 
     def _move_on(self) -> None:
         """Be where ``head.stock`` says, and have what is staged there."""
@@ -299,14 +307,18 @@ class Room(Shelves):
             self._move_on()
             self._draft.release()
 
-    def _look(self) -> None:
-        """Have what others staged or committed since this last looked. Within a block, and while something is being
-        written, all stays as it was then."""
+    def _look(self, is_whole: bool = False) -> None:
+        """Have what others staged or committed since this last looked, and be where they, or git, have moved to. Within
+        a block, and while something is being written, all stays as it was then.
+
+        Args:
+            is_whole: see also whether git has gone to another branch that has the same ``head.stock``.
+        """
         draft = self._draft
         if draft is None or self._blocks or self._is_closed or self.guard.is_forked or draft.is_writing:
             return
-        state = self._stage.state()
-        if state == self._seen:
+        state = self._tree.state()
+        if state == self._seen and not (is_whole and not self._tree.is_as(self._standing)):
             return
         with self.guard:
             if not (self._blocks or draft.is_writing):
@@ -319,8 +331,8 @@ class Room(Shelves):
 
     def _new_entries(self) -> list[Entry] | None:
         """What others staged behind what the draft has; None: this is gone, or the working tree is at another commit
-        by now."""
-        if self._tree.is_moving or (self._last is None and not self._tree.is_at(self._stage.base)):
+        or branch by now."""
+        if self._tree.is_moving or not self._tree.is_as(self._standing):
             return None
         return self._stage.since(self._last)
 
@@ -333,11 +345,11 @@ class Room(Shelves):
         while True:
             with self._stage.held() as log:
                 # Who moves the working tree holds the same lock until what is staged has moved along.
-                new = self._new_entries()
+                state, new = self._tree.state(), self._new_entries()
                 if new is not None:
                     with self.guard:
                         self._add(self._draft, new)
-                    self._seen = self._stage.state()
+                    self._seen = state
                     self._log = log
                     yield
                     return
@@ -348,7 +360,8 @@ class Room(Shelves):
 
     def _tell(self, operation: Operation) -> None:
         self._last = self._log.append(operation.encode())
-        self._seen = self._stage.state()
+        if self._seen is not None:  # git may have written head.stock since
+            self._seen = self._stage.state(), self._seen[1]
 
     # Blocks
 
@@ -464,19 +477,25 @@ class Room(Shelves):
                 log = moving.hold()
                 moving.announce(digest, () if merged else self._carried(draft, log, digest))
 
+            def now() -> tuple[str | None, str | None]:
+                log = moving.hold()
+                if draft is not self._draft or self._staged_by_others(log) is not None:
+                    return moving.left, draft.base
+                if not self._blocks:
+                    raise _StagedMovedError
+                return moving.left, draft.begun
+
             if merged:
                 self._check_nothing_staged("merge", moving.hold())
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
-                partial(_summary, draft) if message is None else message, self._facts, announce,
+                partial(_summary, draft) if message is None else message, self._facts, announce, now,
             )  # fmt: skip
             if commit is not None:
                 moving.arrived()
+            elif draft is self._draft:
+                self._cancel_out(draft, moving.hold())
         if commit is None:
-            with self._stage.held() as log:
-                if self._last is not None and log.last() == self._last:  # writes that cancel out
-                    log.clear()
-                    self._last = None
             return None
         if was.branch is None and not was.is_chosen:
             warnings.warn(
@@ -489,8 +508,28 @@ class Room(Shelves):
             Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None, was.reason)
         )
         # What is staged upon it, others have staged, and is looked for.
-        self._last, self._seen = None, b""
+        self._last, self._seen = None, None
         return commit
+
+    def _cancel_out(self, draft: Draft, log: Log) -> None:
+        """Take back what was staged before a draft that changes nothing by now. What others staged since stays so."""
+        is_staged = self._staged_by_others(log) is not None
+        if is_staged and self._last is not None:
+            told = self._carried(draft, log, self._standing.commit)
+            if told:
+                log.replace(told)
+            else:
+                log.clear()
+        if all(block.is_over for block in self._blocks):
+            self._refresh()
+        elif not is_staged:
+            return
+        draft.rebase(self._root)
+        self._last, self._seen = None, None
+
+    def _staged_by_others(self, log: Log) -> list[Entry] | None:
+        """What others staged behind what this has; None: that was committed, or discarded."""
+        return log.stage.since(self._last) if log.stage.base == self._stage.base else None
 
     def _check_nothing_staged(self, what: str, log: Log) -> None:
         """See that nothing is staged. Writes that change nothing are gone afterwards.
@@ -504,19 +543,19 @@ class Room(Shelves):
                 "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
             )
 
-    def _carried(self, draft: Draft, log: Log, commit: str) -> list[bytes]:
+    def _carried(self, draft: Draft, log: Log, commit: str | None) -> list[bytes]:
         """What others staged, and a commit of this draft has not, as what is to be staged upon the commit.
 
         It is carried there as the changes of a commit are that another was faster than.
 
         Raises:
             ConflictError: the commit has something else of it.
-            _StagedMovedError: what is to be committed was committed by others, or discarded, and is not of a block.
+            _StagedMovedError: what is to be committed was committed by others, or discarded, or the working tree is at
+                another branch by now; and it is not of a block.
         """
-        others: list[Entry] | None = None
-        if log.stage.base == self._stage.base:
-            others = log.stage.since(self._last)
-        if others is None and self._last is not None and not self._blocks:
+        others = self._staged_by_others(log)
+        is_mine = draft is self._draft and not self._blocks
+        if is_mine and ((others is None and self._last is not None) or not self._tree.is_as(self._standing)):
             raise _StagedMovedError
         if others is None:  # what this began from is committed there, or was discarded
             others, begun = log.stage.entries(), root_of(self.local, log.stage.base)

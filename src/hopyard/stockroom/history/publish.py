@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from hopyard.errors import ConflictError
@@ -17,6 +18,11 @@ from hopyard.stockroom.history.commits import Commit, read_commit, write_commit
 from hopyard.stockroom.history.conflicts import listed
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.references import References
+
+Now = Callable[[], tuple[str | None, str | None]]
+"""Gives the commit that the working tree is at now, and the root map that the draft's changes count from. What was
+staged before them counts as a change of the draft while it is staged, and no more once others have committed or
+discarded it. From the first call on nobody else moves the working tree."""
 
 Facts = Callable[[], tuple[str, dict[str, Any] | None]]
 """Gives the author, and what a commit records of git. Called in another thread, since git is slow."""
@@ -30,6 +36,7 @@ def commit_draft(
     message: str | Callable[[], str],
     facts: Facts,
     announce: Callable[[str], None] = lambda _: None,
+    now: Now | None = None,
 ) -> Commit | None:
     """Commit what a draft has, and let it stand on the commit; None: it has nothing new.
 
@@ -39,6 +46,7 @@ def commit_draft(
         parents: the commits that it follows: the one that the draft was begun from first, then merged ones.
         message: of the commit; or what gives it, called when the draft is written: then what changed is soon found.
         announce: told the digest of a commit that is stored, before the reference is moved to it.
+        now: None: the working tree is where the draft was begun, and the changes count from the draft's base.
 
     Raises:
         ConflictError: another has committed something else of what the draft changed. The draft is as it was.
@@ -48,7 +56,9 @@ def commit_draft(
         asked = pool.submit(facts)
         root = draft.write()
         author, git = asked.result()
-    if root == draft.base and len(parents) < 2:
+    if now is None:
+        now = partial(_unmoved, next(iter(parents), None), draft.base)
+    if root == draft.base and len(parents) < 2 and now()[1] == root:
         # What was saved as it is there already, but is damaged there, waits to be stored again.
         draft.publish()
         return None
@@ -57,9 +67,14 @@ def commit_draft(
     while True:
         tip = references.tip(reference)
         follows, merged = list(parents), root
-        if not detached and tip.commit is not None and tip.commit not in parents:
-            merged = _onto(draft, reference, tip.commit, root)
-            follows[:1] = [tip.commit]
+        # The reference of a working tree may be of the last time that commits were detached there.
+        there = now()[0] if detached else tip.commit
+        if there is not None and there not in parents:
+            begun = now()[1]
+            if root == begun and len(parents) < 2:
+                return None
+            merged = _onto(draft, begun, reference, there, root)
+            follows[:1] = [there]
         commit = write_commit(draft.writer, merged, list(dict.fromkeys(follows)), text, author, git)
         draft.publish()
         announce(commit.digest)
@@ -69,13 +84,18 @@ def commit_draft(
             return commit
 
 
-def _onto(draft: Draft, reference: str, commit: str, root: str | None) -> str | None:
-    """The root map of ``commit`` with the draft's changes."""
-    result = merge_roots(draft.writer, draft.base, read_commit(draft.writer, commit).root, root)
+def _unmoved(commit: str | None, root: str | None) -> tuple[str | None, str | None]:
+    return commit, root
+
+
+def _onto(draft: Draft, begun: str | None, reference: str, commit: str, root: str | None) -> str | None:
+    """The root map of ``commit`` with the draft's changes, which count from ``begun``."""
+    result = merge_roots(draft.writer, begun, read_commit(draft.writer, commit).root, root)
     if result.conflicts:
-        name = reference.partition("/")[2]
+        kind, _, name = reference.partition("/")
+        where = repr(name) if kind == "heads" else "this working tree"
         raise ConflictError(
-            f"{name!r} has moved to {commit[:12]} since this was begun, and {len(result.conflicts)} of the changes "
+            f"{where} has moved to {commit[:12]} since this was begun, and {len(result.conflicts)} of the changes "
             f"conflict with it (ours is there, theirs is yours):\n{listed(result.conflicts)}\nNothing was committed.",
             result.conflicts,
         )
