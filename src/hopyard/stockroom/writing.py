@@ -47,7 +47,7 @@ from hopyard.stockroom.remotes import (
 from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, State, WorkingTree, root_of, short
-from hopyard.storage import LocalStore
+from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import FORMAT_NAME, KindError, read_format
 from hopyard.storage.names import path_given
 
@@ -607,9 +607,8 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
             damaged.
     """
     store = LocalStore(place.objects).without_links()
-    has_objects = any(next(store.list(folder), None) is not None for folder in ("packs", "refs"))
     if not store.exists(FORMAT_NAME):
-        if has_objects:
+        if _has_objects(store):
             raise CorruptError(
                 f"{place.objects} holds the objects of {place.head}, but its file {FORMAT_NAME} is gone. This writes "
                 "it anew: hopyard stock verify --repair"
@@ -621,7 +620,7 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
     try:
         read_format(store, KIND)
     except KindError as error:
-        if not has_objects:
+        if not _has_objects(store):
             raise
         raise CorruptError(
             f"{error} But objects of a stockroom are there, so its file {FORMAT_NAME} is damaged. This writes it anew: "
@@ -633,6 +632,10 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
     local = Repository.at(store, index)
     absent = Absent(local, fetch)
     return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
+
+
+def _has_objects(store: Store) -> bool:
+    return any(next(store.list(folder), None) is not None for folder in ("packs", "refs"))
 
 
 def is_clean(objects: Objects, local: Repository, log: Log) -> bool:
