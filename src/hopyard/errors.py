@@ -23,6 +23,8 @@
     │   ├── StorageFullError    make space; what was under way can be repeated
     │   ├── CorruptError        bytes are not what was written
     │   ├── FormatError         written by a newer version of Hopyard
+    │   │   └── KindError       the store holds a thing of another kind
+    │   ├── BusyError           somebody else is writing: try again
     │   └── BehindError         a remote has commits that are not here: pull, then push again
     ├── RunError                look at the run
     │   ├── RunHeldError        another driver holds the run
@@ -149,6 +151,14 @@ class CorruptError(StorageError):
 
 class FormatError(StorageError):
     """Stored by a version of Hopyard that this one cannot read."""
+
+
+class KindError(FormatError):
+    """A store holds a thing of another kind: a run, say, and not a stockroom."""
+
+
+class BusyError(StorageError):
+    """Somebody else is writing. It can be tried again."""
 
 
 class BehindError(StorageError):

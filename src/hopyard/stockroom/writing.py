@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, cast
 from hopyard.errors import (
     ConflictError,
     CorruptError,
+    KindError,
     NotFoundError,
     NotWritableError,
     UsageError,
@@ -48,7 +49,7 @@ from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, State, WorkingTree, root_of, short
 from hopyard.storage import LocalStore, Store
-from hopyard.storage.format import FORMAT_NAME, KindError, read_format
+from hopyard.storage.format import FORMAT_NAME, read_format
 from hopyard.storage.names import path_given
 
 Fetching = Literal["auto", "never"]

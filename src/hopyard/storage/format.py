@@ -11,16 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hopyard import __version__
-from hopyard.errors import CorruptError, FormatError
+from hopyard.errors import CorruptError, FormatError, KindError
 from hopyard.storage.base import Store
 from hopyard.storage.small import get_small
 
 FORMAT_NAME = "FORMAT"
 _FIRST = "0.1.0"
-
-
-class KindError(FormatError):
-    """The header is that of another kind of thing."""
 
 
 def format_header(kind: str, version: int = 1, flags: Iterable[str] = ()) -> dict[str, Any]:

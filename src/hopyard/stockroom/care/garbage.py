@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import CorruptError, StorageError, StorageFullError
+from hopyard.errors import BusyError, CorruptError, StorageError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
-from hopyard.stockroom.history.locks import BusyError, collecting
+from hopyard.stockroom.history.locks import collecting
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.layout import Pack, is_pack, read_pack
 from hopyard.stockroom.packs.tombstones import Tombstones

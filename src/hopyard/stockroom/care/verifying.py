@@ -11,6 +11,7 @@ from hopyard.errors import (
     CorruptError,
     FormatError,
     HopyardError,
+    KindError,
     NotFoundError,
     NotWritableError,
     StorageError,
@@ -39,7 +40,7 @@ from hopyard.stockroom.remotes import KIND, Repository, check_format, names, rec
 from hopyard.stockroom.remotes.purges import prove
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
-from hopyard.storage.format import FORMAT_NAME, KindError, format_header
+from hopyard.storage.format import FORMAT_NAME, format_header
 
 _HEAD = "head.stock"  # how problems call that of the working tree that is looked at
 

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from hopyard.errors import CorruptError, StorageError
+from hopyard.errors import BusyError, CorruptError, StorageError
 from hopyard.storage import Store, files
 from hopyard.storage.oserrors import write_errors
 
@@ -28,10 +28,6 @@ _READERS = "readers"
 _COMMIT = re.compile("[0-9a-f]{64}")
 _OPENED = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
-
-
-class BusyError(StorageError):
-    """Somebody is writing, and will have done so: it can be tried again."""
 
 
 @contextlib.contextmanager
