@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -272,16 +273,28 @@ def test_leaks_goes_on_after_columns_that_cannot_be_compared(typed: Stock) -> No
     assert "train and test: 0 of 3 samples are among the 3 others too" in shown
 
 
-def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
-    def offered(*words: str) -> list[str]:
+class Offered(Protocol):
+    """What a shell offers after these words."""
+
+    def __call__(self, *words: str, shell: str = "bash") -> list[str]: ...
+
+
+@pytest.fixture
+def offered() -> Offered:
+    def offers(*words: str, shell: str = "bash") -> list[str]:
         given = {
-            "_STOCK_COMPLETE": "complete_bash",
+            "_STOCK_COMPLETE": f"complete_{shell}",
             "COMP_WORDS": " ".join(("stock", *words)),
             "COMP_CWORD": str(len(words)),
+            "_TYPER_COMPLETE_ARGS": " ".join(("stock", *words)),
         }
         done = CliRunner().invoke(stock.app, prog_name="stock", env=given)
         return done.output.split()
 
+    return offers
+
+
+def test_a_shell_is_offered_branches_tags_and_things(typed: Stock, offered: Offered) -> None:
     assert offered("switch", "m") == []
     typed("init")
     with StockRoom().enable_write() as room:
@@ -301,8 +314,53 @@ def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
     assert offered("fetch", "--data", "") == ["image", "label"]
     assert offered("fetch", "--model", "n") == ["net"]
     typed("push", "./remote")
+    for call in (
+        ("fetch",),
+        ("pull",),
+        ("remote", "forget"),
+        ("gc", "--remote"),
+        ("verify", "--repair-from"),
+    ):
+        assert offered(*call, "o") == ["origin"]
     assert offered("fetch", "") == ["origin"]
-    assert offered("pull", "o") == ["origin"]
+    for call in (
+        ("diff",), ("diff", "main"), ("log",), ("log", "dev"), ("reset",), ("merge", "--base"), ("list", "--at"),
+        ("fetch", "--at"), ("inspect", "--against"),
+    ):  # fmt: skip
+        assert offered(*call, "") == ["dev", "main", "v1", "origin/main"]
+    assert offered("push", "--branch", "") == offered("pull", "--branch", "") == ["dev", "main"]
+    assert offered("push", "--tag", "") == ["v1"]
+    assert offered("list", "m") == ["model"]
+
+
+def test_a_shell_is_offered_commits_by_their_digests_once_one_is_begun(
+    typed: Stock, offered: Offered
+) -> None:
+    typed("init")
+    with StockRoom() as room:
+        for number in range(20):
+            with room.enable_write(f"{number}"):
+                room.experiment["x"] = number
+        digests = [commit.digest for commit in room.log()]
+    for length in (1, 3, 12, 30):
+        begun = digests[4][:length]
+        found = [digest[: max(12, length)] for digest in digests if digest.startswith(begun)]
+        assert offered("diff", begun) == offered("log", begun) == found
+        typed("diff", found[0])
+    assert offered("diff", "x") == []
+
+
+def test_a_shell_is_offered_importers_their_options_and_files(offered: Offered) -> None:
+    assert offered("import", "torchvision.cifar") == ["torchvision.cifar10", "torchvision.cifar100"]
+    assert "csv" in offered("import", "")
+    assert "nulls=" in " ".join(offered("import", "csv", "--option", "n"))
+    assert offered("import", "csv", "--option", "nul") == [
+        each for each in offered("import", "csv", "-o", "") if each.startswith("nul")
+    ]
+    assert offered("import", "no-such-importer", "--option", "") == []
+    # With nothing offered, shells complete the names of files by themselves.
+    assert offered("import", "csv", "--from", "") == []
+    assert offered("import", "csv", "--from", "", shell="zsh") == ["_files"]
 
 
 def test_keys_that_look_like_numbers_are_what_the_column_has(
