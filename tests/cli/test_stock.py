@@ -138,6 +138,9 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
         room.data["like"] = {1: np.int64(1), "1": np.int64(2)}
         room.data["parts"] = {("a", "b--c"): np.int64(1), ("a--b", "c"): np.int64(2)}
         room.data["wave"] = np.ones(2, np.complex64)
+        room.data.create("empty", dtype="float32", shape=(2, 3))
+        room.data["sparse/x"] = {2**62: np.uint8(1), -7: np.uint8(2)}
+        room.data["nul"] = {"a\0": np.int64(1)}
         room.experiment["nan"] = {"loss": [1.0, float("nan")]}
     for path, name in (
         ("data/image", "i.npy"), ("data/image", "i.parquet"), ("data/name", "folder"),
@@ -147,6 +150,17 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
         assert typed("export", path, name).startswith(f"{path}: ")
     assert np.array_equal(np.load("i.npy"), images)
     assert "in the order of their keys, which .npy does not hold" in typed("export", "data/image", "i.npy")
+    for path, name, keys in (
+        ("data/image", "image", [0, 1, 2]), ("data/key", "key", ["a", "b"]), ("data/wave", "wave", [0, 1]),
+        ("data/empty", "empty", []), ("data/sparse/x", "sparse/x", [-7, 2**62]),
+    ):  # fmt: skip
+        typed("export", path, "x.npz")
+        with np.load("x.npz") as arrays, StockRoom() as room:
+            assert set(arrays) == {name, "sample_key" if name == "key" else "key"}
+            assert arrays["sample_key" if name == "key" else "key"].tolist() == keys
+            assert np.array_equal(arrays[name], np.asarray(room.data[name]))
+            assert arrays[name].dtype == room.data[name].dtype
+    Path("x.npz").unlink()
     table = pq.read_table("i.parquet")
     assert table["key"].to_pylist() == [0, 1, 2]
     assert table["image"].to_pylist() == images.tolist()
@@ -156,6 +170,14 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
     assert json.loads(Path("lr.json").read_text()) == {"x": [1, 2.5]}
     for path, name, message in (
         ("data/name", "x.npy", "has samples of string, which .npy does not hold"),
+        ("data/name", "x.npz", "has samples of string, which .npz does not hold"),
+        (
+            "data/like",
+            "x.npz",
+            "keys of several kinds, which one array of NumPy does not hold. Export it as a folder",
+        ),
+        ("data/parts", "x.npz", "keys of several kinds"),
+        ("data/nul", "x.npz", "keys that end in NUL, which NumPy leaves out. Export it as .parquet"),
         ("data/half", "x.npy", r"is bfloat16 of shape \(3,\), which neither NumPy nor Parquet has"),
         ("data/half", "x", "Store it in another dtype, or as a model"),
         ("model/net", "x.bin", "cannot be exported to x.bin: it is written as .safetensors"),

@@ -125,7 +125,9 @@ def _option(text: str) -> tuple[str, str]:
 
 def export(
     path: ThingPath,
-    target: Annotated[str, typer.Argument(help="A file (.npy, .parquet, .safetensors, .json) or a folder.")],
+    target: Annotated[
+        str, typer.Argument(help="A file (.npy, .npz, .parquet, .safetensors, .json) or a folder.")
+    ],
     at: At = None,
 ) -> None:
     """Write something out of a shelf as a file that other programs read."""
@@ -134,7 +136,7 @@ def export(
         size = sum(each.stat().st_size for each in ([file] if file.is_file() else file.iterdir()))
         say(f"{path}: {describe_bytes(size)} in {file}")
         if file.suffix == ".npy":
-            say("the samples are in the order of their keys, which .npy does not hold; .parquet does")
+            say("the samples are in the order of their keys, which .npy does not hold; .npz and .parquet do")
 
 
 def list_(
