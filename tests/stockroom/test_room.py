@@ -617,7 +617,7 @@ def test_a_log_is_shown_in_short_lines(stock: StockRoom) -> None:
         with stock.enable_write(f"{number} \x1b[2J" + "long " * 100 + "\nsecond line"):
             stock.experiment["n"] = number
     lines = repr(stock.log()).splitlines()
-    assert (lines[0], lines[-1], len(lines)) == ("40 commits", "and 10 more", 32)
+    assert (lines[0], lines[-1], len(lines)) == ("40 commits, times in UTC", "and 10 more", 32)
     assert lines[1].startswith(stock.log()[0].digest[:12])
     assert "39 \\x1b[2Jlong" in lines[1]
     assert max(map(len, lines)) < 130

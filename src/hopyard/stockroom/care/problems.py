@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hopyard.stockroom.maps import Key
-from hopyard.wording import are, counted
+from hopyard.wording import are, counted, describe_bytes
 
 _SHOWN = 10  # keys
 
@@ -97,7 +97,7 @@ class Verified:
         lines = [str(problem) for problem in self.problems]
         words = [str(one) for one in self.unproven]
         known = (
-            f"{counted(self.objects, 'object')} ({self.nbytes / 1e6:.1f} MB) of {counted(self.commits, 'commit')} "
+            f"{counted(self.objects, 'object')} ({describe_bytes(self.nbytes)}) of {counted(self.commits, 'commit')} "
             f"{are(self.objects)} whole"
         )
         away = (

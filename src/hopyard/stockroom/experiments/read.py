@@ -193,7 +193,7 @@ class Runs(list[RunView]):
         lines = [one_line(f"{run.id}  {run.status}  {run.started:%Y-%m-%d %H:%M}") for run in self[:_SHOWN]]
         if len(self) > _SHOWN:
             lines.append(f"and {len(self) - _SHOWN:,} more")
-        return "\n".join([counted(len(self), "run"), *lines])
+        return "\n".join([f"{counted(len(self), 'run')}, times in UTC", *lines])
 
     def _repr_html_(self) -> str:
         """A table, for notebooks."""
