@@ -87,7 +87,11 @@ class CareCalls(RemoteCalls):
 
     @exclusive
     def purge(
-        self, column: str, key: Key | TypedKey | Sequence[Key | TypedKey], why: str = "no reason was given"
+        self,
+        column: str,
+        key: Key | TypedKey | Sequence[Key | TypedKey],
+        why: str = "no reason was given",
+        shared: bool = False,
     ) -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
         stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow
@@ -96,14 +100,20 @@ class CareCalls(RemoteCalls):
         Args:
             key: one, or a list.
             why: for the record, which stays.
+            shared: purge them also from other columns which have equal samples under equal keys: these are stored as
+                one. False: that is an error, which names the columns.
+
+        Returns:
+            What is gone, and where equal samples still are.
 
         Raises:
-            NotFoundError: no version has such a sample. UsageError: within a block. Nothing was changed.
+            NotFoundError: no version has such a sample. UsageError: within a block; or other columns share them.
+                Nothing was changed.
         """
         self._let_go("purge")
         repository = Repository(self.local.store, self._objects, self.local.references)
         try:
-            report = care.purge(repository, column, key, why, self._author, self.place)
+            report = care.purge(repository, column, key, why, self._author, self.place, shared=shared)
         finally:
             self._objects.refresh()
         if self._draft is not None:  # what was staged of it is gone, too

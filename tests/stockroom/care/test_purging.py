@@ -534,3 +534,97 @@ def test_what_another_process_purged_does_not_come_back_by_a_merge_or_a_copy(tmp
         assert stock.data["copy"][[0, 4]] == ["zero", "four"]
         assert holds(tmp_path, b"SECRET2") == []
         assert stock.verify().ok
+
+
+def test_columns_that_share_a_sample_are_named_before_anything_is_purged(tmp_path: Path) -> None:
+    repository = begun(tmp_path)
+    same = plain(1, 2) | {3: secret()}
+    commit(repository, a=same, b=same, old=same, other=same | {9: secret()})
+    draft = Draft(repository.objects, root_of(repository, tip(repository)))
+    assert draft.column("a")
+    draft.set("data", "old", None)
+    first = tip(repository)
+    repository.references.set("tags/v1", first, "Ada")
+    with pytest.raises(UsageError, match="'b'\\[3\\], 'old'\\[3\\]") as caught:
+        purged(repository, 3, "a")
+    assert "'a'[3] cannot be purged by itself" in str(caught.value)
+    assert "shared=True" in str(caught.value)
+    assert "--shared" in str(caught.value)
+    assert holds(tmp_path, SECRET)
+    assert not list(Tombstones(repository.store).all())
+
+    report = purge(repository, "a", 3, "asked to", "Ada", clock=lambda: DAY, shared=True)
+    assert report.shared == {"b": [3], "old": [3]}
+    assert "gone from other columns too, which shared it: 'b'[3], 'old'[3]" in str(report)
+    assert report.equal.found == [("other", 3), ("other", 9)]
+    assert report.equal.count == 2
+    assert "the same bytes still stand in 'other'[3], 'other'[9]: purge them as well" in str(report)
+    for name in ("a", "b", "old"):
+        assert readable(column(repository, name=name))[3] is None
+        assert [one.key for one in repository.objects.purges(name)] == [3]
+    assert not repository.objects.purges("other")
+    assert not verify(reopened(repository)).problems
+    purged(repository, [3, 9], "other")
+    assert not holds(tmp_path, SECRET)
+
+
+def test_columns_of_earlier_commits_and_of_the_stage_share_samples_too(tmp_path: Path) -> None:
+    stock = StockRoom.init(tmp_path)
+    rows = np.random.default_rng(0).random((6, 4))
+    with stock.enable_write():
+        stock.data["a"] = rows
+        stock.data["old"] = rows
+    with stock.enable_write():
+        del stock.data["old"]
+    writer = StockRoom(tmp_path, enable_write=True)
+    writer.data["new"] = rows
+    with pytest.raises(
+        UsageError, match=r"'new'\[2\], 'old'\[2\] \(in earlier commits only\)\. Nothing was changed"
+    ):
+        writer.purge("a", key=2, why="asked")
+    assert len(writer.data["a"]) == len(writer.data["new"]) == 6
+    report = writer.purge("a", key=2, why="asked", shared=True)
+    assert report.shared == {"new": [2], "old": [2]}
+    writer.commit("staged")
+    assert len(writer.data["new"]) == 5
+    assert writer.verify().ok
+
+
+def test_who_accepts_a_purge_has_its_record_for_each_column_that_shared_the_sample(tmp_path: Path) -> None:
+    ada = StockRoom.init(tmp_path / "ada")
+    rows = np.random.default_rng(0).random((6, 4))
+    with ada.enable_write():
+        ada.data["a"] = ada.data["b"] = rows
+    ada.push(tmp_path / "remote")
+    bob = StockRoom.clone(tmp_path / "remote", tmp_path / "bob")
+    bob.fetch(data=True)
+    ada.purge("a", key=2, why="asked", shared=True)
+    ada.push(tmp_path / "remote")
+    assert {one.column for one in bob.fetch().purges.claimed} == {"a", "b"}
+    assert {one.column for one in bob.fetch(accept_purges=True).purges.accepted} == {"a", "b"}
+    assert bob.fetch().purges.waiting == 0
+    for name in ("a", "b"):
+        with pytest.raises(PurgedError, match="asked"):
+            bob.data[name][2]
+
+
+def test_equal_samples_are_looked_for_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = StockRoom.init(tmp_path)
+    rows = np.random.default_rng(0).random((40, 4))
+    with stock.enable_write():
+        stock.data["a"] = rows
+        stock.data["label"] = np.zeros(40, np.int64)
+        stock.data["moved"] = {100 + at: rows[at] for at in range(40)}
+        stock.data["ragged"] = {at: rows[7][: 1 + at % 4] for at in range(8)}
+        stock.data["name"] = ["Ada", "Bob", "Ada"] * 10
+        stock.data["nick"] = {"x": "Ada"}
+    assert stock.purge("a", key=3, why="asked").equal.found == [("moved", 103)]
+    assert stock.purge("a", key=7, why="asked").equal.found == [("moved", 107), ("ragged", 3), ("ragged", 7)]
+    assert stock.purge("label", key=3, why="asked").equal.count == 0  # all numbers 0 are equal
+    report = stock.purge("name", key=0, why="asked")
+    assert report.equal.count == 20
+    assert "'nick'['x']" not in str(report)
+    assert "and 15 more" in str(report)
+    monkeypatch.setattr("hopyard.stockroom.care.sharing.LOOKED", 1000)
+    told = str(stock.purge("a", key=4, why="asked"))
+    assert "of other samples was not looked at" in told

@@ -129,6 +129,11 @@ def examine(local: Repository, remote: Repository, commits: Iterable[str], accep
     for claim in claims:
         # The claim with the most samples of a fragment comes first, and then there is nothing new in the others.
         if claim.keys <= gone.get(claim.object, set()):
+            if any(
+                one[:2] == claim[:2] for one in found.accepted
+            ):  # the same, for another column that shares it
+                local.store.put_new(claim.name, claim.encode())
+                found.accepted.append(claim)
             continue
         places = named.get((claim.column, claim.object))
         if places is None:
