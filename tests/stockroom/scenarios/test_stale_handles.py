@@ -341,39 +341,70 @@ class Walk:
             self.arrive(stock.commit("c"), self.now)
 
     def block(self, stock: StockRoom) -> None:
-        begun, mine = copied(self.now), copied(self.now)
         others = [each for each in self.handles if each is not stock]
-        before, branch = self.here, self.branch
+        begun, mine, before, branch = copied(self.now), copied(self.now), self.here, self.branch
+        is_staged = is_gone = False  # below the block: a write; and what was
         try:
             with stock.enable_write():
+                is_staged = bool(stock._stage.entries())
                 for _ in range(self.random.randrange(6)):
-                    what = self.random.randrange(8)
-                    if what < 4:
+                    what, here = self.random.randrange(24), self.here
+                    if what < 12:
                         self.write(stock, mine)
-                    elif what == 4:
-                        self.commit(self.random.choice(others))
-                    else:
+                    elif what < 21:
                         self.write(self.random.choice(others), self.now)
+                    elif what < 23:
+                        self.random.choice([self.commit, self.commit, self.reset])(self.random.choice(others))
+                        is_gone = True
+                    else:
+                        self.switch(self.random.choice(others))
+                        is_gone = is_gone or self.here != here
                 assert content(stock) == mine
+                tip = self.tip(branch)
             is_ok = True
         except ConflictError:
             is_ok = False
-        assert branch == self.branch
-        has_moved = self.here != before
-        upon = self.base if has_moved else begun
-        result, conflicts = merged(begun, mine, self.base, None) if has_moved else (mine, set())
-        later, more = merged(upon, result, self.now, None)
-        assert is_ok == (not conflicts and not more)
-        if is_ok:
+        goes_along = self.here == before or (
+            self.branch == branch and (branch is not None or self.is_before(before, self.here))
+        )
+        if goes_along:
+            parent, after = self.here, self.now
+        else:  # another has gone elsewhere
+            parent = tip if tip is not None and (branch or self.is_before(before, tip)) else before
+            after = self.commits[str(parent)][0]
+        base = self.commits[str(parent)][0]
+        if is_staged and is_gone:  # it counts from what stands there, and commits all of that
+            result, conflicts = merged(begun, mine, after, None)
+            later = result
+        else:  # what others stage behind it stays staged
+            result, conflicts = (mine, set()) if is_staged else merged(begun, mine, base, None)
+            later, more = merged(begun if is_staged else base, result, after, None)
+            conflicts |= more
+        assert is_ok == (not conflicts)
+        if not is_ok:
+            return
+        commit = self.tip(self.branch if goes_along else branch)
+        if result != base:
+            assert commit is not None
+            assert commit not in self.commits
+        if commit is not None and commit not in self.commits:
+            made = stock.at(commit)
+            assert content(made) == result
+            assert list(made.commit.parents) == [parent]
+            self.commits[commit] = copied(result), parent
+            if goes_along:
+                self.here = commit
+        if goes_along:
             self.now = later
-            with StockRoom(self.folder) as reader:
-                head = reader.head.commit
-                assert head is not None
-                if head != self.here:
-                    assert list(reader.log(limit=1)[0].parents) == [self.here]
-                    self.arrive(head, result)
-                else:
-                    assert result == self.base
+
+    def tip(self, branch: str | None) -> str | None:
+        name = "worktrees/main" if branch is None else f"heads/{branch}"
+        return self.handles[0].local.references.tip(name).commit
+
+    def is_before(self, before: str | None, commit: str | None) -> bool:
+        while commit not in (None, before):
+            commit = self.commits[str(commit)][1]
+        return commit == before
 
     def reset(self, stock: StockRoom) -> None:
         assert self.here is not None
