@@ -231,13 +231,6 @@ class WorkingTree:
             return now.commit == was.commit or now.named == was.branch
         return now.named == was.named and self._is_between(was.commit, now.commit)
 
-    def behind(self, was: Standing) -> Standing:
-        """Where a working tree would stand now that has not gone elsewhere: others may have committed there."""
-        tip = self._local.references.tip(self.reference(was.branch)).commit
-        if tip is None or (was.branch is None and not self._is_between(was.commit, tip)):
-            return was
-        return replace(was, commit=tip, tip=tip if was.branch else was.tip)
-
     def is_at(self, commit: str | None) -> bool:
         """Whether ``head.stock`` names this commit now; what a killed process began is not done first."""
         return read(self.place.head).commit == commit
@@ -329,8 +322,8 @@ class WorkingTree:
             keep = "" if branch else f" Keep it by a branch: hopyard stock branch NAME {short(commit)}."
             warnings.warn(
                 f"{short(commit)} was committed to {there}, where it was begun, but {self.place.head} was changed "
-                f"meanwhile, to {here} at {short(head.commit)}, and stays so.{keep} To have its data here, too: hopyard "
-                f"stock merge {branch or short(commit)}. To go there: {git}hopyard stock switch "
+                f"meanwhile, to {here} at {short(head.commit)}, and stays so.{keep} To have its data here, too: "
+                f"hopyard stock merge {branch or short(commit)}. To go there: {git}hopyard stock switch "
                 f"{branch or short(commit)}.",
                 UserWarning,
                 stacklevel=2,

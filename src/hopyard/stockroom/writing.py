@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -484,12 +484,15 @@ class Room(Shelves):
         draft = self._draft
         assert draft is not None
         found = self._tree.catch_up(self._tree.stand(), lambda: self._author)
-        now = found if self._tree.goes_along(self._standing, found) else self._tree.behind(self._standing)
-        stage = self._tree.stage(now.commit)
-        is_same = now.commit == self._standing.commit and stage.since(self._last) is not None
-        if not is_same:
+        now, is_staged = self._standing, self._stage.since(self._last) is not None
+        if self._tree.goes_along(now, found):
+            now = found
+        elif not is_staged and now.branch is not None:  # others may have committed it before
+            tip = self.local.references.tip(f"heads/{now.branch}").commit
+            now = now if tip is None else replace(now, commit=tip, tip=tip)
+        if now.commit != self._standing.commit or not is_staged:
             # Without anything staged below the block, what others stage meanwhile stays staged.
-            entries = [] if self._last is None else stage.entries()
+            entries = [] if self._last is None else self._tree.stage(now.commit).entries()
             root = root_of(self.local, now.commit)
             carrier = Draft(self._objects, root)
             try:
