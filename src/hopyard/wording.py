@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _UNSEEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -40,6 +41,18 @@ def shown(value: object) -> str:
 def counted(count: int, noun: str) -> str:
     """``1 sample``, ``2,000 samples``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def some_lines(lines: Sequence[str], most: int, total: int | None = None) -> list[str]:
+    """The first lines, and in words how many follow of ``total``; None: of the lines given."""
+    total = len(lines) if total is None else total
+    return list(lines) if total <= most else [*lines[:most], f"and {total - most:,} more"]
+
+
+def some_names(names: Sequence[str], most: int = 30) -> str:
+    """The first names within a sentence, and how many follow; "none" if there are none."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
 
 
 def are(count: int) -> str:
