@@ -177,9 +177,8 @@ def test_a_block_that_changes_what_others_discard_meanwhile_is_a_conflict(
     assert committed(handles) == content(b) == fresh(handles) == {"experiment/x": 1, "data/c": {0: 0}}
 
 
-@pytest.mark.parametrize("is_block", [True, False])
 def test_a_block_writes_to_what_was_staged_below_it_and_carried_upon_a_commit_of_another(
-    handles: Handles, is_block: bool
+    handles: Handles,
 ) -> None:
     a, b, c = handles
     with a.enable_write():
