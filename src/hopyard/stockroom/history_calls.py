@@ -333,6 +333,17 @@ class HistoryCalls(NameCalls):
                     self._tree.go_to(standing.branch, standing.tip, log)
             self._arrived()
 
+    def _let_go(self, what: str) -> None:
+        """Hold no lock against the collector: all that is staged is durable.
+
+        Raises:
+            UsageError: within a block.
+        """
+        self._check_open()
+        self._check_no_block(what)
+        if self._draft is not None:
+            self._restage()
+
     def _check_no_block(self, what: str) -> None:
         if self._blocks:
             raise UsageError(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hopyard.errors import NotFoundError, StorageFullError, UsageError, nearest
-from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
+from hopyard.stockroom.care.garbage import KEEP, Collected, collect
 from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
 from hopyard.stockroom.care.walk import Walk
 from hopyard.stockroom.data.column import group_bounds
@@ -20,6 +20,7 @@ from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
+from hopyard.stockroom.history.locks import WAIT, Tell, alone
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
