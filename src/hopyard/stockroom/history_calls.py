@@ -120,6 +120,7 @@ class HistoryCalls(NameCalls):
             UsageError: something is staged, and it is another commit.
         """
         self._check_open()
+        check_text(name, "the branch, tag or commit to switch to")
         self._check_no_block("switch")
         self._renew()
         references = self.local.references

@@ -162,7 +162,7 @@ class RemoteCalls(HistoryCalls):
         guard = self.guard.write("stock.fetch(accept_purges=True)") if accept_purges else nullcontext()
         with guard, self._purging("fetch") if accept_purges else nullcontext():
             fetched = remotes.fetch(
-                self.local, self._open(target), branches, prune, self._author, accept_purges, self._named
+                self.local, self._open(target), branches, prune, self._author, accept_purges, self._in_git
             )
         self._remember_fetched(target, fetched)
         return fetched
@@ -206,7 +206,7 @@ class RemoteCalls(HistoryCalls):
 
             pulled = remotes.pull(
                 local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges,
-                self._named,
+                self._in_git,
             )  # fmt: skip
             self._remember_fetched(target, pulled.fetched)
             if pulled.how != "conflicts":
@@ -234,7 +234,7 @@ class RemoteCalls(HistoryCalls):
         if self._draft is not None:
             self._restage()
 
-    def _named(self) -> set[str]:
+    def _in_git(self) -> set[str]:
         """The commits that all of git's history names."""
         return commits_in_history(self.place)
 

@@ -6,13 +6,13 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import CorruptError, StorageError, StorageFullError
+from hopyard.errors import CorruptError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import WAIT, Tell, alone

@@ -91,6 +91,7 @@ def purge(
     given = keys if isinstance(keys, list | range | np.ndarray) else [keys]
     meanings = [_meanings(key) for key in given]
     possible = [key for several in meanings for key in several]
+    check_text(column, "the column of a purge")
     if not check_text(why, "the reason of a purge").strip():
         raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
     store = repository.store

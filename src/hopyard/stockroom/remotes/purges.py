@@ -360,7 +360,7 @@ class _Copies:
                 for move in (moves if log.name.startswith("worktrees/") else moves[-1:])
                 if move.commit is not None
             }
-        operations = []
+        operations: list[Operation] = []
         for stage in stages(local.store):
             begun |= set() if stage.base is None else {stage.base}
             operations += map(Operation.decode, stage.operations())
@@ -382,9 +382,9 @@ class _Copies:
             code = encode(key_of(one.key))
             sample = _sample(original, code)
             for name in self._found.get((claim.column, code), ()) if sample is not None else ():
-                if name != claim.object and not self._objects.missing([name]):
-                    if _sample(Fragment(self._objects.read(name)), code) == sample:
-                        copies.setdefault(name, []).append(one)
+                is_here = name != claim.object and not self._objects.missing([name])
+                if is_here and _sample(Fragment(self._objects.read(name)), code) == sample:
+                    copies.setdefault(name, []).append(one)
         own = Tombstones(self._store).all() if copies else {}
         for name, purged in copies.items():
             known = tuple(one for each in own.get(name, ()) for one in each.purged)
