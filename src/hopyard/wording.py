@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _UNSEEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -43,6 +44,11 @@ def shown(value: object) -> str:
 def counted(count: int, noun: str) -> str:
     """``1 sample``, ``2,000 samples``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def some_lines(lines: Sequence[str], most: int) -> list[str]:
+    """The first lines, and in words how many follow."""
+    return list(lines) if len(lines) <= most else [*lines[:most], f"and {len(lines) - most:,} more"]
 
 
 def are(count: int) -> str:

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -137,6 +138,9 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
         room.data["like"] = {1: np.int64(1), "1": np.int64(2)}
         room.data["parts"] = {("a", "b--c"): np.int64(1), ("a--b", "c"): np.int64(2)}
         room.data["wave"] = np.ones(2, np.complex64)
+        room.data.create("empty", dtype="float32", shape=(2, 3))
+        room.data["sparse/x"] = {2**62: np.uint8(1), -7: np.uint8(2)}
+        room.data["nul"] = {"a\0": np.int64(1)}
         room.experiment["nan"] = {"loss": [1.0, float("nan")]}
     for path, name in (
         ("data/image", "i.npy"), ("data/image", "i.parquet"), ("data/name", "folder"),
@@ -146,6 +150,17 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
         assert typed("export", path, name).startswith(f"{path}: ")
     assert np.array_equal(np.load("i.npy"), images)
     assert "in the order of their keys, which .npy does not hold" in typed("export", "data/image", "i.npy")
+    for path, name, keys in (
+        ("data/image", "image", [0, 1, 2]), ("data/key", "key", ["a", "b"]), ("data/wave", "wave", [0, 1]),
+        ("data/empty", "empty", []), ("data/sparse/x", "sparse/x", [-7, 2**62]),
+    ):  # fmt: skip
+        typed("export", path, "x.npz")
+        with np.load("x.npz") as arrays, StockRoom() as room:
+            assert set(arrays) == {name, "sample_key" if name == "key" else "key"}
+            assert arrays["sample_key" if name == "key" else "key"].tolist() == keys
+            assert np.array_equal(arrays[name], np.asarray(room.data[name]))
+            assert arrays[name].dtype == room.data[name].dtype
+    Path("x.npz").unlink()
     table = pq.read_table("i.parquet")
     assert table["key"].to_pylist() == [0, 1, 2]
     assert table["image"].to_pylist() == images.tolist()
@@ -155,6 +170,14 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
     assert json.loads(Path("lr.json").read_text()) == {"x": [1, 2.5]}
     for path, name, message in (
         ("data/name", "x.npy", "has samples of string, which .npy does not hold"),
+        ("data/name", "x.npz", "has samples of string, which .npz does not hold"),
+        (
+            "data/like",
+            "x.npz",
+            "keys of several kinds, which one array of NumPy does not hold. Export it as a folder",
+        ),
+        ("data/parts", "x.npz", "keys of several kinds"),
+        ("data/nul", "x.npz", "keys that end in NUL, which NumPy leaves out. Export it as .parquet"),
         ("data/half", "x.npy", r"is bfloat16 of shape \(3,\), which neither NumPy nor Parquet has"),
         ("data/half", "x", "Store it in another dtype, or as a model"),
         ("model/net", "x.bin", "cannot be exported to x.bin: it is written as .safetensors"),
@@ -272,16 +295,28 @@ def test_leaks_goes_on_after_columns_that_cannot_be_compared(typed: Stock) -> No
     assert "train and test: 0 of 3 samples are among the 3 others too" in shown
 
 
-def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
-    def offered(*words: str) -> list[str]:
+class Offered(Protocol):
+    """What a shell offers after these words."""
+
+    def __call__(self, *words: str, shell: str = "bash") -> list[str]: ...
+
+
+@pytest.fixture
+def offered() -> Offered:
+    def offers(*words: str, shell: str = "bash") -> list[str]:
         given = {
-            "_STOCK_COMPLETE": "complete_bash",
+            "_STOCK_COMPLETE": f"complete_{shell}",
             "COMP_WORDS": " ".join(("stock", *words)),
             "COMP_CWORD": str(len(words)),
+            "_TYPER_COMPLETE_ARGS": " ".join(("stock", *words)),
         }
         done = CliRunner().invoke(stock.app, prog_name="stock", env=given)
         return done.output.split()
 
+    return offers
+
+
+def test_a_shell_is_offered_branches_tags_and_things(typed: Stock, offered: Offered) -> None:
     assert offered("switch", "m") == []
     typed("init")
     with StockRoom().enable_write() as room:
@@ -301,8 +336,53 @@ def test_a_shell_is_offered_branches_tags_and_things(typed: Stock) -> None:
     assert offered("fetch", "--data", "") == ["image", "label"]
     assert offered("fetch", "--model", "n") == ["net"]
     typed("push", "./remote")
+    for call in (
+        ("fetch",),
+        ("pull",),
+        ("remote", "forget"),
+        ("gc", "--remote"),
+        ("verify", "--repair-from"),
+    ):
+        assert offered(*call, "o") == ["origin"]
     assert offered("fetch", "") == ["origin"]
-    assert offered("pull", "o") == ["origin"]
+    for call in (
+        ("diff",), ("diff", "main"), ("log",), ("log", "dev"), ("reset",), ("merge", "--base"), ("list", "--at"),
+        ("fetch", "--at"), ("inspect", "--against"),
+    ):  # fmt: skip
+        assert offered(*call, "") == ["dev", "main", "v1", "origin/main"]
+    assert offered("push", "--branch", "") == offered("pull", "--branch", "") == ["dev", "main"]
+    assert offered("push", "--tag", "") == ["v1"]
+    assert offered("list", "m") == ["model"]
+
+
+def test_a_shell_is_offered_commits_by_their_digests_once_one_is_begun(
+    typed: Stock, offered: Offered
+) -> None:
+    typed("init")
+    with StockRoom() as room:
+        for number in range(20):
+            with room.enable_write(f"{number}"):
+                room.experiment["x"] = number
+        digests = [commit.digest for commit in room.log()]
+    for length in (1, 3, 12, 30):
+        begun = digests[4][:length]
+        found = [digest[: max(12, length)] for digest in digests if digest.startswith(begun)]
+        assert offered("diff", begun) == offered("log", begun) == found
+        typed("diff", found[0])
+    assert offered("diff", "x") == []
+
+
+def test_a_shell_is_offered_importers_their_options_and_files(offered: Offered) -> None:
+    assert offered("import", "torchvision.cifar") == ["torchvision.cifar10", "torchvision.cifar100"]
+    assert "csv" in offered("import", "")
+    assert "nulls=" in " ".join(offered("import", "csv", "--option", "n"))
+    assert offered("import", "csv", "--option", "nul") == [
+        each for each in offered("import", "csv", "-o", "") if each.startswith("nul")
+    ]
+    assert offered("import", "no-such-importer", "--option", "") == []
+    # With nothing offered, shells complete the names of files by themselves.
+    assert offered("import", "csv", "--from", "") == []
+    assert offered("import", "csv", "--from", "", shell="zsh") == ["_files"]
 
 
 def test_keys_that_look_like_numbers_are_what_the_column_has(

@@ -9,7 +9,7 @@ import pytest
 
 from hopyard.data import NodeCache, open_dataset
 from hopyard.data.cache.durability import durability
-from hopyard.errors import CorruptError
+from hopyard.errors import CorruptError, DataError
 
 WANTED = {"text": "text"}
 
@@ -163,3 +163,46 @@ def test_hundreds_of_columns_that_differ_in_length_are_found_a_few_rows_at_a_tim
     batches = list(dataset.loader(128))
     for name in names:
         assert [text for batch in batches for text in batch[name]] == texts[name]
+
+
+DTYPES = ["float16", "float32", "float64", "int8", "uint16", "int64", "bool"]
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("nulls", [None, "few", "in every batch"])
+def test_columns_of_one_dtype_come_as_they_are_whether_they_lie_side_by_side_or_not(
+    tmp_path, filtered, nulls
+):
+    rows, random = 2500, np.random.default_rng(0)
+    columns = {
+        f"{dtype}-{number}": random.integers(0, 2, rows).astype(dtype)
+        if dtype == "bool"
+        else (random.standard_normal(rows) * 50).astype(dtype)
+        for number in range(30)
+        for dtype in DTYPES
+    }
+    empty = {
+        "few": [2400],  # one batch of one row group
+        "in every batch": range(0, rows, 50),
+        None: [],
+    }[nulls]
+    missing = np.isin(np.arange(rows), list(empty))
+    arrays = {name: pa.array(values, mask=missing) for name, values in columns.items()}
+    arrays["row"] = pa.array(np.arange(rows))
+    pq.write_table(pa.table(arrays), tmp_path / "a.parquet", row_group_size=1000)
+    dataset = open_dataset(
+        tmp_path / "a.parquet",
+        cache=NodeCache(tmp_path / "cache"),
+        nulls="fill" if nulls else "error",
+        filters=[("row", ">=", 700)] if filtered else None,
+    )
+    seen = 700 if filtered else 0
+    for batch in dataset.loader(256, window=20 << 20):
+        wanted = slice(seen, seen := seen + len(batch["row"]))
+        for name, values in columns.items():
+            expected = np.where(missing, np.zeros((), values.dtype), values)[wanted]
+            np.testing.assert_array_equal(batch[name], expected, err_msg=name, strict=True)
+    assert seen == rows
+    if nulls:
+        with pytest.raises(DataError, match=r"column 'float16-0' has \d+ nulls"):
+            list(open_dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "other")).loader(256))

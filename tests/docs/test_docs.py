@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,10 @@ from typing import IO
 import pytest
 
 import pages
-from hopyard import errors
+from hopyard import StockRoom, errors
 from hopyard.keras import KerasEstimator
 from hopyard.lightning import LightningEstimator
+from hopyard.stockroom.experiments import Run, RunView
 from hopyard.torch import TorchEstimator
 from hopyard.tune.search import Common
 
@@ -106,6 +108,14 @@ def test_code_runs(
         done = pages.run_page(page, folder)
         status, said = done.returncode, done.stdout
     assert status == 0, said
+
+
+def test_every_call_of_a_stockroom_and_its_runs_is_in_the_table_of_calls() -> None:
+    table = (DOCS / "stockroom.md").read_text(encoding="utf-8").partition("## Calls")[2]
+    named = set(re.findall(r"\w+", table))
+    for kind, inner in ((StockRoom, {"standing", "view"}), (Run, set()), (RunView, {"reached"})):
+        public = {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
+        assert public - inner - named == set(), kind
 
 
 def test_every_error_says_what_to_do() -> None:

@@ -19,6 +19,7 @@ from hopyard import StockRoom, make_torch_dataset
 from hopyard.errors import ConflictError, HopyardError, NotFoundError, UsageError
 from hopyard.stockroom.history.commits import write_commit
 from hopyard.stockroom.history.locks import BusyError, collecting
+from hopyard.stockroom.looking.status import Status
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.storage import LocalStore
 
@@ -556,6 +557,70 @@ def test_notebooks_show_bounded_tables_of_text_and_complete_names_and_keys(tmp_p
     assert stock.data._ipython_key_completions_() == ["<b>", "n"]
     assert stock.model._ipython_key_completions_() == ["net"]
     assert stock.data["<b>"]._ipython_key_completions_() == ["<i>", "k"]
+
+
+def test_status_and_differences_are_shown_bounded_and_as_text(stock: StockRoom) -> None:
+    with stock.enable_write("first"):
+        stock.data["<b>"] = np.arange(5)
+        stock.model["net"] = {"w": np.ones(2)}
+        stock.experiment["long"] = "<script>" * 1000
+    root = stock.place.root
+    with StockRoom(root, enable_write=True) as writer:
+        writer.data["<b>"].append(5)
+        writer.experiment["long"] = "short"
+        status, diff = writer.status(), writer.diff()
+        assert repr(status) == str(status)
+        assert repr(status).endswith(":\n    changed  data/<b>\n    changed  experiment/long")
+        assert "<td>changed</td><td>data/&lt;b&gt;</td>" in status._repr_html_()
+        assert repr(diff) == "~ data/<b>\n~ experiment/long\nprint(...) tells what differs inside"
+        assert "<td>int64 scalar, 5 samples</td><td>int64 scalar, 6 samples</td>" in diff._repr_html_()
+        for number in range(100):
+            writer.experiment[f"{number:03}"] = number
+        status, diff = writer.status(), writer.diff()
+        assert len(str(status).splitlines()) == 2 + 102
+        assert repr(status).splitlines()[-1] == "    and 72 more: print(...) lists them"
+        assert repr(diff).splitlines()[-2:] == ["and 72 more", "print(...) tells what differs inside"]
+        assert "<p>102 things staged</p>" in status._repr_html_()
+        assert "<p>102 things differ</p>" in diff._repr_html_()
+        for each in (status, diff):
+            assert len(repr(each).splitlines()) < 40
+            page = each._repr_html_()
+            assert len(page) < 10_000
+            assert page.endswith("<p>and more</p></div>" + "</div>" * (each is status))
+            assert not [one for one in ("<script>", "<b>") if one in page]
+    same = stock.diff("HEAD", "HEAD")
+    assert (repr(same), "nothing differs" in same._repr_html_()) == ("nothing differs", True)
+
+
+def test_what_is_shown_of_crafted_names_steers_no_terminal_and_forges_no_line() -> None:
+    hostile = "a\x1b[2J\nb\u202e"
+    status = Status(hostile, "0" * 64, None, [(f"data/{hostile}", "added")], remotes={hostile: (1, 0)})
+    for shown in (repr(status), str(status)):
+        assert len(shown.splitlines()) == 4
+        assert not [each for each in "\x1b\u202e" if each in shown]
+    page = status._repr_html_()
+    assert not [each for each in "\x1b\u202e" if each in page]
+
+
+def test_looking_at_a_hundred_thousand_staged_things_shows_a_few_of_them() -> None:
+    staged = [(f"experiment/{number:06}", "added") for number in range(100_000)]
+    elsewhere: dict[str | None, int] = {f"{number:064x}": 1 for number in range(1000)}
+    status = Status("main", None, None, staged, elsewhere)
+    assert len(str(status).splitlines()) == 2 + 100_000 + 1000
+    assert len(repr(status).splitlines()) == 2 + 31 + 31
+    assert "and 99,970 more" in repr(status)
+    assert len(status._repr_html_()) < 10_000
+
+
+def test_a_log_is_shown_in_short_lines(stock: StockRoom) -> None:
+    for number in range(40):
+        with stock.enable_write(f"{number} \x1b[2J" + "long " * 100 + "\nsecond line"):
+            stock.experiment["n"] = number
+    lines = repr(stock.log()).splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("40 commits", "and 10 more", 32)
+    assert lines[1].startswith(stock.log()[0].digest[:12])
+    assert "39 \\x1b[2Jlong" in lines[1]
+    assert max(map(len, lines)) < 130
 
 
 def held_up(root: Path) -> bool:

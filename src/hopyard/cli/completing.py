@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import typer
 
 from hopyard.errors import HopyardError
+from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.looking.listing import list_shelves
+from hopyard.stockroom.records import SHELVES
+from hopyard.stockroom.remotes.fetching import SHOWN
 from hopyard.stockroom.room import StockRoom
+
+_COMMITS = 100  # that are offered by their digests
+_HEX = re.compile("[0-9a-f]{1,64}")
 
 
 def complete_revision(incomplete: str) -> list[str]:
-    """Branches and tags that begin so."""
-    return _of_room(incomplete, lambda room: [*room.branches(), *room.tags()])
+    """Branches, tags and branches of remotes that begin so; also late commits, once a digit of one was typed."""
+
+    def names(room: StockRoom) -> Iterator[str]:
+        yield from (*room.branches(), *room.tags())
+        yield from room.local.references.names("remotes")
+        if _HEX.fullmatch(incomplete):
+            length = max(len(incomplete), SHOWN)
+            yield from (commit.digest[:length] for commit in room.log(limit=_COMMITS, branches="all"))
+
+    return _of_room(incomplete, names)
+
+
+def complete_importer(incomplete: str) -> list[str]:
+    """Importers that begin so."""
+    return _beginning(incomplete, importer_names())
+
+
+def complete_import_option(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Settings of the importer that was named, such as ``nulls=fill``, that begin so."""
+    # An option without its value yet ends parsing before the arguments are named.
+    name = ctx.params.get("name") or next(iter(ctx.args), "")
+    try:
+        options = find_importer(name).options()
+    except HopyardError:
+        return []
+    named = [f"{option.name}={choice}" for option in options for choice in (option.choices or ("",))]
+    return _beginning(incomplete, named)
+
+
+def complete_shelf(incomplete: str) -> list[str]:
+    """Shelves that begin so."""
+    return _beginning(incomplete, SHELVES)
 
 
 def complete_branch(incomplete: str) -> list[str]:

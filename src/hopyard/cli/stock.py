@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hopyard.cli import stock_history, stock_remotes, stock_things
+from hopyard.cli.completing import complete_revision
 from hopyard.cli.terminal import Commands, say
 from hopyard.stockroom.git import Place, at, driver
 from hopyard.stockroom.git_merges import run_driver
@@ -86,7 +87,8 @@ def commit(
 @app.command()
 def log(
     revisions: Annotated[
-        list[str] | None, typer.Argument(help="Where to begin; none: where this is.")
+        list[str] | None,
+        typer.Argument(help="Where to begin; none: where this is.", autocompletion=complete_revision),
     ] = None,
     graph: Annotated[bool, typer.Option("--graph", help="Draw branches and merges.")] = False,
     all_branches: Annotated[bool, typer.Option("--all", help="Of all branches, tags and remotes.")] = False,
@@ -117,9 +119,15 @@ def log(
 @app.command()
 def diff(
     a: Annotated[
-        str | None, typer.Argument(help="From this revision; none: the commit that this is at.")
+        str | None,
+        typer.Argument(
+            help="From this revision; none: the commit that this is at.", autocompletion=complete_revision
+        ),
     ] = None,
-    b: Annotated[str | None, typer.Argument(help="To this one; none: what is staged.")] = None,
+    b: Annotated[
+        str | None,
+        typer.Argument(help="To this one; none: what is staged.", autocompletion=complete_revision),
+    ] = None,
 ) -> None:
     """Show what differs: samples, tensors and how far they moved, values, files."""
     with StockRoom() as room:

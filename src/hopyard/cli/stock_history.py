@@ -97,7 +97,11 @@ def merge(
     resolve: Resolve = None,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
     base: Annotated[
-        str | None, typer.Option(help="Bring only what has changed from this revision to the other.")
+        str | None,
+        typer.Option(
+            help="Bring only what has changed from this revision to the other.",
+            autocompletion=complete_revision,
+        ),
     ] = None,
 ) -> None:
     """Merge another branch into this one."""
@@ -119,7 +123,10 @@ def revert(
 
 
 def reset(
-    revision: Annotated[str | None, typer.Argument(help="Also let the branch be at this revision.")] = None,
+    revision: Annotated[
+        str | None,
+        typer.Argument(help="Also let the branch be at this revision.", autocompletion=complete_revision),
+    ] = None,
 ) -> None:
     """Discard what is staged."""
     with StockRoom() as room:

@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from hopyard.cli.completing import complete_column, complete_model, complete_remote, complete_run
+from hopyard.cli.completing import (
+    complete_branch,
+    complete_column,
+    complete_model,
+    complete_remote,
+    complete_revision,
+    complete_run,
+    complete_tag,
+)
 from hopyard.cli.stock_history import Resolve
 from hopyard.cli.terminal import say
 from hopyard.data.progress import RowProgress
@@ -52,7 +60,9 @@ def remote_list() -> None:
 
 
 @remotes.command("forget")
-def remote_forget(name: Annotated[str, typer.Argument(help="The remote's name.")]) -> None:
+def remote_forget(
+    name: Annotated[str, typer.Argument(help="The remote's name.", autocompletion=complete_remote)],
+) -> None:
     """Forget a remote, and where its branches were. Nothing there changes."""
     with StockRoom() as room:
         room.forget_remote(name)
@@ -77,9 +87,12 @@ def clone(
 def push(
     remote: Remote = None,
     branch: Annotated[
-        list[str] | None, typer.Option(help="HERE or HERE:THERE; none: the one that this is on.")
+        list[str] | None,
+        typer.Option(
+            help="HERE or HERE:THERE; none: the one that this is on.", autocompletion=complete_branch
+        ),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A tag to push.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag to push.", autocompletion=complete_tag)] = None,
     name: Annotated[str | None, typer.Option(help="What a new remote is called from now on.")] = None,
 ) -> None:
     """Send the branch, and all that it needs, to a remote."""
@@ -94,7 +107,10 @@ def push(
 
 def pull(
     remote: Remote = None,
-    branch: Annotated[str | None, typer.Option(help="The remote's; none: of the same name.")] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(help="The remote's; none: of the same name.", autocompletion=complete_branch),
+    ] = None,
     resolve: Resolve = None,
     accept_purges: AcceptPurges = False,
 ) -> None:
@@ -118,7 +134,10 @@ def fetch(
     ] = None,
     model: Models = None,
     run: Runs = None,
-    at: Annotated[str, typer.Option("--at", help="The revision of which the data are.")] = "HEAD",
+    at: Annotated[
+        str,
+        typer.Option("--at", help="The revision of which the data are.", autocompletion=complete_revision),
+    ] = "HEAD",
     history: Annotated[bool, typer.Option("--history", help="Of all revisions before it, too.")] = False,
     max_bytes: Annotated[int | None, typer.Option(help="Leave what does not fit.", min=0)] = None,
     prune: Annotated[
@@ -142,12 +161,18 @@ def fetch(
 def verify(
     repair_from: Annotated[
         str | None,
-        typer.Option("--repair-from", help="A remote or another clone that has what is damaged or missing."),
+        typer.Option(
+            "--repair-from",
+            help="A remote or another clone that has what is damaged or missing.",
+            autocompletion=complete_remote,
+        ),
     ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Put back what is known here: references, head.stock.")
     ] = False,
-    remote: Annotated[str | None, typer.Option(help="A remote where to look; none: here.")] = None,
+    remote: Annotated[
+        str | None, typer.Option(help="A remote where to look; none: here.", autocompletion=complete_remote)
+    ] = None,
 ) -> None:
     """Check every byte that is here, whatever is damaged. Status 1 if something is wrong."""
     with RowProgress(unit="bytes") as progress:
@@ -171,7 +196,9 @@ def _known() -> str | None:
 
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    remote: Annotated[str | None, typer.Option(help="A remote where to do it; none: here.")] = None,
+    remote: Annotated[
+        str | None, typer.Option(help="A remote where to do it; none: here.", autocompletion=complete_remote)
+    ] = None,
 ) -> None:
     """Delete what nothing needs any more, and pack the rest anew."""
     with StockRoom() as room:

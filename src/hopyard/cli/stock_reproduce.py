@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hopyard.cli.completing import complete_revision, complete_run
 from hopyard.cli.terminal import say
 from hopyard.stockroom.room import StockRoom
 from hopyard.tune.reproduce import reproduce as train_again
@@ -13,10 +14,16 @@ from hopyard.tune.reproduce import reproduce as train_again
 
 def reproduce(
     commit: Annotated[
-        str, typer.Argument(help="A commit, branch or tag that has a search with stock=.")
+        str,
+        typer.Argument(
+            help="A commit, branch or tag that has a search with stock=.", autocompletion=complete_revision
+        ),
     ] = "HEAD",
     run: Annotated[
-        str | None, typer.Option(help="The run's id; needed if the commit has brought more than one.")
+        str | None,
+        typer.Option(
+            help="The run's id; needed if the commit has brought more than one.", autocompletion=complete_run
+        ),
     ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Run the code that was committed, with all your rights.")

@@ -11,7 +11,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hopyard.cli.completing import complete_column, complete_thing
+from hopyard.cli.completing import (
+    complete_column,
+    complete_import_option,
+    complete_importer,
+    complete_revision,
+    complete_shelf,
+    complete_thing,
+)
 from hopyard.cli.terminal import console, say
 from hopyard.data.progress import RowProgress
 from hopyard.errors import ColumnError, DataError, NotFoundError, UsageError, nearest
@@ -23,7 +30,7 @@ from hopyard.stockroom.looking.exporting import export as export_thing
 from hopyard.stockroom.looking.listing import list_shelves
 from hopyard.stockroom.models import describe
 from hopyard.stockroom.models.describe import describe_column
-from hopyard.stockroom.records import ModelRecord, thing_of
+from hopyard.stockroom.records import SHELVES, ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import Shelves
 from hopyard.stockroom.working import short
@@ -39,18 +46,32 @@ ThingPath = Annotated[
         help="SHELF/NAME: data/image, model/resnet, experiment/lr.", autocompletion=complete_thing
     ),
 ]
-At = Annotated[str | None, typer.Option("--at", help="A revision; none: what is here, with what is staged.")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", help="A revision; none: what is here, with what is staged.", autocompletion=complete_revision
+    ),
+]
 
 
 def import_(
     name: Annotated[
-        str | None, typer.Argument(help="An importer; none: all are listed, with their options.")
+        str | None,
+        typer.Argument(
+            help="An importer; none: all are listed, with their options.", autocompletion=complete_importer
+        ),
     ] = None,
     source: Annotated[
         str | None, typer.Option("--from", help="The archive, file or folder; none: it is downloaded.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="A setting of the importer: name=value.")
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            help="A setting of the importer: name=value.",
+            autocompletion=complete_import_option,
+        ),
     ] = None,
     processes: Annotated[int, typer.Option(help="That read; 0: this one.", min=0)] = 0,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
@@ -104,7 +125,9 @@ def _option(text: str) -> tuple[str, str]:
 
 def export(
     path: ThingPath,
-    target: Annotated[str, typer.Argument(help="A file (.npy, .parquet, .safetensors, .json) or a folder.")],
+    target: Annotated[
+        str, typer.Argument(help="A file (.npy, .npz, .parquet, .safetensors, .json) or a folder.")
+    ],
     at: At = None,
 ) -> None:
     """Write something out of a shelf as a file that other programs read."""
@@ -113,23 +136,25 @@ def export(
         size = sum(each.stat().st_size for each in ([file] if file.is_file() else file.iterdir()))
         say(f"{path}: {describe_bytes(size)} in {file}")
         if file.suffix == ".npy":
-            say("the samples are in the order of their keys, which .npy does not hold; .parquet does")
+            say("the samples are in the order of their keys, which .npy does not hold; .npz and .parquet do")
 
 
 def list_(
-    shelf: Annotated[str | None, typer.Argument(help="data, model, experiment or run; none: all.")] = None,
+    shelf: Annotated[
+        str | None,
+        typer.Argument(help="data, model, experiment or run; none: all.", autocompletion=complete_shelf),
+    ] = None,
     at: At = None,
 ) -> None:
     """List what is on the shelves."""
-    shelves = ("data", "model", "experiment", "run")
-    if shelf is not None and shelf not in shelves:
+    if shelf is not None and shelf not in SHELVES:
         raise UsageError(
-            f"there is no shelf {shelf!r}{nearest(shelf, shelves, '.')} Shelves: {', '.join(shelves)}."
+            f"there is no shelf {shelf!r}{nearest(shelf, SHELVES, '.')} Shelves: {', '.join(SHELVES)}."
         )
     with StockRoom(enable_write=at is None) as room:
         shown: Shelves = room if at is None else room.at(at)
         table = _table("", "", "samples", "size")
-        for each in list_shelves(shown, shelf):  # type: ignore[arg-type]
+        for each in list_shelves(shown, shelf):
             count = "" if each.count is None else f"{each.count:,}"
             table.add_row(
                 each.path, each.what, count, "" if each.nbytes is None else describe_bytes(each.nbytes)
@@ -144,7 +169,12 @@ def inspect(
     path: ThingPath,
     at: At = None,
     against: Annotated[
-        str | None, typer.Option("--against", help="Of a model: how far it moved since this revision.")
+        str | None,
+        typer.Option(
+            "--against",
+            help="Of a model: how far it moved since this revision.",
+            autocompletion=complete_revision,
+        ),
     ] = None,
     every: Annotated[
         bool,

@@ -58,7 +58,7 @@ def merge_heads(place: Place, bases: Sequence[str], mine: Head, theirs: Head) ->
     local, objects, tree = open_place(place)
     named = {each for each in (*bases, mine.commit, theirs.commit) if each is not None}
     for each in sorted(local.objects.missing(named)):
-        if not tree.bring(each):
+        if not tree.bring(each, theirs.branch if each == theirs.commit else mine.branch):
             raise NotFoundError(
                 f"the commit {short(each)} is neither here nor at a remote that is known. Push it from where it was "
                 "made, then merge again; or fetch it from where it was pushed: hopyard stock fetch URL"

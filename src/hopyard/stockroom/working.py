@@ -80,7 +80,7 @@ class WorkingTree:
             returns whether it could.
     """
 
-    def __init__(self, place: Place, local: Repository, bring: Callable[[str], bool]) -> None:
+    def __init__(self, place: Place, local: Repository, bring: Callable[[str, str | None], bool]) -> None:
         self.place, self._local, self.bring = place, local, bring
         self._pending = f"stage/{place.worktree}.moving"
         self._any_stage = self.stage(None)
@@ -104,7 +104,7 @@ class WorkingTree:
         try:
             return self._standing(head)
         except NotFoundError:  # also of a commit that came, but not all that it needs, as before a kill
-            if head.commit is None or not self.bring(head.commit):
+            if head.commit is None or not self.bring(head.commit, self.branch_of(head)[0]):
                 raise self._absent(short(head.commit)) from None
         except CorruptError as error:
             raise CorruptError(

@@ -713,8 +713,9 @@ class Absent:
             self._urls = urls
         self._bring(digests)
 
-    def bring_commit(self, commit: str) -> bool:
-        """Bring a commit with its history and metadata from the first remote that has it; whether one has."""
+    def bring_commit(self, commit: str, branch: str | None) -> bool:
+        """Bring a commit with its history and metadata from the first remote that has it; whether one has. What that
+        remote's branch has is seen, too."""
         store = self._local.store
         known = [recall(store, name) for name in names(store)]
         if known and self._fetch == "never":
@@ -722,7 +723,7 @@ class Absent:
                 f"head.stock is at the commit {short(commit)}, which is not here, and fetch='never' was given. Bring "
                 "it: hopyard stock fetch; or open the stockroom without fetch='never'."
             )
-        return any(fetch_commit(self._local, open_remote(store, each), commit) for each in known)
+        return any(fetch_commit(self._local, open_remote(store, each), commit, branch) for each in known)
 
 
 def _summary(draft: Draft) -> str:

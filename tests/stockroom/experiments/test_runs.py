@@ -267,3 +267,47 @@ def test_a_damaged_run_is_named(staged: Staged, shelf: ExperimentShelf, value: A
     staged.set("run", "r", record)
     with pytest.raises(CorruptError, match=r"what is stored of the run r cannot be read"):
         _ = shelf.run("r").params
+
+
+def test_runs_are_shown_bounded_and_as_text(staged: Staged, shelf: ExperimentShelf, tmp_path: Path) -> None:
+    file = tmp_path / "plot.png"
+    file.write_bytes(b"picture")
+    ModelShelf(staged)["<b>net"] = {"w": torch.ones(1)}
+    run = Run(staged, {"<i>": "<script>" * 1000}, {f"{number:03}": number for number in range(50)})
+    assert repr(run) == "<run without an id yet: new>"
+    with run:
+        for step in range(3):
+            run.log(**{"<u>loss": step})
+        run.log_artifact(file)
+        run.link(model="<b>net")
+        assert repr(run) == f"<run {run.id}: running>"
+    stored = shelf.runs()[0]
+    page = stored._repr_html_()
+    for row in (
+        "<td>param &lt;i&gt;</td>",
+        "<td>tag</td><td>and more</td>",
+        "<td>metric &lt;u&gt;loss</td><td>3 values</td>",
+        "<td>artifact plot.png</td><td>7 B</td>",
+        "<td>uses</td><td>model/&lt;b&gt;net</td>",
+    ):
+        assert row in page
+    assert stored.counts == {"<u>loss": 3}
+    with pytest.raises(ZeroDivisionError), Run(staged, id="<b>failed") as failed:
+        log_and_divide(failed)
+    failure = shelf.run("<b>failed")._repr_html_()
+    assert "<p>run &lt;b&gt;failed: failed</p>" in failure
+    assert "<td>error</td><td>ZeroDivisionError: " in failure
+    for number in range(40):
+        with Run(staged, id=f"run-{number}"):
+            pass
+    runs = shelf.runs()
+    lines = repr(runs).splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("42 runs", "and 12 more", 32)
+    assert lines[1].startswith("run-39  finished  20")
+    table = runs._repr_html_()
+    assert table.endswith("<p>and more</p></div>")
+    assert "<td>run-39</td><td>finished</td>" in table
+    for text in (page, failure, table):
+        assert len(text) < 10_000
+        assert not [each for each in ("<script>", "<b>", "<i>", "<u>") if each in text]
+    assert list(runs) == runs[:]

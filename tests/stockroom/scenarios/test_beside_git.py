@@ -171,6 +171,54 @@ def test_git_pull_merges_data_that_only_the_remote_has(project: Path, tmp_path: 
     run_git(cloned, "pull", "--no-rebase", "--no-edit")
     with StockRoom(cloned) as merged:
         assert content(merged)["data/x"] == {0: 1, 5: 5, 6: 6}
+        assert merged.status().remotes == {"origin/main": (2, 0)}  # its own commit, and the merge
+
+
+def test_status_counts_nothing_more_than_the_remote_after_git_pull(project: Path, tmp_path: Path) -> None:
+    remote, cloned = tmp_path / "remote", tmp_path / "cloned"
+    with StockRoom(project) as stock:
+        stock.push(remote)
+        run_git(tmp_path, "clone", str(project), "cloned")
+        copy = StockRoom.clone(remote, cloned)
+        write(stock, 2)
+        save(project, "2")
+        stock.push()
+        run_git(cloned, "pull")
+        assert copy.status().remotes == {"origin/main": (0, 0)}
+        for number in (3, 4):
+            write(stock, number)
+            stock.push()
+            if number == 3:
+                save(project, "3")
+        run_git(cloned, "pull")  # git has not got the remote's last commit
+        assert copy.status().remotes == {"origin/main": (0, 1)}
+        assert copy.pull().how == "forward"
+        assert copy.status().remotes == {"origin/main": (0, 0)}
+        copy.close()
+
+
+def test_what_git_pulls_is_read_where_the_remotes_branch_cannot_be(project: Path, tmp_path: Path) -> None:
+    remote, cloned = tmp_path / "remote", tmp_path / "cloned"
+    with StockRoom(project) as stock:
+        stock.push(remote)
+        run_git(tmp_path, "clone", str(project), "cloned")
+        copy = StockRoom.clone(remote, cloned)
+        write(stock, 2)
+        save(project, "2")
+        stock.push()
+        packs = {file.name for file in (remote / "packs").iterdir()}
+        write(stock, 3)
+        stock.push()
+    for file in (remote / "packs").iterdir():
+        if file.name not in packs:
+            file.unlink()
+    run_git(cloned, "pull")
+    assert copy.status().remotes == {"origin/main": (1, 0)}  # as it was last seen
+    copy.close()
+    with StockRoom(cloned) as copy:
+        assert content(copy) == {"data/x": {0: 2}, "experiment/lr": 0.2}
+        with pytest.raises(NotFoundError):
+            copy.fetch()
 
 
 @pytest.fixture

@@ -73,6 +73,45 @@ def test_a_first_pull_that_is_killed_anywhere_leaves_what_can_be_read(
     assert at > 4
 
 
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_status_counts_what_each_side_has_more(
+    stock: StockRoom, tmp_path: Path, where: str, request: pytest.FixtureRequest
+) -> None:
+    address = str(tmp_path / "remote") if where == "folder" else request.getfixturevalue("s3_url")
+
+    def counts(room: StockRoom) -> tuple[int, int]:
+        (counted,) = room.status().remotes.values()
+        with StockRoom(room.place.root) as opened:
+            assert opened.status().remotes == {"origin/main": counted}
+        return counted
+
+    write(stock, 0)
+    stock.push(address)
+    with StockRoom.clone(address, tmp_path / "copy") as copy:
+        assert counts(stock) == counts(copy) == (0, 0)
+        write(copy, 1)
+        write(copy, 2)
+        assert counts(copy) == (2, 0)
+        copy.push()
+        assert counts(copy) == (0, 0)
+        assert counts(stock) == (0, 0)  # nothing has been asked for since
+        assert stock.pull().how == "forward"
+        assert counts(stock) == (0, 0)
+        write(stock, 3)
+        write(copy, 4)
+        copy.push()
+        stock.fetch()
+        assert counts(stock) == (1, 1)
+        stock.merge("origin/main")
+        assert counts(stock) == (2, 0)
+        stock.push()
+        assert counts(stock) == (0, 0)
+        copy.fetch(address)
+        assert counts(copy) == (0, 2)
+        assert copy.merge("origin/main").how == "fast-forward"
+        assert counts(copy) == (0, 0)
+
+
 def test_a_push_without_news_does_nothing(stock: StockRoom, remote: Path) -> None:
     write(stock, 0)
     assert stock.push(remote).objects > 0

@@ -146,7 +146,7 @@ def _in_memory(key: str, rows: int, compute: Compute) -> Arrays:
     head = next(pieces)
     _make_room(_size_of_all(head, rows))
     arrays = {name: np.empty((rows, *values.shape[1:]), values.dtype) for name, values in head.items()}
-    for first, columns in _placed(chain([head], pieces)):
+    for first, columns, _ in _placed(chain([head], pieces)):
         for name, values in columns.items():
             arrays[name][first : first + len(values)] = values
     with _holding:

@@ -33,6 +33,7 @@ from hopyard.objects.digests import digest_json
 _log = logging.getLogger("hopyard")
 
 _PIECE_BYTES = 2 << 20  # decoded at once
+_COLUMN_BYTES = 16 << 10  # of each column at least: every call of Arrow costs some microseconds for each
 _FEWEST_ROWS, _MOST_ROWS = 256, 1 << 16
 _MOST_THREADS = 4
 _MANY_GROUPS, _DUST_BYTES = 1000, 16 << 10
@@ -327,14 +328,14 @@ class Decoder:
         """The rows of the row groups, some at a time."""
         width = max(sum(self._size(packs, group) for group in groups), 1)
         rows = max(sum(self._groups[group].rows for group in groups), 1)
-        at_once = min(max(_PIECE_BYTES * rows // width, _FEWEST_ROWS), _MOST_ROWS)
-        names = [name for pack in packs for name in pack]
+        size = max(_PIECE_BYTES, _COLUMN_BYTES * sum(map(len, packs)))
+        at_once = min(max(size * rows // width, _FEWEST_ROWS), _MOST_ROWS)
         before = 0
         for number in groups:
             group = self._groups[number]
             _check(stopped)
-            for piece in pieces_of(group, self._recipe, names, at_once):
-                yield Piece(before + piece.first, piece.columns)
+            for piece in pieces_of(group, self._recipe, packs, at_once):
+                yield piece._replace(first=before + piece.first)
                 _check(stopped)
             before += group.rows
 

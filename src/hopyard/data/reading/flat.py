@@ -22,6 +22,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -140,6 +141,8 @@ class Piece(NamedTuple):
     first: int
     """The row of the flat file with which they begin."""
     columns: Mapping[str, Values]
+    packed: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
+    """Whole packs as (rows, columns), by the name of the first column."""
 
 
 def write_flat(
@@ -163,7 +166,10 @@ def write_flat(
     offsets = {block.columns[0]: block for block in blocks if block.part == "offsets"}
     varying: dict[str, list[Ragged]] = {name: [] for name in offsets}
     ends = dict.fromkeys((block.columns[0] for block in blocks), 0)
-    for first, columns in pieces:
+    for first, columns, packed in pieces:
+        for name, rectangle in packed.items():
+            ends[name] = first + len(rectangle)
+            _write(descriptor, rectangle, fixed[name].offset + first * fixed[name].width)
         for name in columns.keys() & ends.keys():
             values = columns[name]
             ends[name] = first + len(values)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.reading.flat import Piece
+from hopyard.data.reading.flat import Packs, Piece
 from hopyard.data.reading.pages import Chunk, find_chunk, may_be_paged, read_rows
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import present, undecodable
@@ -43,8 +44,8 @@ class Group:
     selection: str = ""
 
 
-def pieces_of(group: Group, recipe: Recipe, names: Sequence[str], at_once: int) -> Iterator[Piece]:
-    """The rows of a row group that belong to the dataset, as these columns of it; rows may come again.
+def pieces_of(group: Group, recipe: Recipe, packs: Packs, at_once: int) -> Iterator[Piece]:
+    """The rows of a row group that belong to the dataset, as the columns of these packs; rows may come again.
 
     Args:
         at_once: rows that Arrow decodes before they are taken.
@@ -53,20 +54,20 @@ def pieces_of(group: Group, recipe: Recipe, names: Sequence[str], at_once: int) 
         CorruptError: the row group cannot be decoded, or its file changed; names file, row group and column.
         DataError: its rows are not what the schema says.
     """
-    group.file.check_columns(group.within, recipe.needs(names))
+    group.file.check_columns(group.within, recipe.needs(name for pack in packs for name in pack))
     selected = None if group.selected is None else group.selected()
-    left = []
-    for name in names:
-        chunk = _paged(group, recipe, name)
+    left: list[tuple[str, ...]] = []
+    for pack in packs:
+        chunk = _paged(group, recipe, pack[0]) if len(pack) == 1 else None
         try:
             if chunk is None:
-                left.append(name)
+                left.append(pack)
             else:
-                yield from _from_pages(group, name, chunk, selected)
+                yield from _from_pages(group, pack[0], chunk, selected)
         except (ValueError, OSError, pa.ArrowException):
-            left.append(name)  # from the start
+            left.append(pack)  # from the start
     if left:
-        yield from _by_arrow(group, recipe, left, at_once, selected)
+        yield from _by_arrow(group, recipe, tuple(left), at_once, selected)
     group.file.check_unchanged()
 
 
@@ -95,10 +96,10 @@ def _from_pages(group: Group, name: str, chunk: Chunk, selected: pa.Array | None
 
 
 def _by_arrow(
-    group: Group, recipe: Recipe, names: Sequence[str], at_once: int, selected: pa.Array | None
+    group: Group, recipe: Recipe, packs: Packs, at_once: int, selected: pa.Array | None
 ) -> Iterator[Piece]:
     file = group.file
-    needed = present(file, recipe.needs(names))
+    needed = present(file, recipe.needs(name for pack in packs for name in pack))
     where = f"{file.name}, row group {group.within}"
     start = first = 0
     try:
@@ -106,19 +107,36 @@ def _by_arrow(
             at_once, [group.within], needed, use_threads=False
         )
         while (batch := next(batches, None)) is not None:
-            table = pa.Table.from_batches([batch])
-            if selected is not None:
-                table = table.filter(selected.slice(start, len(batch)))
+            wanted = batch if selected is None else batch.filter(selected.slice(start, len(batch)))
             start += len(batch)
-            if table.num_rows:
-                yield Piece(first, recipe.apply(table, names, group.number, where))
-                first += table.num_rows
+            if len(wanted):
+                packed = {pack[0]: _packed(wanted, recipe, pack) for pack in packs}
+                names = [name for pack in packs if packed[pack[0]] is None for name in pack]
+                table = pa.Table.from_batches([wanted])
+                columns = recipe.apply(table, names, group.number, where) if names else {}
+                yield Piece(first, columns, {name: rows for name, rows in packed.items() if rows is not None})
+                first += len(wanted)
         promised = file.footer.row_group(group.within).num_rows
         if start != promised:
             raise pa.ArrowInvalid(f"{start} rows came of {promised}")
     except (pa.ArrowInvalid, OSError) as error:
         file.check_unchanged()
         raise undecodable(file, group.within, needed, error) from error
+
+
+def _packed(batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...]) -> npt.NDArray[Any] | None:
+    """The (rows, columns) of a pack that lies in the file as it is wanted and holds no null; else None."""
+    dtype = recipe.schema[pack[0]].dtype
+    if len(pack) == 1 or dtype == "bool" or not all(map(recipe.is_plain, pack)):
+        return None
+    columns = batch.select(pack)
+    if any(kind != pa.from_numpy_dtype(dtype) for kind in columns.schema.types):
+        return None
+    try:
+        rows: npt.NDArray[Any] = columns.to_tensor(row_major=True).to_numpy()
+    except pa.ArrowTypeError:  # some are null
+        return None
+    return rows
 
 
 def one_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:

@@ -88,9 +88,10 @@ def count_leaves(kind: pa.DataType) -> int:
 def field_of(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
     """The column, or the field of structs, at this path; null where a struct around it is, and where there is none
     of that name, as in a file that lacks a column of the others."""
-    if path[0] not in table.schema.names:
+    place = table.schema.get_field_index(path[0])
+    if place < 0:
         return pa.chunked_array([pa.nulls(table.num_rows)])
-    return _inside(table[path[0]], path[1:])
+    return _inside(table.column(place), path[1:])
 
 
 def flatten_structs(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def _advice(kind: pa.DataType) -> str:
 def _one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(array, pa.ChunkedArray):
         return array
+    if not array.num_chunks:
+        return pa.nulls(0, array.type)  # combine_chunks() would import pandas
     return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
 
 

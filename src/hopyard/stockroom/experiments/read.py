@@ -20,6 +20,9 @@ from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord
 from hopyard.stockroom.view import Readable
 from hopyard.storage.format import check_format
+from hopyard.wording import counted, one_line
+
+_SHOWN = 30  # runs that a console shows unasked
 
 Steps = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -38,7 +41,13 @@ class RunView:
         self.id, self.status = id, record.status
 
     def __repr__(self) -> str:
-        return f"<run {self.id}: {self.status}>"
+        return one_line(f"<run {self.id}: {self.status}>")
+
+    def _repr_html_(self) -> str:
+        """A table of what it was given, logged and left, for notebooks."""
+        from hopyard.stockroom.looking.notebook import run_html
+
+        return run_html(self)
 
     def _frozen(self, value: Any) -> Any:
         return frozen(
@@ -99,6 +108,11 @@ class RunView:
             name: (series.read(self._objects, one, 0, "<i8"), series.read(self._objects, one, 1, "<f8"))
             for name, one in self._get("series").items()
         }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Of each metric how many values there are; these are not read."""
+        return {name: one["count"] for name, one in self._get("series").items()}
 
     def times(self, metric: str) -> Floats:
         """(n,) seconds since the run began, of each point of a metric.
@@ -170,6 +184,22 @@ class RunView:
             f"what is stored of the run {self.id} cannot be read ({error!r}). Run `hopyard stock verify`, which lists "
             "all that is damaged; then fetch it from a remote that has it."
         )
+
+
+class Runs(list[RunView]):
+    """A list of stored runs, the newest first. A console or notebook shows the first of them."""
+
+    def __repr__(self) -> str:
+        lines = [one_line(f"{run.id}  {run.status}  {run.started:%Y-%m-%d %H:%M}") for run in self[:_SHOWN]]
+        if len(self) > _SHOWN:
+            lines.append(f"and {len(self) - _SHOWN:,} more")
+        return "\n".join([counted(len(self), "run"), *lines])
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        from hopyard.stockroom.looking.notebook import runs_html
+
+        return runs_html(self)
 
 
 def _check(content: Any) -> None:

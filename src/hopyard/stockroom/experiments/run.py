@@ -70,6 +70,9 @@ class Run:
         self._began = self._next = 0.0
         self.id = "" if id is None else check_name(id, "A run")
 
+    def __repr__(self) -> str:
+        return f"<run {self.id or 'without an id yet'}: {self._status}>"
+
     @property
     def status(self) -> str:
         """``new`` before its block begins, ``running``, ``finished`` or ``failed``."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import MissingKeyError, missing_extra, nearest
-from hopyard.stockroom.experiments.read import RunView
+from hopyard.stockroom.experiments.read import Runs, RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
 from hopyard.stockroom.frozen import frozen
@@ -81,10 +81,10 @@ class ExperimentShelf(NamedThings):
             )
         return RunView(self._view.objects, id, record)
 
-    def runs(self) -> list[RunView]:
+    def runs(self) -> Runs:
         """All stored runs, the newest first."""
         found = [self.run(id) for id in self._view.names("run")]
-        return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
+        return Runs(sorted(found, key=lambda run: (run.started, run.id), reverse=True))
 
     def delete_run(self, id: str) -> None:
         """Take a run off the shelf.

@@ -22,8 +22,12 @@ from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom import parsing
 from hopyard.stockroom.maps import Readable, Writable
 from hopyard.storage.format import check_format, object_header
+from hopyard.wording import counted, one_line
 
 _KIND = "commit"
+_SHOWN = 30  # commits that a console shows unasked
+_LONGEST = 80  # characters of a message
+_BREAK = "\n"
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,16 @@ class Commit:
 
 
 class Commits(list[Commit]):
-    """A list of commits that notebooks show as a table."""
+    """A list of commits. A console or notebook shows the first of them."""
+
+    def __repr__(self) -> str:
+        lines = [
+            one_line(f"{each.digest[:12]} {each.time[:16]} {each.message.partition(_BREAK)[0][:_LONGEST]}")
+            for each in self[:_SHOWN]
+        ]
+        if len(self) > _SHOWN:
+            lines.append(f"and {len(self) - _SHOWN:,} more")
+        return "\n".join([counted(len(self), "commit"), *lines])
 
     def _repr_html_(self) -> str:
         from hopyard.stockroom.looking.notebook import commits_html

@@ -13,6 +13,8 @@ from hopyard.errors import NotFoundError, nearest
 from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.dataset_changes import DatasetDiff, diff_datasets
 from hopyard.stockroom.experiments import values
+from hopyard.stockroom.looking.listing import describe_column
+from hopyard.stockroom.looking.notebook import table_html
 from hopyard.stockroom.maps import Key, SortedMap
 from hopyard.stockroom.models.content import read
 from hopyard.stockroom.models.describe import compare
@@ -27,12 +29,14 @@ from hopyard.stockroom.records import (
     parse,
 )
 from hopyard.stockroom.view import place_of
-from hopyard.wording import counted
+from hopyard.wording import counted, describe_bytes, one_line
 
 How = Literal["added", "removed", "changed"]
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _MOST = 8  # samples, or tensors, that are listed of one thing
+_SHOWN = 30  # things that a console or notebook shows unasked
+_NOTHING = "nothing differs"
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Difference:
         self._objects = objects
 
     def __repr__(self) -> str:
-        return f"<{self.path} {self.how}>"
+        return one_line(f"<{self.path} {self.how}>")
 
     def samples(self) -> Iterator[tuple[Key, How]]:
         """Of a column: keys whose samples differ, in order. Reads only the fragments that differ."""
@@ -116,6 +120,18 @@ class Difference:
         before, after = self._both(DatasetRecord)
         return None if before is None or after is None else diff_datasets(self._objects, before, after)
 
+    def describe(self, record: Record | None) -> str:
+        """In a few words, what one of the two records says; nothing if there is none."""
+        if isinstance(record, ColumnRecord):
+            return f"{describe_column(record)}, {counted(record.count, 'sample')}"
+        if isinstance(record, DatasetRecord):
+            return counted(record.rows, "row")
+        if isinstance(record, ModelRecord):
+            return describe_bytes(record.nbytes)
+        if isinstance(record, RunRecord):
+            return f"{record.status}, begun {record.started[:16].replace('T', ' ')}"
+        return "" if record is None else repr(values.read(self._objects, record))
+
     def _both(self, kind: type[Any]) -> list[Any]:
         return [record if isinstance(record, kind) else None for record in (self.before, self.after)]
 
@@ -132,10 +148,8 @@ class Difference:
             yield str(self.files)
         else:
             record = self.after or self.before
-            if isinstance(record, DatasetRecord):
-                yield counted(record.rows, "row")
-            elif isinstance(record, RunRecord):
-                yield f"{record.status}, begun {record.started[:16].replace('T', ' ')}"
+            if isinstance(record, DatasetRecord | RunRecord):
+                yield self.describe(record)
 
     def _lines_of_samples(self) -> Iterator[str]:
         if self.how != "changed":
@@ -159,7 +173,8 @@ class Difference:
 
 
 class Diff:
-    """What differs from one revision to another. ``print(diff)`` tells it in words; it is a sequence of differences.
+    """What differs from one revision to another. ``print(diff)`` tells it in words; it is a sequence of differences. A
+    console or notebook shows the first of the things that differ.
 
     What differs inside of a thing is read when it is asked for.
     """
@@ -198,14 +213,32 @@ class Diff:
         return paths[path]
 
     def __repr__(self) -> str:
-        return f"<Diff: {', '.join(map(repr, self.things)) or 'nothing'}>"
+        lines = [one_line(f"{_SIGNS[thing.how]} {thing.path}") for thing in self.things[:_SHOWN]]
+        if len(self) > _SHOWN:
+            lines.append(f"and {len(self) - _SHOWN:,} more")
+        if lines:
+            lines.append("print(...) tells what differs inside")
+        return "\n".join(lines) or _NOTHING
+
+    def _repr_html_(self) -> str:
+        """A table of what differs, for notebooks. Reads metadata only."""
+        rows = (
+            (_SIGNS[thing.how], thing.path, *map(thing.describe, (thing.before, thing.after)))
+            for thing in self.things[:_SHOWN]
+        )
+        title = (
+            f"{counted(len(self), 'thing')} {'differs' if len(self) == 1 else 'differ'}"
+            if self.things
+            else _NOTHING
+        )
+        return table_html(title, ("", "", "before", "after"), rows, len(self) > _SHOWN)
 
     def __str__(self) -> str:
         lines = []
         for thing in self.things:
             lines.append(f"{_SIGNS[thing.how]} {thing.path}")
             lines += [f"    {line}" for line in thing.lines()]
-        return "\n".join(lines) or "nothing differs"
+        return "\n".join(map(one_line, lines)) or _NOTHING
 
 
 def _some(lines: Sequence[str], what: str) -> Iterator[str]:

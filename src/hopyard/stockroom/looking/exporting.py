@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +35,10 @@ def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
     """Write one thing out of a shelf; what is at ``target`` is replaced when all is written.
 
     ================  ==========================================================================================
-    ``data/NAME``     of a column ``.npy``: all samples in the order of their keys, which are of one shape;
-                      ``.parquet``: columns ``key`` (of a column ``key``: ``sample_key``) and the name; else a folder
-                      with a file for each sample. Of a dataset a folder with its Parquet files.
+    ``data/NAME``     of a column ``.npy``: all samples, which are of one shape, in the order of their keys, without
+                      these; ``.npz`` and ``.parquet``: arrays or columns ``key`` (of a column ``key``:
+                      ``sample_key``) and the name; else a folder with a file for each sample. Of a dataset a folder
+                      with its Parquet files.
     ``model/NAME``    ``.safetensors``
     ``experiment/X``  ``.json``
     ================  ==========================================================================================
@@ -78,13 +81,14 @@ def _export_data(path: str, item: Any, file: Path) -> None:
             f"{path} is {describe(column.record)}, which neither NumPy nor Parquet has. Store it in another dtype, "
             "or as a model, which is exported as .safetensors."
         )
-    if file.suffix == ".npy":
+    if file.suffix in (".npy", ".npz"):
         if column.kind != "tensor" or None in column.shape:
             raise UsageError(
-                f"{path} has samples of {'different shapes' if column.kind == 'tensor' else column.kind}, which .npy "
-                "does not hold. Export it as .parquet, or as a folder (a name without a suffix)."
+                f"{path} has samples of {'different shapes' if column.kind == 'tensor' else column.kind}, which "
+                f"{file.suffix} does not hold. Export it as .parquet, or as a folder (a name without a suffix)."
             )
-        _replaced(file, lambda temporary: _write_npy(column, temporary))
+        write = _write_npy if file.suffix == ".npy" else partial(_write_npz, path)
+        _replaced(file, lambda temporary: write(column, temporary))
     elif file.suffix == ".parquet":
         _replaced(file, lambda temporary: _write_parquet(path, column, temporary))
     else:
@@ -96,7 +100,7 @@ def _check_suffix(path: str, file: Path, suffix: str) -> None:
     if file.suffix != suffix:
         kinds = {
             "": "a folder (a name without a suffix)"
-            + (", .npy or .parquet" if path.startswith("data/") else "")
+            + (", .npy, .npz or .parquet" if path.startswith("data/") else "")
         }
         raise UsageError(
             f"{path} cannot be exported to {file.name}: it is written as {kinds.get(suffix, suffix)}."
@@ -142,30 +146,57 @@ def _write_text(file: Path, text: str) -> None:
 
 
 def _write_npy(column: Column, file: Path) -> None:
-    first = np.asarray(column.take(np.arange(min(1, len(column)))))
     with file.open("wb") as out:
-        header = np.lib.format.header_data_from_array_1_0(first)
-        header["shape"] = (len(column), *first.shape[1:])
-        np.lib.format.write_array_header_2_0(out, header)
-        for rows in _blocks(column):
-            out.write(np.ascontiguousarray(column.take(rows)).data)
+        _write_samples(column, out)
 
 
-def _write_parquet(path: str, column: Column, file: Path) -> None:
+def _write_npz(path: str, column: Column, file: Path) -> None:
+    keys = _keys(path, column, "array of NumPy")
+    array = np.array(keys) if keys else np.zeros(0, np.int64)
+    if array.tolist() != keys:  # NumPy takes a NUL at the end of a text for filling
+        raise UsageError(f"{path} has keys that end in NUL, which NumPy leaves out. Export it as .parquet.")
+    with zipfile.ZipFile(file, "w") as archive:
+        with archive.open(f"{_key_name(column)}.npy", "w", force_zip64=True) as out:
+            np.save(out, array)
+        with archive.open(f"{column.name}.npy", "w", force_zip64=True) as out:
+            _write_samples(column, out)
+
+
+def _write_samples(column: Column, out: IO[bytes]) -> None:
+    """All samples, in the order of their keys, as ``numpy.save`` writes an array."""
+    first = np.asarray(column.take(np.arange(min(1, len(column)))))
+    header = np.lib.format.header_data_from_array_1_0(first)
+    header["shape"] = (len(column), *first.shape[1:])
+    np.lib.format.write_array_header_2_0(out, header)
+    for rows in _blocks(column):
+        out.write(np.ascontiguousarray(column.take(rows)).data)
+
+
+def _keys(path: str, column: Column, where: str) -> list[Any]:
+    """All keys of a column, which are ints or are texts."""
     keys = list(column.keys())
     kinds = {type(key) for key in keys}
     if len(kinds) > 1 or tuple in kinds:
         raise UsageError(
-            f"{path} has keys of several kinds, which one column of Parquet does not hold. Export it as a folder."
+            f"{path} has keys of several kinds, which one {where} does not hold. Export it as a folder."
         )
+    return keys
+
+
+def _key_name(column: Column) -> str:
+    return "key" if column.name != "key" else "sample_key"
+
+
+def _write_parquet(path: str, column: Column, file: Path) -> None:
+    keys = _keys(path, column, "column of Parquet")
     if column.kind == "tensor" and column.record.dtype in ("C64", "C128"):
         raise UsageError(f"{path} is {describe(column.record)}, which Parquet lacks. Export it as .npy.")
-    key = "key" if column.name != "key" else "sample_key"
+    texts = any(isinstance(key, str) for key in keys[:1])
     writer: pq.ParquetWriter | None = None
     for rows in _blocks(column) if keys else [np.arange(0)]:
         values = _arrow(column.take(rows))
-        names = pa.array([keys[row] for row in rows], pa.string() if kinds == {str} else pa.int64())
-        table = pa.table({key: names, column.name: values})
+        names = pa.array([keys[row] for row in rows], pa.string() if texts else pa.int64())
+        table = pa.table({_key_name(column): names, column.name: values})
         writer = writer or pq.ParquetWriter(file, table.schema)
         writer.write_table(table)
     if writer is not None:
@@ -206,7 +237,8 @@ def _write_folder(path: str, column: Column, folder: Path) -> None:
         except FileExistsError:
             raise UsageError(
                 f"the sample {key!r} of {path} would be in the file {file.name}, where another one is already: their "
-                "keys are too much alike for names of files. Export it as .parquet or .npy, or give it other keys."
+                "keys are too much alike for names of files. Export it as .npy, which leaves them out, or give it "
+                "other keys."
             ) from None
 
 

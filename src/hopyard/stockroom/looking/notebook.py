@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from hopyard.data.reports.markup import Html, tag
+from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.looking.listing import Listed, list_shelves
 from hopyard.stockroom.records import Shelf
 from hopyard.stockroom.shelves import Shelves
 from hopyard.stockroom.view import View
-from hopyard.wording import counted
+from hopyard.wording import counted, describe_bytes, describe_seconds, some_lines
 
 _MOST = 30  # rows of a table
 _SAMPLES = 5
 _SHOWN = 12  # hex digits of a commit
 _LONGEST = 80  # characters of a sample, or of a line
+_LONGEST_CELL = 2400  # characters of anything else
 
 
 def shelves_html(title: str, view: View, shelf: Shelf | None = None) -> str:
@@ -29,14 +31,14 @@ def shelves_html(title: str, view: View, shelf: Shelf | None = None) -> str:
             return view
 
     rows = list(islice(list_shelves(Shown(), shelf), _MOST + 1))
-    return _page(title, ("", "", "samples", "bytes"), map(_cells, rows[:_MOST]), len(rows) > _MOST)
+    return table_html(title, ("", "", "samples", "bytes"), map(_cells, rows[:_MOST]), len(rows) > _MOST)
 
 
 def column_html(column: Any) -> str:
     """A column and its first samples."""
     keys = list(islice(column, _SAMPLES + 1))
     rows = ((repr(key), _short(column[key])) for key in keys[:_SAMPLES])
-    return _page(repr(column)[1:-1], ("key", "sample"), rows, len(keys) > _SAMPLES)
+    return table_html(repr(column)[1:-1], ("key", "sample"), rows, len(keys) > _SAMPLES)
 
 
 def commit_html(commit: Commit) -> str:
@@ -44,8 +46,7 @@ def commit_html(commit: Commit) -> str:
     said = (("time", commit.time), ("author", commit.author), ("message", commit.message))
     git = [] if commit.git is None else [("git", str(commit.git.get("commit") or "nothing is committed"))]
     follows = [("follows", parent) for parent in commit.parents]
-    rows = [(name, _cut(value, _MOST * _LONGEST)) for name, value in [*said, *git, *follows]]
-    return _page(f"commit {commit.digest}", ("", ""), rows, more=False)
+    return table_html(f"commit {commit.digest}", ("", ""), [*said, *git, *follows], more=False)
 
 
 def commits_html(commits: Sequence[Commit]) -> str:
@@ -55,7 +56,57 @@ def commits_html(commits: Sequence[Commit]) -> str:
         for each in commits[:_MOST]
     )
     titles = ("commit", "time, UTC", "author", "message")
-    return _page(counted(len(commits), "commit"), titles, rows, len(commits) > _MOST)
+    return table_html(counted(len(commits), "commit"), titles, rows, len(commits) > _MOST)
+
+
+def status_html(lines: Sequence[str], staged: Sequence[tuple[str, str]]) -> str:
+    """Lines about a working tree, and a table of what is staged."""
+    said = [tag("p", _cut(line, _LONGEST_CELL)) for line in some_lines(lines, _MOST)]
+    if not staged:
+        return tag("div", said)
+    rows = ((how, path) for path, how in staged[:_MOST])
+    title = f"{counted(len(staged), 'thing')} staged"
+    return tag("div", said, table_html(title, ("", ""), rows, len(staged) > _MOST))
+
+
+def runs_html(runs: Sequence[RunView]) -> str:
+    """A table of runs. Reads their metadata only."""
+    rows = (
+        (
+            run.id,
+            run.status,
+            f"{run.started:%Y-%m-%d %H:%M}",
+            describe_seconds(run.seconds),
+            _settings(run.params),
+        )
+        for run in runs[:_MOST]
+    )
+    titles = ("run", "", "begun, UTC", "took", "params")
+    return table_html(counted(len(runs), "run"), titles, rows, len(runs) > _MOST)
+
+
+def run_html(run: RunView) -> str:
+    """A table of what a run was given, logged and left. Reads its metadata only."""
+    ended = "" if run.ended is None else f"{run.ended:%Y-%m-%d %H:%M:%S}"
+    rows = [("begun, UTC", f"{run.started:%Y-%m-%d %H:%M:%S}"), ("ended", ended)]
+    rows += [("took", describe_seconds(run.seconds))]
+    rows += _of_each("param", ((name, repr(value)) for name, value in run.params.items()))
+    rows += _of_each("tag", ((name, repr(value)) for name, value in run.tags.items()))
+    rows += _of_each("metric", ((name, counted(count, "value")) for name, count in run.counts.items()))
+    rows += _of_each("artifact", ((name, describe_bytes(size)) for name, size in run.artifacts.items()))
+    rows += [("uses", f"{shelf}/{name}") for shelf, names in run.links.items() for name in names][:_MOST]
+    rows += [] if run.error is None else [("error", f"{run.error['kind']}: {run.error['message']}")]
+    return table_html(f"run {run.id}: {run.status}", ("", ""), rows, more=False)
+
+
+def _of_each(kind: str, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    listed = list(islice(pairs, _MOST + 1))
+    rows = [(f"{kind} {name}", _cut(text)) for name, text in listed[:_MOST]]
+    return [*rows, (kind, "and more")] if len(listed) > _MOST else rows
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return _cut(", ".join(f"{name}={value!r}" for name, value in islice(values.items(), _MOST)), 2 * _LONGEST)
 
 
 def _cells(each: Listed) -> Sequence[str]:
@@ -73,10 +124,16 @@ def _cut(text: str, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
-def _page(title: str, titles: Sequence[str], rows: Iterable[Sequence[str]], more: bool) -> Html:
+def table_html(title: str, titles: Sequence[str], rows: Iterable[Sequence[str]], more: bool) -> Html:
+    """A table under a title; long cells are cut.
+
+    Args:
+        more: whether there are more rows than these.
+    """
+
     def lines() -> Iterator[Html]:
         yield tag("tr", [tag("th", name) for name in titles])
         for row in rows:
-            yield tag("tr", [tag("td", cell) for cell in row])
+            yield tag("tr", [tag("td", _cut(cell, _LONGEST_CELL)) for cell in row])
 
     return tag("div", tag("p", title), tag("table", lines()), tag("p", "and more") if more else None)

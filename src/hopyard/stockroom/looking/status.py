@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -11,14 +11,18 @@ from hopyard.stockroom.git import Place, branch_like, current_branch, read
 from hopyard.stockroom.git.driver import merge_command, offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.looking.notebook import status_html
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.stockroom.working import Standing, short
-from hopyard.wording import are, counted
+from hopyard.wording import are, counted, one_line, some_lines
+
+_MOST = 30  # lines of each kind that a console shows unasked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Status:
-    """What ``stock.status()`` gives.
+    """What ``stock.status()`` gives. ``print(status)`` tells it in words; a console or notebook shows the first of what
+    is staged.
 
     Attributes:
         branch: what commits move; None: none.
@@ -45,37 +49,59 @@ class Status:
     ahead: str | None = None
     why: str | None = None
 
+    def lines(self) -> Iterator[str]:
+        """Lines that tell a user, with all that is staged."""
+        yield from self._standing_lines()
+        yield from (f"    {how:<8} {path}" for path, how in self.staged)
+        yield from self._elsewhere_lines()
+        yield from self.advice
+
     def __str__(self) -> str:
+        return "\n".join(map(one_line, self.lines()))
+
+    def __repr__(self) -> str:
+        staged = [f"    {how:<8} {path}" for path, how in self.staged[:_MOST]]
+        if len(self.staged) > _MOST:
+            staged.append(f"    and {len(self.staged) - _MOST:,} more: print(...) lists them")
+        around = (list(self._standing_lines()), list(self._elsewhere_lines()), self.advice)
+        standing, elsewhere, advice = (some_lines(part, _MOST) for part in around)
+        return "\n".join(map(one_line, [*standing, *staged, *elsewhere, *advice]))
+
+    def _repr_html_(self) -> str:
+        """What is said in words, and a table of what is staged, for notebooks."""
+        around = [*self._standing_lines(), *self._elsewhere_lines(), *self.advice]
+        return status_html(around, self.staged)
+
+    def _standing_lines(self) -> Iterator[str]:
         where = f"on branch {self.branch}" if self.branch is not None else "on no branch"
-        lines = [f"{where}, " + (f"at {short(self.commit)}" if self.commit else "nothing is committed yet")]
+        yield f"{where}, " + (f"at {short(self.commit)}" if self.commit else "nothing is committed yet")
         if self.why is not None:
-            lines.append(self.why)
+            yield self.why
         if self.ahead is not None:
-            lines.append(
+            yield (
                 f"the branch itself is at {short(self.ahead)}: git has gone back from there. The next commit, push "
                 "or merge follows it, and has the content that is read here: nothing of the branch is lost"
             )
         if self.behind is not None:
-            lines.append(
+            yield (
                 f"the branch itself is still at {short(self.behind)}: git brought head.stock here. The next commit, "
                 "push or merge moves it on"
             )
         if self.detached is not None:
-            lines.append(f"commits are detached: {self.detached}. Make a branch: hopyard stock branch NAME")
+            yield f"commits are detached: {self.detached}. Make a branch: hopyard stock branch NAME"
         for name, (more, less) in self.remotes.items():
             if more or less:
-                lines.append(f"{counted(more, 'commit')} more than {name}, {less} less")
-        if self.staged:
-            lines.append("staged (hopyard stock commit, or discard it with hopyard stock reset):")
-            lines += [f"    {how:<8} {path}" for path, how in self.staged]
-        else:
-            lines.append("nothing is staged")
+                yield f"{counted(more, 'commit')} more than {name}, {less} less"
+        yield (
+            "staged (hopyard stock commit, or discard it with hopyard stock reset):"
+            if self.staged
+            else "nothing is staged"
+        )
+
+    def _elsewhere_lines(self) -> Iterator[str]:
         for commit, count in self.elsewhere.items():
             how = f"; to see them: hopyard stock switch {short(commit)}" if commit else ""
-            lines.append(
-                f"{counted(count, 'write')} {are(count)} staged upon {short(commit)}, where this is not{how}"
-            )
-        return "\n".join([*lines, *self.advice])
+            yield f"{counted(count, 'write')} {are(count)} staged upon {short(commit)}, where this is not{how}"
 
 
 def status_of(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hopyard.errors import BusyError, NotFoundError, nearest
+from hopyard.errors import BusyError, HopyardError, NotFoundError, nearest
 from hopyard.stockroom.history.locks import WAIT, Tell, alone, writing
 from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
@@ -129,8 +130,15 @@ def fetch(
     return Fetched(heads, moved, new_tags, differing, gone, nbytes, purges, all_tags)
 
 
-def fetch_commit(local: Repository, remote: Repository, commit: str) -> bool:
-    """Bring one commit with its history and metadata, and move no reference. Returns whether the remote has it.
+def fetch_commit(local: Repository, remote: Repository, commit: str, branch: str | None = None) -> bool:
+    """Bring one commit with its history and metadata; also what the remote's branch has, and say so in
+    ``refs/remotes/<name>/``. No other reference moves.
+
+    Args:
+        branch: on which the commit is, as far as is known; where it cannot be brought, it is as it was last seen.
+
+    Returns:
+        Whether the remote has the commit.
 
     Raises:
         NotFoundError: it lacks something that the commit needs; CorruptError, StorageError: as the stores.
@@ -139,7 +147,19 @@ def fetch_commit(local: Repository, remote: Repository, commit: str) -> bool:
         return False
     with writing(local.store):
         bring_metadata(local, remote, {commit}, is_all=False)
+        if branch is not None and remote.name:
+            # The commit is here, and is read whatever the branch has; ``fetch`` says what is wrong with that.
+            with suppress(HopyardError):
+                _see_branch(local, remote, branch)
     return True
+
+
+def _see_branch(local: Repository, remote: Repository, branch: str) -> None:
+    name = f"remotes/{remote.name}/{branch}"
+    tip = remote.references.tip(f"heads/{branch}").commit
+    if tip is not None and tip != local.references.tip(name).commit:
+        bring_metadata(local, remote, {tip}, is_all=False)
+        local.references.set(name, tip, "")
 
 
 def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_all: bool) -> int:
