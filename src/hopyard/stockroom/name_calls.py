@@ -107,7 +107,7 @@ class NameCalls(Room):
         self._check_open()
         called = "branch" if kind == "heads" else "tag"
         check_text(name, f"the name of a {called}")
-        if revision == "HEAD" and self.standing.commit is None:
+        if isinstance(revision, str) and revision == "HEAD" and self.standing.commit is None:
             raise UsageError(
                 f"nothing is committed yet, so the {called} {name!r} would name nothing. Commit first."
             )

@@ -14,6 +14,7 @@ from hopyard.stockroom.git import HEAD_NAME, at, author, commits_in_history, nam
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
+from hopyard.stockroom.quoting import check_text, check_texts
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
 from hopyard.stockroom.remotes.cloning import MAIN
 from hopyard.stockroom.remotes.selecting import Names
@@ -42,6 +43,7 @@ class RemoteCalls(HistoryCalls):
         Raises:
             NotFoundError: there is no stockroom at ``url``; UsageError: there is one in ``path`` already.
         """
+        check_text(name, "the name of a remote")
         store = _store(url)
         remotes.check_format(store)
         folder = path_given(path)
@@ -67,6 +69,7 @@ class RemoteCalls(HistoryCalls):
             NotFoundError: there is none of this name.
         """
         self._check_open()
+        check_text(name, "the name of a remote")
         remotes.forget(self.local, name, self._author)
 
     def push(
@@ -93,13 +96,18 @@ class RemoteCalls(HistoryCalls):
         self._check_open()
         self._look(is_whole=True)
         self._catch_up()  # git may have merged head.stock
-        given = list(tags)
+        given = check_texts(tags, "the tags to be pushed")
+        if name is not None:
+            check_text(name, "the name of a remote")
         if branches is None:
             branches = [] if given else [self._own_branch("push")]
         target = self._remote(remote, name)
         others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
-        if not isinstance(branches, Mapping):
-            branches = list(branches)
+        here = check_texts(branches, "the branches to be pushed")
+        if isinstance(branches, Mapping):
+            check_texts(branches.values(), "the names of branches at the remote")
+        else:
+            branches = here
         named, notes = self._named_by_git(branches)
         pushed = remotes.push(
             self.local, self._open(target), branches, given, self._author, others, report, named
@@ -146,6 +154,8 @@ class RemoteCalls(HistoryCalls):
             NotFoundError: there is nothing of that name, or no remote has it. Nothing came.
         """
         self._check_open()
+        if branches is not None:
+            branches = check_texts(branches, "the branches to be fetched")
         wanted = Wanted(data=data, keys=keys, models=models, runs=runs, history=history)
         if data or models or runs:
             if accept_purges:
@@ -186,6 +196,8 @@ class RemoteCalls(HistoryCalls):
             ConflictError: nobody decided what both changed. What was fetched is here, nothing was merged.
             UsageError: something is staged, or this is on no branch.
         """
+        if branch is not None:
+            check_text(branch, "the remote's branch")
         self._settle("pull")
         own = self._own_branch("pull")
         target = self._remote(remote)
