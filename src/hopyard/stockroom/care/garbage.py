@@ -24,7 +24,7 @@ from hopyard.stockroom.remotes import Repository, check_format
 from hopyard.stockroom.repacking import buried, bury, group_of, replace, write
 from hopyard.storage import Entry, Store
 from hopyard.storage.small import get_small
-from hopyard.wording import counted
+from hopyard.wording import counted, describe_bytes
 
 KEEP = timedelta(days=14)
 """How long gc keeps what it found unneeded where nobody can lock the repository."""
@@ -56,9 +56,9 @@ class Collected:
 
     def __str__(self) -> str:
         would = "would be" if self.is_dry else "were"
-        kept = f"; {self.young / 1e6:.1f} MB are too new to be deleted" if self.young else ""
+        kept = f"; {describe_bytes(self.young)} are too new to be deleted" if self.young else ""
         return (
-            f"{self.freed / 1e6:.1f} MB {would} freed: {counted(self.objects, 'object')} in "
+            f"{describe_bytes(self.freed)} {would} freed: {counted(self.objects, 'object')} in "
             f"{counted(self.packs, 'pack')} and {counted(self.files, 'file')}{kept}"
         )
 
@@ -149,7 +149,7 @@ def collect(
     except StorageFullError as error:
         freed = before - sum(entry.size for entry in _entries(store))
         raise StorageFullError(
-            f"{error} {freed / 1e6:.1f} MB that nothing needed were freed before that, and all else is as it was."
+            f"{error} {describe_bytes(freed)} that nothing needed were freed before that, and all else is as it was."
         ) from None
     replace(objects, set(plan.packs) - idle_packs, new)
     return replaced(done, freed=before - sum(entry.size for entry in _entries(store)))
