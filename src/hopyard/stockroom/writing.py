@@ -51,6 +51,7 @@ from hopyard.stockroom.working import Standing, State, WorkingTree, root_of, sho
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import FORMAT_NAME, read_format
 from hopyard.storage.names import path_given
+from hopyard.wording import shown
 
 Fetching = Literal["auto", "never"]
 
@@ -63,9 +64,10 @@ class Room(Shelves):
     def __init__(
         self, path: str | os.PathLike[str] | None = None, enable_write: bool = False, fetch: Fetching = "auto"
     ) -> None:
-        if fetch not in ("auto", "never"):
+        if not (isinstance(fetch, str) and fetch in ("auto", "never")):
             raise UsageError(
-                f"fetch={fetch!r} must be 'auto', which brings from a remote what is read and is not here, or 'never'."
+                f"fetch={shown(fetch)} must be 'auto', which brings from a remote what is read and is not here, or "
+                "'never'."
             )
         self._locks = contextlib.ExitStack()
         self._blocks: list[_Block] = []

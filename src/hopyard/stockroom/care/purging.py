@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hopyard.errors import NotFoundError, StorageFullError, UsageError, nearest
-from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
+from hopyard.stockroom.care.garbage import KEEP, Collected, collect
 from hopyard.stockroom.care.heads import heads
 from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
 from hopyard.stockroom.care.sharing import (
@@ -29,6 +29,7 @@ from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
+from hopyard.stockroom.history.locks import WAIT, Tell, alone
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
@@ -113,6 +114,7 @@ def purge(
     given = keys if isinstance(keys, list | range | np.ndarray) else [keys]
     meanings = [_meanings(key) for key in given]
     possible = [key for several in meanings for key in several]
+    check_text(column, "the column of a purge")
     if not check_text(why, "the reason of a purge").strip():
         raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
     store = repository.store
