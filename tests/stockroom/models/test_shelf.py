@@ -288,7 +288,7 @@ Pair = namedtuple("Pair", "a b")
         (b"bytes", "is a builtins.bytes, but a model may hold"),
         (
             object(),
-            "as joblib.dump writes of an estimator of scikit-learn, is kept with a run: run.log_artifact(path)",
+            "as joblib.dump writes of an estimator of scikit-learn, is kept with a run: run.log_artifact",
         ),
         (
             np.array(["x"]),
