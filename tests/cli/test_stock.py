@@ -260,7 +260,7 @@ def test_inspect_counts_what_is_nan_or_infinite(typed: Stock) -> None:
         room.model["net"] = {"b": np.ones(2), "w": np.array([np.nan, 1.0, np.inf, np.nan])}
         room.model["fine"] = {"b": np.ones(2)}
     assert "min 1, max 3, mean 2, std 0.8165\n1 NaN, 2 infinite\n" in typed("inspect", "data/x")
-    assert "min 0, max 3, mean 1.5, std 1.118\n0 NaN, 0 infinite\n" in typed("inspect", "data/n", "--all")
+    assert "min 0, max 3, mean 1.5, std 1.118\n    [0] 0\n    [1] 1\n" in typed("inspect", "data/n", "--all")
     title, *rows = typed("inspect", "model/net").splitlines()[1:]
     assert title.split()[-2:] == ["NaN", "infinite"]
     assert [row.split()[-2:] for row in rows] == [["0", "0"], ["2", "1"]]

@@ -526,6 +526,7 @@ def test_notebooks_show_bounded_tables_of_text_and_complete_names_and_keys(tmp_p
     with stock.enable_write():
         stock.data["<b>"] = {"<i>": "<script>", "k": "x" * 10_000}
         stock.data["n"] = np.arange(5000)
+        stock.data["image"] = np.full((2, 3, 5), 5.1, np.float32)
         stock.model["net"] = {"w": np.ones(2)}
         for number in range(40):
             stock.experiment[f"value-{number}"] = "<script>"
@@ -554,7 +555,8 @@ def test_notebooks_show_bounded_tables_of_text_and_complete_names_and_keys(tmp_p
     assert f"commit {last.digest}" in page
     assert f"<td>follows</td><td>{last.parents[0]}</td>" in page
     assert "&lt;b&gt;39&lt;/b&gt;\nsecond line" in page
-    assert stock.data._ipython_key_completions_() == ["<b>", "n"]
+    assert stock.data._ipython_key_completions_() == ["<b>", "image", "n"]
+    assert f"[{', '.join(['5.1'] * 8)}, ... (15 in all)]" in stock.data["image"]._repr_html_()
     assert stock.model._ipython_key_completions_() == ["net"]
     assert stock.data["<b>"]._ipython_key_completions_() == ["<i>", "k"]
 

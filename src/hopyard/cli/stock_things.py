@@ -244,7 +244,7 @@ def _show_data(item: Any, name: str, most: int | None) -> None:
             _show_statistics(item, most)
     for key, _ in zip(item, range(_MOST // 2), strict=False):
         sample = item[key]
-        text = repr(sample) if not hasattr(sample, "ndim") or sample.ndim == 0 else _short_array(sample)
+        text = _short_array(sample) if hasattr(sample, "ndim") else repr(sample)
         say(f"    [{key!r}] {text if len(text) <= 70 else text[:67] + '...'}")
     if len(item) > _MOST // 2:
         say(f"    and {len(item) - _MOST // 2:,} more")
@@ -254,12 +254,17 @@ def _show_statistics(column: Any, most: int | None) -> None:
     samples, spread = describe_column(column, most)
     if not math.isnan(spread.mean):
         numbers = {"min": spread.min, "max": spread.max, "mean": spread.mean, "std": spread.std}
-        say(", ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
-    some = "" if samples == len(column) else f" among the first {samples:,} samples; --all reads all"
-    say(f"{spread.nan:,} NaN, {spread.infinite:,} infinite{some}")
+        say(", ".join(f"{name} {number + 0.0:.4g}" for name, number in numbers.items()))  # no -0
+    some = "" if samples == len(column) else f"among the first {samples:,} samples; --all reads all"
+    if not str(column.dtype).startswith(("int", "uint", "bool")):
+        some = f"{spread.nan:,} NaN, {spread.infinite:,} infinite {some}".strip()
+    if some:
+        say(some)
 
 
 def _short_array(array: Any) -> str:
+    if not array.ndim:
+        return str(array)
     values = array.reshape(-1)[:6].tolist()
     shown = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
     return f"{list(array.shape)} {', '.join(shown)}"

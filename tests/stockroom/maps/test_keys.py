@@ -123,6 +123,8 @@ def test_keys_become_plain(given_key: Any, key: Key) -> None:
         (1.5, "is of type float.*Give a number or a name"),
         (2.0, "is of type float.*Give 2 for a whole number"),
         (float("inf"), "is of type float"),
+        (range(3), r"is of type range.*give a slice of all keys, column\[2:5\], or a list of keys"),
+        ((slice(0, 2), 0), "is of type slice.*give a slice of all keys"),
         (b"cat", r"Decode bytes to a string first: key.decode\(\)"),
         (2**63, "does not fit into 64 bits.*Give it as a string: '9223372036854775808'"),
         (np.uint64(2**63), "does not fit into 64 bits"),

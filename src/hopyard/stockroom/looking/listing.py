@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hopyard.stockroom.data.samples import dtype_name
@@ -38,9 +38,12 @@ class Listed:
 
 
 def list_shelves(shelves: Shelves, shelf: Shelf | None = None) -> Iterator[Listed]:
-    """Everything on the shelves, or on one of them, in order. Reads metadata only."""
+    """Everything on the shelves, or on one of them: runs as they were begun, all else by name. Reads metadata only."""
     for each in SHELVES if shelf is None else (shelf,):
-        for name in shelves.view.names(each):
+        names: Iterable[str] = shelves.view.names(each)
+        if each == "run":
+            names = (run.id for run in reversed(shelves.experiment.runs()))
+        for name in names:
             yield _listed(shelves, each, name)
 
 

@@ -17,6 +17,7 @@ from hopyard.wording import counted, describe_bytes, describe_seconds, some_line
 
 _MOST = 30  # rows of a table
 _SAMPLES = 5
+_ELEMENTS = 8  # of a sample
 _SHOWN = 12  # hex digits of a commit
 _LONGEST = 80  # characters of a sample, or of a line
 _LONGEST_CELL = 2400  # characters of anything else
@@ -115,9 +116,11 @@ def _cells(each: Listed) -> Sequence[str]:
 
 
 def _short(sample: Any) -> str:
-    if getattr(sample, "ndim", 0):
-        sample = sample.reshape(-1)[:8].tolist()
-    return _cut(repr(sample))
+    if getattr(sample, "ndim", None) is None:
+        return _cut(repr(sample))
+    shown = ", ".join(map(str, sample.reshape(-1)[:_ELEMENTS]))  # as few digits as tell a float of this dtype
+    more = f", ... ({sample.size:,} in all)" if sample.size > _ELEMENTS else ""
+    return _cut(f"[{shown}{more}]" if sample.ndim else shown)
 
 
 def _cut(text: str, longest: int = _LONGEST) -> str:

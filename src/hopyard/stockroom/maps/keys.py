@@ -80,6 +80,10 @@ def _instead(part: Any) -> str:
         return f"Give {int(part)} for a whole number."
     if isinstance(part, tuple):
         return "Pairs cannot hold pairs: join parts into one string."
+    if isinstance(part, range | slice):
+        return (
+            "For several samples give a slice of all keys, column[2:5], or a list of keys, column[[2, 3, 4]]."
+        )
     return "Give a number or a name."
 
 
