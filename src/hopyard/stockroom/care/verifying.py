@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -40,7 +39,7 @@ from hopyard.stockroom.remotes import KIND, Repository, check_format, names, rec
 from hopyard.stockroom.remotes.purges import prove
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
-from hopyard.storage.format import FORMAT_NAME, format_header
+from hopyard.storage.format import FORMAT_NAME, format_header, root_format
 
 _HEAD = "head.stock"  # how problems call that of the working tree that is looked at
 
@@ -202,7 +201,7 @@ class _Verification:
     def _repair_format(self) -> bool:
         if not _has_lost_format(self._store):
             return False
-        self._store.put(FORMAT_NAME, json.dumps(format_header(KIND)).encode())
+        self._store.put(FORMAT_NAME, root_format(format_header(KIND)))
         return True
 
     def _repair_head(self) -> bool:
