@@ -37,6 +37,7 @@ from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, un
 from hopyard.stockroom.packs.tombstones import read as read_tombstone
 from hopyard.stockroom.remotes import KIND, Repository, check_format, names, recall
 from hopyard.stockroom.remotes.purges import prove
+from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, format_header, root_format
@@ -269,7 +270,9 @@ class _Verification:
         problems.sort(key=lambda problem: (problem.name, problem.reason))
         commits = sum(named.kind == "commit" for named in self._walk.found.values())
         nbytes = sum(self._present.values())
-        return Verified(problems, len(self._present), nbytes, commits, self._away, self._unproven())
+        return Verified(
+            problems, len(self._present), nbytes, commits, self._away, self._unproven(), self._returned()
+        )
 
     def _unproven(self) -> list[Unproven]:
         """The samples that rest on a remote's word, by column and purge."""
@@ -288,6 +291,14 @@ class _Verification:
             Unproven(column, [decode(key) for key in sorted(keys)], remote, time, by, why)
             for (column, remote, time, by, why), keys in sorted(found.items())
         ]
+
+    def _returned(self) -> list[Returned]:
+        """The samples that were purged and are there again, by column and purge."""
+        with suppress(StorageError):  # what cannot be read is noted
+            look = Returning(Tombstones(self._store).all(), self._objects)
+            versions = {name: self._walk.columns.get(f"data/{name}", set()) for name in look.columns}
+            return look.described(look.found(versions))
+        return []
 
     def _add(self, kind: Kind, name: str, reason: str, needed_by: str = "") -> None:
         self._found[name, reason] = Problem(kind, name, reason, needed_by)
