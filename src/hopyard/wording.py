@@ -31,11 +31,14 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """The ``repr`` of what a user gave, for a message; of what is nested too deeply for that its type."""
+    """The ``repr`` of what a user gave, for a message; of what is nested too deeply for that, or has a ``repr`` that
+    fails, its type."""
     try:
         return repr(value)
     except RecursionError:
         return f"<{type(value).__name__}, nested too deeply to be shown>"
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr fails: {type(error).__name__}>"
 
 
 def counted(count: int, noun: str) -> str:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import BusyError, CorruptError, StorageError, StorageFullError
+from hopyard.errors import CorruptError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
-from hopyard.stockroom.history.locks import collecting
+from hopyard.stockroom.history.locks import WAIT, Tell, alone
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.layout import Pack, is_pack, read_pack
 from hopyard.stockroom.packs.tombstones import Tombstones
@@ -30,16 +28,11 @@ from hopyard.wording import counted, describe_bytes
 
 KEEP = timedelta(days=14)
 """How long gc keeps what it found unneeded where nobody can lock the repository."""
-WAIT = 60.0
-"""Seconds that who writes is waited for."""
 
 _SMALL = PACK_BYTES // 2
-_LOOK = 0.05  # seconds between looks whether nobody writes any more
 _SEEN = "gc.json"
 _MOST_SEEN = 1 << 28  # its bytes
 _FILE = re.compile(r"files/([0-9a-f]{64})")
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -107,30 +100,6 @@ def gc(
     with alone(repository.store, wait, tell):
         repository.objects.rebuild()  # an index that lost rows would hide what is to be removed
         return collect(repository, place, dry_run, keep, clock())
-
-
-@contextmanager
-def alone(store: Store, wait: float, tell: Tell | None) -> Iterator[None]:
-    """Hold ``gc.lock`` alone, as soon as nobody writes.
-
-    Raises:
-        StorageError: somebody still does after ``wait`` seconds.
-    """
-    end = time.monotonic() + wait
-    has_told = tell is None
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(collecting(store))
-                break
-            except BusyError as error:  # of others waiting does not help
-                if time.monotonic() >= end:
-                    raise StorageError(f"{error} {wait:g} seconds were waited.") from None
-            if not has_told and tell is not None:
-                tell(f"waiting for those who write to {store.url}, at most {wait:g} seconds")
-                has_told = True
-            threading.Event().wait(_LOOK)
-        yield
 
 
 @dataclass
