@@ -313,7 +313,9 @@ def test_a_tensor_that_is_written_to_while_it_is_stored_is_refused(local: LocalS
 
     with objects.writing() as adding:
         before = adding.add_tensor(Tensor.from_numpy(np.ones(5)))
-        with pytest.raises(ChangedError, match="was written to while it was stored, so nothing of it was") as found:
+        with pytest.raises(
+            ChangedError, match="was written to while it was stored, so nothing of it was"
+        ) as found:
             adding.add_tensors(training([Tensor.from_numpy(memory)]))
         # Nothing of it stands in the way of what follows.
         after = adding.add_tensor(Tensor.from_numpy(memory))
