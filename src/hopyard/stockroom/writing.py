@@ -76,9 +76,7 @@ class Room(Shelves):
         self._draft: Draft | None = None
         self._last: Position | None = None  # of what is staged, as far as the draft has it
         self._seen: State | None = None  # of the working tree, before it was last looked at
-        self._is_whole = (
-            False  # the draft has all that is staged up to `_last`, and nothing else that is not its own
-        )
+        self._is_whole = False  # the draft has just what is staged up to `_last`, besides its own
         self._log: Log  # while something is written outside of blocks
         self._is_closed = False
         self._writes = enable_write

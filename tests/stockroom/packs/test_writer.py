@@ -335,9 +335,10 @@ def test_memory_that_is_written_to_after_an_interrupted_call_is_not_stored(
         def interrupted(_: object) -> None:
             raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(writer, "private", interrupted)
-            adding.add_tensor(Tensor.from_numpy(memory))
+            with pytest.raises(KeyboardInterrupt):
+                adding.add_tensor(Tensor.from_numpy(memory))
         memory[:] = 1
         with pytest.raises(ChangedError, match="Let nothing write to it until it is stored"):
             adding.publish()
