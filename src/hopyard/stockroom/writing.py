@@ -588,7 +588,7 @@ class Room(Shelves):
                 self._cancel_out(draft, moving.hold())
         if commit is None:
             return None
-        if was.branch is None and not was.is_chosen:
+        if was.branch is None:
             warnings.warn(
                 f"{short(commit.digest)} was committed to no branch: {was.reason}. Make a branch for it: "
                 "stock.branch('NAME'), or hopyard stock branch NAME.",
