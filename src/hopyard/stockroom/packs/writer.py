@@ -123,7 +123,8 @@ class PackWriter:
                 "Use add_tensor for tensors and add_file for files."
             )
         # Hashed is what is kept: the memory may be written to meanwhile.
-        content = data if type(data) is bytes else memoryview(data).tobytes()
+        view = data.data if isinstance(data, np.ndarray) else data
+        content = view if type(view) is bytes else bytes(view)
         name = digest(content, _DOMAINS[kind])
         self._keep(Piece(name, kind, content, "U8", (len(content),), width, body))
         return name
