@@ -50,8 +50,8 @@ class Conflict:
 
 Resolve: TypeAlias = Side | Callable[[Conflict], Any] | None
 """Who decides: a side, always; or a function that returns ``"ours"``, ``"theirs"``, or, for samples and values of
-experiments, what to have instead. A text that one of the sides has is that text, also if it is such a word. What one side
-removed goes if that side is returned. None: nobody, conflicts are listed."""
+experiments, what to have instead. A text that one of the sides has is that text, also if it is such a word. What one
+side removed goes if that side is returned. None: nobody, conflicts are listed."""
 
 
 def chosen(resolve: Callable[[Conflict], Any], conflict: Conflict) -> tuple[Side | None, Any]:
