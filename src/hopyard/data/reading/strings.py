@@ -25,13 +25,15 @@ from hopyard.data.reading.buffers import Buffers
 from hopyard.data.schema import Column
 from hopyard.errors import DataError
 
+LARGE = {"string": pa.large_string(), "bytes": pa.large_binary()}
+"""Of a kind of column, the type of Arrow arrays of it in batches."""
 VIEW = np.dtype("V16")
 CODE = np.dtype(np.int32)
 
 _INLINE = 12  # bytes of the longest value that lies in its view
 _LONGEST = (1 << 31) - 1  # bytes of a value, and of what Arrow makes views of at once
 _BUFFER = 31  # bits: Arrow finds a long value by the number of a buffer and the place in it, both int32
-_SAMPLE = 4096  # rows
+_SAMPLE = 2048  # rows
 _FEW = 1 << 14  # different values; Python objects of many more do not stay in the cache of the core
 _MOST_OBJECTS = 1 << 18  # of all dictionaries of a column
 
@@ -93,6 +95,11 @@ def _as_arrow(rows: Ragged, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.values)])
 
 
+def as_objects(values: Any) -> Any:
+    """An Arrow array as an object array; anything else as it is."""
+    return values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values
+
+
 class Lying(NamedTuple):
     """Where in a stretch of bytes the strings of some row groups lie; each attribute is (groups,)."""
 
@@ -124,10 +131,8 @@ class MappedStrings:
         self, column: Column, content: npt.NDArray[np.uint8], lying: Lying, first_rows: Rows
     ) -> None:
         self.names: tuple[str, ...] = (column.name,)
-        text = column.kind == "string"
-        self._viewed, self._large = (
-            (pa.string_view(), pa.large_string()) if text else (pa.binary_view(), pa.large_binary())
-        )
+        self._viewed = pa.string_view() if column.kind == "string" else pa.binary_view()
+        self._large = LARGE[column.kind]
         self._content = content
         self._views = content[: len(content) // VIEW.itemsize * VIEW.itemsize].view(VIEW)
         self._codes = content[: len(content) // CODE.itemsize * CODE.itemsize].view(CODE)
