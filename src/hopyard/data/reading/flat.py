@@ -33,7 +33,7 @@ import numpy.typing as npt
 from hopyard.data.preparing.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.hugepages import mapped_size, reserve
-from hopyard.data.reading.strings import CODE, VIEW, views_of, with_codes
+from hopyard.data.reading.strings import CODE, LARGE, VIEW, views_of, with_codes
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sparse import pair_dtype
 
@@ -118,7 +118,7 @@ def plan_blocks(schema: Schema, packs: Packs, rows: int) -> list[Block]:
         column = schema[names[0]]
         if column.stored_width is not None:
             _append(blocks, "rows", names, column.dtype, column.shape, rows)
-        elif not _is_text(column):
+        elif column.kind not in LARGE:
             _append(blocks, "offsets", names, "int64", (), rows + 1)
     return blocks
 
@@ -162,7 +162,7 @@ def write_flat(
         OSError: among others, the disk is full.
     """
     blocks = plan_blocks(schema, packs, rows)
-    texts = [names[0] for names in packs if _is_text(schema[names[0]])]
+    texts = [names[0] for names in packs if schema[names[0]].kind in LARGE]
     views = VIEW.itemsize * rows * len(texts)
     narrow = views + sum(block.width * block.count for block in blocks if block.width <= _NARROW)
     planned = views + max((block.end for block in blocks), default=0)
@@ -234,10 +234,6 @@ def _write_strings(descriptor: int, blocks: list[Block], name: str, parts: Seque
         _write(descriptor, np.ascontiguousarray(values), start + size)
         row, size = row + len(part), size + len(values)
     blocks[-1] = replace(blocks[-1], count=size)
-
-
-def _is_text(column: Column) -> bool:
-    return column.kind in ("string", "bytes")
 
 
 def _write(descriptor: int, data: npt.NDArray[Any], place: int) -> None:

@@ -33,7 +33,7 @@ from hopyard.data.reading.parallel import of_each
 from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.reading.strings import CODE, VIEW, Lying, MappedStrings
+from hopyard.data.reading.strings import CODE, LARGE, VIEW, Lying, MappedStrings
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
@@ -191,7 +191,10 @@ class Reader:
             if column.stored_width is not None:
                 size += column.stored_width * rows
             else:
-                size += self._stored_size(column, group) * rows // max(self._whole_rows[group], 1) + 8 * rows
+                beside = VIEW.itemsize if column.kind in LARGE else 8  # a view, or an offset
+                size += (
+                    self._stored_size(column, group) * rows // max(self._whole_rows[group], 1) + beside * rows
+                )
         return size
 
     def _sizes(self) -> Callable[[Sequence[Column], int], int]:

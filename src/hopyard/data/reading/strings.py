@@ -92,7 +92,9 @@ def views_of(name: str, rows: Ragged, before: int) -> Views:
 
 
 def _as_arrow(rows: Ragged, kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.values)])
+    return pa.Array.from_buffers(
+        kind, len(rows), [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.values)]
+    )
 
 
 def as_objects(values: Any) -> Any:
