@@ -6,9 +6,9 @@ Ten columns of strings and five of float32 in Parquet, in row groups of 50,000 r
 50 to 250 different ones of 10 to 12 bytes, and five hold others in every row: 24 to 27 bytes (``mixed``); or all are
 of the first (``few``) or the second kind (``many``). Prints one JSON line for each kind and peer: rows/s of shuffled
 batches, hot caches. Peers hold the table in memory and take the rows of a permutation: NumPy object arrays, which is
-the best that a DataLoader can do, Arrow, and polars (if it is installed): its frames, whose long strings are still where
-they were, taken by all cores; and these as the arrays that a batch of ours holds. Lines without a peer are of the other
-forms in which strings come.
+the best that a DataLoader can do, Arrow, and polars (if it is installed): its frames, taken by all cores, whose long
+strings stay where they were; and these as arrays, as batches hold them. Lines without a peer are of the other forms
+in which strings come.
 """
 
 from __future__ import annotations

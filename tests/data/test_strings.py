@@ -241,3 +241,19 @@ def test_impossible_forms_of_strings_are_refused(mixed):
     rule = r"strings='arrow' was given, but column text: string\[3\] has several in a row, and an Arrow array has one"
     with pytest.raises(ColumnError, match=rule):
         dataset.windows(3).loader(4, strings="arrow")
+
+
+def test_texts_become_the_numbers_of_their_categories_in_every_process_and_part(mixed):
+    dataset, texts = mixed
+    fitted = fit_steps([Category("text")], dataset.part([0, 1]))
+    known = sorted(set(texts[:80]))
+    assert fitted.categories("text") == known
+    numbers = {text: number for number, text in enumerate(known, 1)}
+    for steps in (fitted, pickle.loads(pickle.dumps(fitted))):
+        for part in (dataset, *dataset.partitions(3)):
+            plain = part.loader(17, shuffle=True, output="numpy")
+            for expected, made in zip(
+                plain, steps.of(part).loader(17, shuffle=True, output="numpy"), strict=True
+            ):
+                assert made["text"].dtype == np.int64
+                assert made["text"].tolist() == [numbers.get(text, 0) for text in expected["text"]]

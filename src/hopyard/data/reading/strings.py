@@ -173,14 +173,14 @@ class MappedStrings:
         """Strings over the mapped bytes, by the places of their views."""
         words = self._views.take(places).view(np.int64).reshape(-1, 2)
         lengths = words.view(np.int32)[:, 0]
-        long = np.flatnonzero(lengths > _INLINE)
-        if len(long):
-            starts = words[:, 1].take(long)
-            starts += self._lying.values.take(groups.take(long))
+        is_long = lengths > _INLINE
+        if is_long.any():
+            long = slice(None) if is_long.all() else np.flatnonzero(is_long)
+            starts = words[long, 1] + self._lying.values.take(groups[long])
             # The first and last byte of each brings it near: loads of single bytes wait for memory together, which
             # making one object after another does not.
             self._content.take(starts)
-            self._content.take(starts + lengths.take(long) - 1)
+            self._content.take(starts + (lengths[long] - 1))
             words[long, 1] = starts >> _BUFFER | (starts & _LONGEST) << 32
         return pa.Array.from_buffers(self._viewed, len(words), [None, pa.py_buffer(words), *self._buffers])
 
