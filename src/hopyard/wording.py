@@ -31,11 +31,14 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """The ``repr`` of what a user gave, for a message; of what is nested too deeply for that its type."""
+    """The ``repr`` of what a user gave, for a message; of what is nested too deeply for that, or has a ``repr`` that
+    fails, its type."""
     try:
         return repr(value)
     except RecursionError:
         return f"<{type(value).__name__}, nested too deeply to be shown>"
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr fails: {type(error).__name__}>"
 
 
 def counted(count: int, noun: str) -> str:
@@ -43,9 +46,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def some_lines(lines: Sequence[str], most: int) -> list[str]:
-    """The first lines, and in words how many follow."""
-    return list(lines) if len(lines) <= most else [*lines[:most], f"and {len(lines) - most:,} more"]
+def some_lines(lines: Sequence[str], most: int, total: int | None = None) -> list[str]:
+    """The first lines, and in words how many follow of ``total``; None: of the lines given."""
+    total = len(lines) if total is None else total
+    return list(lines) if total <= most else [*lines[:most], f"and {total - most:,} more"]
+
+
+def some_names(names: Sequence[str], most: int = 30) -> str:
+    """The first names within a sentence, and how many follow; "none" if there are none."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
 
 
 def are(count: int) -> str:

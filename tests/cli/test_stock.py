@@ -140,6 +140,8 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
         room.data["wave"] = np.ones(2, np.complex64)
         room.data.create("empty", dtype="float32", shape=(2, 3))
         room.data["sparse/x"] = {2**62: np.uint8(1), -7: np.uint8(2)}
+        room.data["traces"] = {at: np.ones((at, 2)) for at in (1, 2)}
+        room.data["waves"] = {at: np.ones(at, np.complex64) for at in (1, 2)}
         room.data["nul"] = {"a\0": np.int64(1)}
         room.experiment["nan"] = {"loss": [1.0, float("nan")]}
     for path, name in (
@@ -170,7 +172,11 @@ def test_things_leave_as_files(typed: Stock, tmp_path: Path) -> None:
     assert json.loads(Path("lr.json").read_text()) == {"x": [1, 2.5]}
     for path, name, message in (
         ("data/name", "x.npy", "has samples of string, which .npy does not hold"),
-        ("data/name", "x.npz", "has samples of string, which .npz does not hold"),
+        ("data/name", "x.npz", "has samples of string, which .npz does not hold. Export it as .parquet"),
+        ("data/traces", "x.npz", r"different shapes, which .npz does not hold. Export it as a folder \("),
+        ("data/traces", "x.parquet", r"data/traces has samples of several shapes.*Export it as a folder \("),
+        ("data/waves", "x.npy", r"different shapes, which .npy does not hold. Export it as a folder \("),
+        ("data/waves", "x.parquet", r"which Parquet lacks. Export it as a folder \("),
         (
             "data/like",
             "x.npz",

@@ -9,6 +9,7 @@ import pytest
 
 from hopyard.data import NodeCache, open_dataset
 from hopyard.data.cache.durability import durability
+from hopyard.data.cache.listing import list_cache
 from hopyard.errors import CorruptError, DataError
 
 WANTED = {"text": "text"}
@@ -116,7 +117,7 @@ def test_a_file_that_was_replaced_before_the_first_read_is_named(tmp_path):
         dataset[:]
 
 
-def test_thousands_of_tiny_row_groups_are_decoded_together_into_memory(tmp_path):
+def test_thousands_of_tiny_row_groups_are_decoded_into_one_file_and_few_large_ones_into_several(tmp_path):
     path = write(tmp_path / "a.parquet", 2400, 2)
     dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache"))
     loader = dataset.loader(100, shuffle=True)
@@ -126,10 +127,57 @@ def test_thousands_of_tiny_row_groups_are_decoded_together_into_memory(tmp_path)
         assert sorted(rows) == list(range(2400))
         assert [f"{row:06}" for row in rows] == [text for batch in batches for text in batch["text"]]
     assert dataset[[7, 2399]]["text"].tolist() == ["000007", "002399"]
-    assert not (tmp_path / "cache").exists()
-    made = open_dataset(path, cache=NodeCache(tmp_path / "cache"), cached_transform=lambda columns: columns)
-    assert len(made[:10]["row"]) == 10
-    assert list(tmp_path.glob("cache/*.flat"))
+    assert len(list(tmp_path.glob("cache/*.flat"))) == 1
+    (listed,) = list_cache(NodeCache(tmp_path / "cache")).files
+    assert (listed.file, listed.entries, listed.row_groups) == (path, 1, 1200)
+    large = open_dataset(
+        write(tmp_path / "b.parquet", 1_000_000, 300_000), cache=NodeCache(tmp_path / "cache")
+    )
+    assert np.array_equal(large[::1000]["row"], np.arange(0, 1_000_000, 1000))
+    assert len(list(tmp_path.glob("cache/*.flat"))) == 1 + 4
+
+
+def test_rows_of_small_files_come_from_files_that_others_share(tmp_path):
+    (tmp_path / "data").mkdir()
+    for number in range(90):
+        rows = range(number * 10, number * 10 + number % 4 * 3)  # some files have none
+        table = {
+            "row": pa.array(rows, pa.int64()),
+            "text": pa.array([f"{row:03}" for row in rows], pa.string()),
+        }
+        pq.write_table(pa.table(table), tmp_path / "data" / f"{number:02}.parquet")
+    wanted = [row for number in range(90) for row in range(number * 10, number * 10 + number % 4 * 3)]
+    dataset = open_dataset(tmp_path / "data", cache=NodeCache(tmp_path / "cache"))
+    for some in (dataset, *dataset.partitions(3)):
+        for window in (None, 1000, 1 << 30):
+            batches = list(some.loader(7, shuffle=True, seed=3, window=window))
+            rows = [row for batch in batches for row in batch["row"].tolist()]
+            assert rows != sorted(rows)
+            assert len(set(rows)) == len(some)
+            assert set(rows) <= set(wanted)
+            assert [int(text) for batch in batches for text in batch["text"]] == rows
+    assert dataset[[0, 50, len(wanted) - 1]]["row"].tolist() == [wanted[0], wanted[50], wanted[-1]]
+    whole = [each for each in list_cache(NodeCache(tmp_path / "cache")).files if each.row_groups == 67]
+    assert [(each.file, each.entries) for each in whole] == [(str(tmp_path / "data"), 1)]
+    (tmp_path / "data" / "07.parquet").write_bytes((tmp_path / "data" / "11.parquet").read_bytes())
+    changed = open_dataset(tmp_path / "data", cache=NodeCache(tmp_path / "cache"))
+    assert sorted(changed[:]["row"].tolist()) == sorted([*set(wanted) - set(range(70, 80)), *range(110, 119)])
+
+
+def test_a_damaged_row_group_does_not_hurt_others_with_which_it_would_share_a_file(tmp_path):
+    path = Path(write(tmp_path / "a.parquet", 2400, 20))
+    place = pq.read_metadata(path).row_group(50).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[place : place + 60] = bytes(60)
+    path.write_bytes(content)
+    dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache"))
+    assert dataset[990:1000]["row"].tolist() == list(range(990, 1000))
+    with pytest.raises(CorruptError, match=r"a\.parquet, row group 50, "):
+        dataset[1000:1001]
+    whole = open_dataset(path, cache=NodeCache(tmp_path / "cache"), corrupt="skip")
+    assert [(one.row_group, one.rows) for one in whole.skipped] == [(50, 20)]
+    rows = np.concatenate([batch["row"] for batch in whole.loader(64, shuffle=True)])
+    assert sorted(rows) == [*range(1000), *range(1020, 2400)]
 
 
 def memory_files():

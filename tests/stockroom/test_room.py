@@ -612,12 +612,31 @@ def test_looking_at_a_hundred_thousand_staged_things_shows_a_few_of_them() -> No
     assert len(status._repr_html_()) < 10_000
 
 
+def test_of_many_things_a_few_are_named(stock: StockRoom) -> None:
+    with stock.enable_write():
+        for number in range(100):
+            stock.experiment[f"{number:03}"] = number
+    shown = repr(stock.experiment)
+    assert shown.endswith(", 028, 029 and 70 more>")
+    for look in (lambda: stock.experiment["no"], lambda: stock.diff("HEAD", "HEAD")["experiment/no"]):
+        with pytest.raises(NotFoundError) as caught:
+            look()
+        assert len(str(caught.value)) < 500
+    with pytest.raises(NotFoundError, match=r"It has '000', .*, '029' and 70 more\."):
+        stock.experiment["no"]
+    with StockRoom(stock.place.root, enable_write=True) as writer:
+        for name in list(writer.experiment):
+            del writer.experiment[name]
+        with pytest.raises(NotFoundError, match=r"What differs: experiment/000, .*/029 and 70 more\."):
+            writer.diff()["experiment/no"]
+
+
 def test_a_log_is_shown_in_short_lines(stock: StockRoom) -> None:
     for number in range(40):
         with stock.enable_write(f"{number} \x1b[2J" + "long " * 100 + "\nsecond line"):
             stock.experiment["n"] = number
     lines = repr(stock.log()).splitlines()
-    assert (lines[0], lines[-1], len(lines)) == ("40 commits", "and 10 more", 32)
+    assert (lines[0], lines[-1], len(lines)) == ("40 commits, times in UTC", "and 10 more", 32)
     assert lines[1].startswith(stock.log()[0].digest[:12])
     assert "39 \\x1b[2Jlong" in lines[1]
     assert max(map(len, lines)) < 130

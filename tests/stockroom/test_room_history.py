@@ -203,14 +203,14 @@ def test_commits_upon_an_older_commit_are_detached_until_a_branch_is_made(stock:
 
 
 def test_a_head_that_git_moves_meanwhile_stays(stock: StockRoom) -> None:
-    stock.branch("dev")
-    moved = Head("dev", stock.head.commit)
+    moved = Head("dev", stock.branch("dev"))
+    put(stock, lr=2)
     block = stock.enable_write()
     block.__enter__()
     stock.experiment["lr"] = 3
     stock.place.head.write_text(f"branch dev\ncommit {moved.commit}\n")
     with pytest.warns(
-        UserWarning, match="was committed to main, but .*head.stock was changed meanwhile, to dev"
+        UserWarning, match="was committed to the branch 'main', .*head.stock was changed meanwhile, to 'dev'"
     ):
         block.__exit__(None, None, None)
     assert read_head(stock.place.head) == moved

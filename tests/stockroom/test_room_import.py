@@ -72,3 +72,43 @@ def test_a_column_of_a_name_that_none_can_have_is_refused_before_anything_is_wri
         stock.import_from("parquet", tmp_path / "x.parquet")
     assert list(stock.data) == []
     assert not stock.status().staged
+
+
+def test_rows_that_have_other_keys_than_before_are_told(tmp_path: Path) -> None:
+    stock = StockRoom.init(tmp_path)
+
+    def imported(text: str, **options: str) -> tuple[str, ...]:
+        (tmp_path / "x.csv").write_text(text)
+        return stock.import_from("csv", tmp_path / "x.csv", options=options).notes
+
+    assert imported("id,n,m\n7,1,5\n9,2,5\n") == ()
+    assert imported("id,n,m\n7,1,5\n9,3,5\n") == ()
+    (note,) = imported("id,n,m\n7,1,5\n8,4,5\n9,3,5\n")
+    assert note.startswith(
+        "'id' (and 2 other columns) had 2 rows and has 3 now; keys are the numbers of rows, so"
+    )
+    assert note.endswith("A column of ids keeps them: key=ID")
+    (note,) = imported("id,n,m\n7,1,5\n8,4,5\n9,3,5\n", key="id")
+    assert note.startswith(
+        "the column 'id', which has the keys now, is still there from an import without key="
+    )
+    assert note.endswith("del stock.data['id']")
+    with stock.enable_write():
+        del stock.data["id"]
+    assert imported("id,n,m\n7,1,5\n8,4,5\n", key="id") == ()
+
+
+def test_edits_of_two_people_merge_by_ids_but_not_by_rows(tmp_path: Path) -> None:
+    stock = StockRoom.init(tmp_path)
+
+    def imported(text: str, **options: str) -> None:
+        (tmp_path / "x.csv").write_text(text)
+        stock.import_from("csv", tmp_path / "x.csv", options=options)
+
+    imported("id,n\n7,1\n9,2\n", key="id")
+    stock.branch("edited")
+    imported("id,n\n7,1\n8,5\n9,2\n", key="id")
+    stock.switch("edited")
+    imported("id,n\n7,1\n9,3\n", key="id")
+    stock.merge("main")
+    assert {key: int(value) for key, value in stock.data["n"].items()} == {7: 1, 8: 5, 9: 3}

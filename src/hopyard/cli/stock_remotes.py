@@ -217,16 +217,25 @@ def purge(
     ],
     why: Annotated[str, typer.Option("--why", help="For the record, which stays.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared",
+            help="Purge them also from other columns with equal samples under equal keys, which are stored as one. "
+            "Without it that is an error, which names the columns.",
+        ),
+    ] = False,
 ) -> None:
     """Remove samples from all of history, for good."""
     name = column.removeprefix("data/")
     if not yes:
+        also = ", and of every other column that shares them," if shared else ""
         typer.confirm(
-            f"Remove {counted(len(key), 'sample')} of {one_line(name)} from all versions for good?",
+            f"Remove {counted(len(key), 'sample')} of {one_line(name)}{also} from all versions for good?",
             abort=True,
         )
     with StockRoom() as room:
-        say(str(room.purge(name, [TypedKey(each) for each in key], why)))
+        say(str(room.purge(name, [TypedKey(each) for each in key], why, shared)))
 
 
 def _say_purges(fetched: Fetched) -> None:

@@ -102,6 +102,8 @@ def import_(
         say(f"data/{column}: {counted(count, 'sample')}")
     again = f"; {imported.resumed:,} were there from an interrupted import" if imported.resumed else ""
     say(f"{counted(new, 'sample')} in {describe_seconds(seconds)}, {new / seconds:,.0f} samples/s{again}")
+    for note in imported.notes:
+        say(f"note: {one_line(note)}")
     done = "committed as" if imported.is_new else "all of it is there already, in"
     say(f"{done} {short(imported.commit)} on {room.head.branch or 'no branch'}")
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from hopyard.stockroom import care
 from hopyard.stockroom.care import Collected, PurgeReport, Verified
-from hopyard.stockroom.care.garbage import Tell
 from hopyard.stockroom.git import Place, find
 from hopyard.stockroom.guard import exclusive
+from hopyard.stockroom.history.locks import Tell
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.remote_calls import RemoteCalls, opened_remote
 from hopyard.stockroom.remotes import Repository
@@ -87,7 +87,11 @@ class CareCalls(RemoteCalls):
 
     @exclusive
     def purge(
-        self, column: str, key: Key | TypedKey | Sequence[Key | TypedKey], why: str = "no reason was given"
+        self,
+        column: str,
+        key: Key | TypedKey | Sequence[Key | TypedKey],
+        why: str = "no reason was given",
+        shared: bool = False,
     ) -> PurgeReport:
         """Remove the values of samples from all of history, here, for good: for data that may not be kept. Commits
         stay, but the samples no longer count in them, and reading one by its key raises ``PurgedError``. Remotes follow
@@ -96,30 +100,19 @@ class CareCalls(RemoteCalls):
         Args:
             key: one, or a list.
             why: for the record, which stays.
+            shared: purge them also from other columns which have equal samples under equal keys: these are stored as
+                one. False: that is an error, which names the columns.
+
+        Returns:
+            What is gone, and where equal samples still are.
 
         Raises:
-            NotFoundError: no version has such a sample. UsageError: within a block. Nothing was changed.
+            NotFoundError: no version has such a sample. UsageError: within a block; or other columns share them.
+                Nothing was changed.
         """
-        self._let_go("purge")
         repository = Repository(self.local.store, self._objects, self.local.references)
-        try:
-            report = care.purge(repository, column, key, why, self._author, self.place)
-        finally:
-            self._objects.refresh()
-        if self._draft is not None:  # what was staged of it is gone, too
-            self._restage()
-        return report
-
-    def _let_go(self, what: str) -> None:
-        """Hold no lock against the collector: all that is staged is durable.
-
-        Raises:
-            UsageError: within a block.
-        """
-        self._check_open()
-        self._check_no_block(what)
-        if self._draft is not None:
-            self._restage()
+        with self._purging("purge"):  # what was staged of it is gone, too
+            return care.purge(repository, column, key, why, self._author, self.place, shared=shared)
 
 
 def _chosen(

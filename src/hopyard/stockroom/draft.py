@@ -125,7 +125,14 @@ class Draft:
             ) -> None:
                 self._column_changed(column, do, keys, samples)
 
-            column = ColumnDraft(self.writer, self.writer, name, record, changed, self.guard, self.writing)
+            @contextmanager
+            def writing() -> Iterator[None]:
+                with self.writing():
+                    # Before anything is read: where the column was removed, its objects may be gone by now.
+                    self._check_taken(column)
+                    yield
+
+            column = ColumnDraft(self.writer, self.writer, name, record, changed, self.guard, writing)
             self._columns[name] = column
         return self._columns[name]
 
@@ -231,9 +238,22 @@ class Draft:
     def rebase(self, root: str | None) -> None:
         """Go on from this root map, which is stored. Columns that were taken before are those that it has of their
         names, or such as have no samples yet."""
-        self.base = self._root = root
-        self._saved = [root] * len(self._saved)
-        self._records, self._dirty, self._is_loose = {}, set(), False
+        self._go_on(root, root, [root] * len(self._saved))
+
+    def carry(self, base: str | None, carried: Callable[[str | None], str | None]) -> None:
+        """Go on from another base, with the changes of before. What ``carried`` raises leaves all as it was.
+
+        Args:
+            carried: makes of a root map, the present one or one that errors lead back to, the one to have instead.
+        """
+        now = self.write()
+        self._begin()
+        roots = {root: carried(root) for root in (now, *self._saved)}
+        self._go_on(base, roots[now], [roots[root] for root in self._saved])
+
+    def _go_on(self, base: str | None, root: str | None, saved: list[str | None]) -> None:
+        self.base, self._root, self._saved = base, root, saved
+        self._records, self._dirty, self._is_loose = {}, set(), root != base
         for name, column in list(self._columns.items()):
             record = self.record("data", name)
             if record is not None and not isinstance(record, ColumnRecord):
@@ -365,12 +385,8 @@ class Draft:
         samples: list[Stored] | None,
     ) -> None:  # fmt: skip
         self._check_open()
+        self._check_taken(column)
         name = column.name
-        if self._columns.get(name) is not column:
-            raise UsageError(
-                f"the column {name!r} was removed or replaced since it was taken, so nothing is written to it. "
-                f"Take it anew: stock.data[{name!r}]."
-            )
         is_new = name not in self._dirty
         self._dirty.add(name)
         try:
@@ -418,6 +434,14 @@ class Draft:
                 self._columns.pop(name, None)
             self._dirty.discard(name)
         self._records[key] = value
+
+    def _check_taken(self, column: ColumnDraft) -> None:
+        """See that the draft has this column, and no other one of its name."""
+        if self._columns.get(column.name) is not column:
+            raise UsageError(
+                f"the column {column.name!r} was removed or replaced since it was taken, so nothing is written to it. "
+                f"Take it anew: stock.data[{column.name!r}]."
+            )
 
     def _check_open(self) -> None:
         if self._is_closed:

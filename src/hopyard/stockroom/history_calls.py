@@ -27,6 +27,7 @@ from hopyard.stockroom.name_calls import NameCalls
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.working import root_of, short
+from hopyard.wording import shown
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,12 @@ class HistoryCalls(NameCalls):
             limit: so many at most.
             branches: ``"all"``: begin at all branches, tags and branches of remotes too.
         """
+        if limit is not None and not (isinstance(limit, int) and limit >= 0):
+            raise UsageError(
+                f"limit={shown(limit)} must be a number of commits, at least 0. Leave it out for all."
+            )
+        if not (isinstance(branches, str) and branches in ("these", "all")):
+            raise UsageError(f"branches={shown(branches)} must be 'these' or 'all'.")
         starts = [self.resolve(revision) for revision in revisions]
         if not revisions and (here := self.standing.commit) is not None:
             starts.append(here)
@@ -120,6 +127,7 @@ class HistoryCalls(NameCalls):
             UsageError: something is staged, and it is another commit.
         """
         self._check_open()
+        check_text(name, "the branch, tag or commit to switch to")
         self._check_no_block("switch")
         self._renew()
         references = self.local.references
@@ -220,6 +228,8 @@ class HistoryCalls(NameCalls):
             ConflictError: as :meth:`merge`. UsageError: something is staged; it is a merge, and no parent was named;
                 or nothing of it is left to be undone.
         """
+        if parent is not None and not isinstance(parent, int):
+            raise UsageError(f"parent={shown(parent)} must be the number of a parent of a merge: 1, 2 or so.")
         self._settle("revert")
         commit = read_commit(self._objects, self.resolve(revision))
         if len(commit.parents) > 1 and parent is None:
@@ -332,6 +342,17 @@ class HistoryCalls(NameCalls):
                     self._check_nothing_staged(what, log)
                     self._tree.go_to(standing.branch, standing.tip, log)
             self._arrived()
+
+    def _let_go(self, what: str) -> None:
+        """Hold no lock against the collector: all that is staged is durable.
+
+        Raises:
+            UsageError: within a block.
+        """
+        self._check_open()
+        self._check_no_block(what)
+        if self._draft is not None:
+            self._restage()
 
     def _check_no_block(self, what: str) -> None:
         if self._blocks:

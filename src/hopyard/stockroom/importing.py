@@ -13,13 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from hopyard.errors import UsageError
+from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history_calls import HistoryCalls
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.parts import listed
 from hopyard.stockroom.importers.run import Progress, read_columns
-from hopyard.stockroom.records import Shelf, check_name
+from hopyard.stockroom.maps import SortedMap, decode, encode
+from hopyard.stockroom.records import ColumnRecord, Shelf, check_name
+from hopyard.stockroom.view import Snapshot
 from hopyard.storage import Store
+from hopyard.wording import counted
 
 _AT_ONCE = 64 << 20  # bytes after which what came is staged: what a kill costs at most
 
@@ -33,12 +37,15 @@ class Imported:
         columns: their names, and how many samples each has.
         resumed: samples of all columns that an interrupted import had brought before.
         is_new: False: all of it was there already, so nothing was committed.
+        notes: what may be meant otherwise: rows that have other keys than before, or a column that is left from an
+            earlier import.
     """
 
     commit: str
     columns: dict[str, int]
     resumed: int
     is_new: bool = True
+    notes: tuple[str, ...] = ()
 
 
 def import_columns(
@@ -70,6 +77,7 @@ def import_columns(
                 "stock commit), or discard it (hopyard stock reset)."
             )
         begun.write()
+    notes = _notes(Snapshot(room.local.objects, draft.base, "the last commit"), importer, columns)
     _write(draft, columns, done, processes, watch)
     identity = json.dumps(importer.identity(), sort_keys=True, ensure_ascii=False)
     text = _title(name, importer) if message is None else message
@@ -84,7 +92,50 @@ def import_columns(
     begun.remove()
     assert room.head.commit is not None
     counts = {column.name: column.count for column in columns}
-    return Imported(room.head.commit, counts, sum(done.values()), is_new)
+    return Imported(room.head.commit, counts, sum(done.values()), is_new, notes)
+
+
+def _notes(before: Snapshot, importer: Importer, columns: list[ColumnSource]) -> tuple[str, ...]:
+    """Lines on keys that are others than before this import.
+
+    Args:
+        before: the commit upon which it is.
+    """
+    notes = []
+    known = {column.name: before.record("data", column.name) for column in columns}
+    shifted = [
+        (column.name, record.count, column.count)
+        for column in columns
+        if column.keys is None
+        and isinstance(record := known[column.name], ColumnRecord)
+        and record.count != column.count
+        and _is_numbered(before, record)
+    ]
+    if shifted:
+        name, old, new = shifted[0]
+        also = f" (and {counted(len(shifted) - 1, 'other column')})" if len(shifted) > 1 else ""
+        notes.append(
+            f"{name!r}{also} had {counted(old, 'row')} and has {new:,} now; keys are the numbers of rows, so from the "
+            "first row that came or went each key means another row, also in merges. A column of ids keeps them: key=ID"
+        )
+    settings = importer.settings
+    key = f"{settings.get('prefix', '')}{settings['key']}" if settings.get("key") else ""
+    left = before.record("data", key) if key and key not in known else None
+    if isinstance(left, ColumnRecord) and _is_numbered(before, left):
+        notes.append(
+            f"the column {key!r}, which has the keys now, is still there from an import without key=, under the "
+            f"numbers of its rows. If nothing needs it: del stock.data[{key!r}]"
+        )
+    return tuple(notes)
+
+
+def _is_numbered(before: Snapshot, record: ColumnRecord) -> bool:
+    """Whether the keys of a column are 0, 1, 2, ..."""
+    entries = SortedMap(before.objects, record.pages)
+    if not len(entries):
+        return False
+    (first, _), (begin, value) = entries.at(0), entries.at(len(entries) - 1)
+    return decode(first) == 0 and Entry.of(begin, value).last == encode(record.count - 1)
 
 
 def _title(name: str, importer: Importer) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.commits import is_ancestor
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.working import Standing, short
 from hopyard.stockroom.writing import Room
 
@@ -71,6 +72,7 @@ class NameCalls(Room):
             NotFoundError: there is none; UsageError: this is on it, or it has commits that are nowhere else.
         """
         self._check_open()
+        check_text(name, "the name of a branch")
         with self._tree.still(self.standing.commit):
             self._delete_branch(name, force)
         if name == self._standing.named and self._tree.is_at(self._standing.commit):
@@ -104,7 +106,8 @@ class NameCalls(Room):
     def _name(self, kind: Literal["heads", "tags"], name: str, revision: str) -> str:
         self._check_open()
         called = "branch" if kind == "heads" else "tag"
-        if revision == "HEAD" and self.standing.commit is None:
+        check_text(name, f"the name of a {called}")
+        if isinstance(revision, str) and revision == "HEAD" and self.standing.commit is None:
             raise UsageError(
                 f"nothing is committed yet, so the {called} {name!r} would name nothing. Commit first."
             )
@@ -120,10 +123,11 @@ class NameCalls(Room):
 
     def _named(self, kind: Literal["heads", "tags"], name: str) -> str:
         self._check_open()
+        called = "branch" if kind == "heads" else "tag"
+        check_text(name, f"the name of a {called}")
         commit = self.local.references.tip(f"{kind}/{name}").commit
         if commit is None:
             known = self.local.references.names(kind)
-            called = "branch" if kind == "heads" else "tag"
             raise NotFoundError(
                 f"there is no {called} {name!r}{nearest(name, known, '.')} There are: {', '.join(known) or 'none'}."
             )

@@ -3,6 +3,7 @@ URLs have ``%XX``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
@@ -45,6 +46,19 @@ def check_text(text: Any, what: str) -> str:
             "be stored. Leave it out."
         ) from None
     return text
+
+
+def check_texts(texts: Any, what: str) -> list[str]:
+    """``texts``, if they are several that can be written as UTF-8; ``what`` begins the error, as "the tags".
+
+    Raises:
+        UsageError: they are one text, or none.
+    """
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise UsageError(
+            f"{what} were given as {shown(texts)} of type {type(texts).__name__}. Give a list of texts."
+        )
+    return [check_text(text, f"one of {what}") for text in texts]
 
 
 def unquoted(segment: str) -> str:

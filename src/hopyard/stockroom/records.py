@@ -61,7 +61,7 @@ class DatasetRecord:
 
     Attributes:
         manifest: digest of a ``json`` object: the manifest without its files.
-        files: root of the map from a file's number to ``{name, size, digest, group_rows}``.
+        files: root of the map from a file's number to ``{name, size, digest, seal, group_rows}``.
         rows: of all files.
         nbytes: of all files.
     """
@@ -107,7 +107,7 @@ class RunRecord:
 
     Attributes:
         content: digest of a ``json`` object: parameters, series, tags, artifacts, links.
-        status: ``"finished"`` or ``"failed"``.
+        status: ``"finished"``, ``"failed"``, or ``"running"``: under way when it was stored, or killed.
         started: ISO 8601, UTC.
     """
 

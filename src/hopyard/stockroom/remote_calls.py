@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Self
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError, nearest
 from hopyard.stockroom import remotes
-from hopyard.stockroom.git import HEAD_NAME, at, author, named_commits
+from hopyard.stockroom.git import HEAD_NAME, at, author, commits_in_history, named_commits
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
+from hopyard.stockroom.quoting import check_text, check_texts
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
 from hopyard.stockroom.remotes.cloning import MAIN
 from hopyard.stockroom.remotes.selecting import Names
@@ -42,6 +43,7 @@ class RemoteCalls(HistoryCalls):
         Raises:
             NotFoundError: there is no stockroom at ``url``; UsageError: there is one in ``path`` already.
         """
+        check_text(name, "the name of a remote")
         store = _store(url)
         remotes.check_format(store)
         folder = path_given(path)
@@ -67,6 +69,7 @@ class RemoteCalls(HistoryCalls):
             NotFoundError: there is none of this name.
         """
         self._check_open()
+        check_text(name, "the name of a remote")
         remotes.forget(self.local, name, self._author)
 
     def push(
@@ -93,13 +96,18 @@ class RemoteCalls(HistoryCalls):
         self._check_open()
         self._look(is_whole=True)
         self._catch_up()  # git may have merged head.stock
-        given = list(tags)
+        given = check_texts(tags, "the tags to be pushed")
+        if name is not None:
+            check_text(name, "the name of a remote")
         if branches is None:
             branches = [] if given else [self._own_branch("push")]
         target = self._remote(remote, name)
         others = [self._open(self._recall(each)) for each in self.remotes() if each != target.name]
-        if not isinstance(branches, Mapping):
-            branches = list(branches)
+        here = check_texts(branches, "the branches to be pushed")
+        if isinstance(branches, Mapping):
+            check_texts(branches.values(), "the names of branches at the remote")
+        else:
+            branches = here
         named, notes = self._named_by_git(branches)
         pushed = remotes.push(
             self.local, self._open(target), branches, given, self._author, others, report, named
@@ -141,10 +149,13 @@ class RemoteCalls(HistoryCalls):
                 says what that is, and it stays as it is here; what is not here is not read.
 
         Raises:
-            UsageError: purges are to be accepted while data are brought: they come with history.
+            UsageError: purges are to be accepted while data are brought: they come with history; or within a block.
+            BusyError: purges are to be accepted, and somebody writes here all the time. All else has come.
             NotFoundError: there is nothing of that name, or no remote has it. Nothing came.
         """
         self._check_open()
+        if branches is not None:
+            branches = check_texts(branches, "the branches to be fetched")
         wanted = Wanted(data=data, keys=keys, models=models, runs=runs, history=history)
         if data or models or runs:
             if accept_purges:
@@ -158,7 +169,11 @@ class RemoteCalls(HistoryCalls):
             needs = remotes.select(self._objects, [self.resolve(revision)], wanted)
             return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
         target = self._remote(remote)
-        fetched = remotes.fetch(self.local, self._open(target), branches, prune, self._author, accept_purges)
+        guard = self.guard.write("stock.fetch(accept_purges=True)") if accept_purges else nullcontext()
+        with guard, self._purging("fetch") if accept_purges else nullcontext():
+            fetched = remotes.fetch(
+                self.local, self._open(target), branches, prune, self._author, accept_purges, self._in_git
+            )
         self._remember_fetched(target, fetched)
         return fetched
 
@@ -181,9 +196,13 @@ class RemoteCalls(HistoryCalls):
             ConflictError: nobody decided what both changed. What was fetched is here, nothing was merged.
             UsageError: something is staged, or this is on no branch.
         """
+        if branch is not None:
+            check_text(branch, "the remote's branch")
         self._settle("pull")
         own = self._own_branch("pull")
         target = self._remote(remote)
+        if accept_purges:
+            self._let_go("pull")
         was = self._standing
         with self._tree.moving(was, own) as moving:
             # Merging reads samples that both changed; they come from the remotes if they are not here.
@@ -198,8 +217,9 @@ class RemoteCalls(HistoryCalls):
                 self._check_nothing_staged("pull", moving.hold())
 
             pulled = remotes.pull(
-                local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges
-            )
+                local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges,
+                self._in_git,
+            )  # fmt: skip
             self._remember_fetched(target, pulled.fetched)
             if pulled.how != "conflicts":
                 if pulled.how == "nothing" and pulled.commit not in (None, was.commit):
@@ -210,6 +230,25 @@ class RemoteCalls(HistoryCalls):
             there = f"{target.name or target.url}/{branch or own}"
             raise conflict_error(pulled.conflicts, "merge", there)
         return pulled
+
+    @contextmanager
+    def _purging(self, what: str) -> Iterator[None]:
+        """Hold no lock against the collector, and know afterwards what is purged.
+
+        Raises:
+            UsageError: within a block.
+        """
+        self._let_go(what)
+        try:
+            yield
+        finally:
+            self._objects.refresh()
+        if self._draft is not None:
+            self._restage()
+
+    def _in_git(self) -> set[str]:
+        """The commits that all of git's history names."""
+        return commits_in_history(self.place)
 
     def _named_by_git(self, branches: Collection[str]) -> tuple[set[str], list[str]]:
         """The commits that git's history of these branches names; and why they are not known."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from hopyard.errors import MissingKeyError, nearest
 from hopyard.stockroom.records import Record, Shelf, check_name
 from hopyard.stockroom.view import View, writable
+from hopyard.wording import one_line, some_names
 
 
 class NamedThings(MutableMapping[str, Any]):
@@ -27,7 +28,7 @@ class NamedThings(MutableMapping[str, Any]):
         self._view = view
 
     def __repr__(self) -> str:
-        return f"<{self._shelf} of {self._view.revision}: {', '.join(self) or 'none'}>"
+        return one_line(f"<{self._shelf} of {self._view.revision}: {some_names(list(self))}>")
 
     def _repr_html_(self) -> str:
         """A table of the things on the shelf, for notebooks."""
@@ -97,7 +98,7 @@ class NamedThings(MutableMapping[str, Any]):
         names = list(self)
         return MissingKeyError(
             f"there is no {self._what} {name!r} in {self._view.revision}{nearest(name, names, '.')} "
-            f"It has {', '.join(map(repr, names)) or 'none'}."
+            f"It has {some_names(list(map(repr, names)))}."
         )
 
     def _checked(self, name: Any) -> str:

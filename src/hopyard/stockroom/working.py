@@ -224,6 +224,13 @@ class WorkingTree:
         head = read(self.place.head)
         return head.commit == standing.commit and self.branch_of(head)[0] == standing.named
 
+    def goes_along(self, was: Standing, now: Standing) -> bool:
+        """Whether what was begun where the working tree stood is to be committed where it stands by now: at the same
+        commit, whatever the branch is, or on the same branch. Otherwise git, or another, has gone elsewhere."""
+        if now.commit == was.commit or was.branch is not None:
+            return now.commit == was.commit or now.named == was.branch
+        return now.named == was.named and self._is_between(was.commit, now.commit)
+
     def is_at(self, commit: str | None) -> bool:
         """Whether ``head.stock`` names this commit now; what a killed process began is not done first."""
         return read(self.place.head).commit == commit
@@ -289,8 +296,8 @@ class WorkingTree:
         prepared: str | None, log: Log,
     ) -> None:  # fmt: skip
         """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
-        self._move_head(was, branch, commit, prepared)
-        log.upon(commit).arrive(carried)
+        there = self._move_head(was, branch, commit, prepared)
+        log.upon(there).arrive(carried if there == commit else None)
         for base in {was.commit, left} - {commit}:
             log.upon(base).drop()
         self.forget(prepared)
@@ -301,18 +308,27 @@ class WorkingTree:
             log.upon(commit).drop()
         self.forget(prepared)
 
-    def _move_head(self, was: Standing, branch: str | None, commit: str, prepared: str | None) -> None:
+    def _move_head(self, was: Standing, branch: str | None, commit: str, prepared: str | None) -> str | None:
+        """Move ``head.stock``, if it is where that is expected; the commit that it is at."""
         head = read(self.place.head)
-        if self.branch_of(head)[0] == was.named and self._is_between(was.commit, head.commit):
+        named = self.branch_of(head)[0]
+        if named == was.named and self._is_between(was.commit, head.commit):
             self.set_head(branch, commit, prepared)
-        elif (head.branch, head.commit) != (branch, commit):
+            return commit
+        if (head.branch, head.commit) != (branch, commit):
+            here = repr(named) if named else "no branch"
+            there = f"the branch {branch!r}" if branch else "no branch"
+            git = f"git checkout {branch}, then " if branch and self.place.git is not None else ""
+            keep = "" if branch else f" Keep it by a branch: hopyard stock branch NAME {short(commit)}."
             warnings.warn(
-                f"{short(commit)} was committed to {branch or 'no branch'}, but {self.place.head} was changed "
-                f"meanwhile, to {head.branch or 'no branch'} at {short(head.commit)}, and stays so. To go there: "
-                f"hopyard stock switch {branch or short(commit)}.",
+                f"{short(commit)} was committed to {there}, where it was begun, but {self.place.head} was changed "
+                f"meanwhile, to {here} at {short(head.commit)}, and stays so.{keep} To have its data here, too: "
+                f"hopyard stock merge {branch or short(commit)}. To go there: {git}hopyard stock switch "
+                f"{branch or short(commit)}.",
                 UserWarning,
                 stacklevel=2,
             )
+        return head.commit
 
     def forget(self, prepared: str | None) -> None:
         discard(self.place.head, prepared)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -24,7 +24,7 @@ from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, read, settle
 from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
-from hopyard.stockroom.history.conflicts import listed
+from hopyard.stockroom.history.conflicts import Conflict, listed
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.publish import commit_draft
@@ -51,6 +51,7 @@ from hopyard.stockroom.working import Standing, State, WorkingTree, root_of, sho
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import FORMAT_NAME, read_format
 from hopyard.storage.names import path_given
+from hopyard.wording import shown
 
 Fetching = Literal["auto", "never"]
 
@@ -63,9 +64,10 @@ class Room(Shelves):
     def __init__(
         self, path: str | os.PathLike[str] | None = None, enable_write: bool = False, fetch: Fetching = "auto"
     ) -> None:
-        if fetch not in ("auto", "never"):
+        if not (isinstance(fetch, str) and fetch in ("auto", "never")):
             raise UsageError(
-                f"fetch={fetch!r} must be 'auto', which brings from a remote what is read and is not here, or 'never'."
+                f"fetch={shown(fetch)} must be 'auto', which brings from a remote what is read and is not here, or "
+                "'never'."
             )
         self._locks = contextlib.ExitStack()
         self._blocks: list[_Block] = []
@@ -165,13 +167,9 @@ class Room(Shelves):
                 "stock.enable_write():`, or open StockRoom(path, enable_write=True)."
             )
         try:
-            while True:
-                if not self._blocks and self._new_entries() is None:
-                    self._move_on()
-                with contextlib.suppress(_StagedMovedError):
-                    commit = self._commit(message)
-                    break
+            if not self._blocks and self._new_entries() is None:
                 self._move_on()
+            commit = self._commit_all(message)
         except ConflictError as error:
             raise ConflictError(
                 f"{error} It stays staged: make a branch for it (stock.branch('mine'); stock.switch('mine')), commit "
@@ -258,7 +256,8 @@ class Room(Shelves):
 
     def _stand(self, standing: Standing) -> None:
         root = root_of(self.local, standing.commit)
-        self._standing, self._root = standing, root
+        self._standing = self._found = standing
+        self._root = root
         self._snapshot = Snapshot(self._objects, root, short(standing.commit))
         self._stage = self._tree.stage(standing.commit)
         self._locks.close()
@@ -444,7 +443,7 @@ class Room(Shelves):
 
     def _commit_block(self) -> None:
         try:
-            self._commit(self._message)
+            self._commit_all(self._message)
         except ConflictError as error:
             raise ConflictError(
                 f"{error} Nothing of the block has happened. Run it again: it then begins with what is there now.",
@@ -465,6 +464,69 @@ class Room(Shelves):
 
     # Committing
 
+    def _commit_all(self, message: str | None) -> Commit | None:
+        """Commit this draft upon what stands there by then; None: nothing is new."""
+        while True:
+            with contextlib.suppress(_StagedMovedError):
+                return self._commit(message)
+            if self._blocks:
+                self._carry_block()
+            else:
+                self._move_on()
+
+    def _carry_block(self) -> None:
+        """Let the block count from what stands there now, with the changes that were made in it: what others have
+        committed or discarded of what it counted from stays so.
+
+        If git or another has gone elsewhere, the block stays where it was begun.
+
+        Raises:
+            ConflictError: others have changed something else of it. Nothing has happened.
+        """
+        draft = self._draft
+        assert draft is not None
+        found = self._tree.catch_up(self._tree.stand(), lambda: self._author)
+        now, is_staged = self._standing, self._stage.since(self._last) is not None
+        if self._tree.goes_along(now, found):
+            now = found
+        elif not is_staged and now.branch is not None:  # others may have committed it before
+            tip = self.local.references.tip(f"heads/{now.branch}").commit
+            now = now if tip is None else replace(now, commit=tip, tip=tip)
+        if now.commit != self._standing.commit or not is_staged:
+            # Without anything staged below the block, what others stage meanwhile stays staged.
+            entries = [] if self._last is None else self._tree.stage(now.commit).entries()
+            root = root_of(self.local, now.commit)
+            carrier = Draft(self._objects, root)
+            try:
+                carrier.apply(Operation.decode(each) for entry in entries for each in entry.operations)
+                there, begun = carrier.flush(), draft.begun
+
+                def carried(mine: str | None) -> str | None:
+                    result = merge_roots(draft.writer, begun, there, mine)
+                    if result.conflicts:
+                        raise self._overtaken(now, result.conflicts)
+                    return result.root
+
+                draft.carry(root, carried)
+            finally:
+                carrier.close()
+            self._last = entries[-1].position if entries else None
+        self._stand(now)
+        self._found = found
+
+    def _overtaken(self, now: Standing, conflicts: list[Conflict]) -> ConflictError:
+        where = "this working tree" if now.branch is None else repr(now.branch)
+        what = (
+            "others have discarded or staged anew what was staged in this working tree when this was begun"
+            if now.commit == self._standing.commit
+            else f"{where} has moved to {short(now.commit)} since this was begun"
+        )
+        return ConflictError(
+            f"{what}, and {len(conflicts)} of the changes conflict with it (ours is there, theirs is yours):\n"
+            f"{listed(conflicts)}\nNothing was committed.",
+            conflicts,
+        )
+
     def _commit(self, message: str | None, draft: Draft | None = None, *merged: str) -> Commit | None:
         """Commit a draft (None: this one), let the branch and ``head.stock`` follow; None: nothing is new."""
         draft = draft or self._draft
@@ -478,13 +540,11 @@ class Room(Shelves):
                 log = moving.hold()
                 moving.announce(digest, () if merged else self._carried(draft, log, digest))
 
-            def now() -> tuple[str | None, str | None]:
+            def now() -> str | None:
                 log = moving.hold()
-                if draft is not self._draft or self._staged_by_others(log) is not None:
-                    return moving.left, draft.base
-                if not self._blocks:
-                    raise _StagedMovedError
-                return moving.left, draft.begun
+                if draft is self._draft:
+                    self._staged_by_others(log)
+                return moving.left
 
             if merged:
                 self._check_nothing_staged("merge", moving.hold())
@@ -514,8 +574,7 @@ class Room(Shelves):
 
     def _cancel_out(self, draft: Draft, log: Log) -> None:
         """Take back what was staged before a draft that changes nothing by now. What others staged since stays so."""
-        is_staged = self._staged_by_others(log) is not None
-        if is_staged and self._last is not None:
+        if self._last is not None:
             told = self._carried(draft, log, self._standing.commit)
             if told:
                 log.replace(told)
@@ -523,14 +582,21 @@ class Room(Shelves):
                 log.clear()
         if all(block.is_over for block in self._blocks):
             self._refresh()
-        elif not is_staged:
-            return
         draft.rebase(self._root)
         self._last, self._seen = None, None
 
-    def _staged_by_others(self, log: Log) -> list[Entry] | None:
-        """What others staged behind what this has; None: that was committed, or discarded."""
-        return log.stage.since(self._last) if log.stage.base == self._stage.base else None
+    def _staged_by_others(self, log: Log) -> list[Entry]:
+        """What others staged behind what this has.
+
+        Raises:
+            _StagedMovedError: what this has was committed by others, or discarded, or the working tree is at another
+                commit or branch than this has found it.
+        """
+        if log.stage.base == self._stage.base and self._tree.is_as(self._found):
+            others = log.stage.since(self._last)
+            if others is not None:
+                return others
+        raise _StagedMovedError
 
     def _check_nothing_staged(self, what: str, log: Log) -> None:
         """See that nothing is staged. Writes that change nothing are gone afterwards.
@@ -551,19 +617,13 @@ class Room(Shelves):
 
         Raises:
             ConflictError: the commit has something else of it.
-            _StagedMovedError: what is to be committed was committed by others, or discarded, or the working tree is at
-                another branch by now; and it is not of a block.
+            _StagedMovedError: as :meth:`_staged_by_others`.
         """
-        others = self._staged_by_others(log)
-        is_mine = draft is self._draft and not self._blocks
-        if is_mine and ((others is None and self._last is not None) or not self._tree.is_as(self._standing)):
-            raise _StagedMovedError
-        if others is None:  # what this began from is committed there, or was discarded
+        if draft is self._draft:
+            others = self._staged_by_others(log)
+            begun = draft.begun if self._blocks else draft.write()
+        else:  # a revert's own, which has nothing of what is staged
             others, begun = log.stage.entries(), root_of(self.local, log.stage.base)
-        else:
-            # What is committed may be a revert's own draft.
-            own = draft.begun if self._blocks else draft.write()
-            begun = own if draft is self._draft else self._root
         if not others:
             return []
         carrier = Draft(self._objects, begun)
@@ -654,8 +714,8 @@ def is_clean(objects: Objects, local: Repository, log: Log) -> bool:
 
 
 class _StagedMovedError(Exception):
-    """Others of the working tree have committed since what is to be committed was looked at: it lies upon their
-    commit now, or is in it."""
+    """Others of the working tree have committed or discarded what is to be committed since it was looked at, or have
+    moved the working tree."""
 
 
 class _Block:

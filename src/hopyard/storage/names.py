@@ -52,7 +52,13 @@ def path_given(path: str | os.PathLike[str]) -> Path:
             f"a path was given as {type(path).__name__}. Give it as text or as a pathlib.Path, for example "
             "'data/project'."
         )
-    text = os.fsdecode(path)
+    try:
+        text = os.fsdecode(path)
+    except Exception as error:  # of what is a path by its own word
+        raise UsageError(
+            f"a path was given as {type(path).__name__}, which cannot be made a text: {type(error).__name__}. Give it "
+            "as text or as a pathlib.Path."
+        ) from error
     try:
         data = os.fsencode(text)
         if len(data) >= _LONGEST_PATH or any(len(part) > _LONGEST_PART for part in data.split(b"/")):

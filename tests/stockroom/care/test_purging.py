@@ -22,7 +22,7 @@ from tests.stockroom.remotes.repositories import at, commit, root_of, tip
 from torch.utils.data import DataLoader
 
 from hopyard import StockRoom, make_torch_dataset
-from hopyard.errors import DataError, NotFoundError, PurgedError, UsageError
+from hopyard.errors import BusyError, DataError, NotFoundError, PurgedError, UsageError
 from hopyard.stockroom.care import gc, purge, verify
 from hopyard.stockroom.data import Column, Samples
 from hopyard.stockroom.data.conflicts import diff_columns
@@ -533,4 +533,264 @@ def test_what_another_process_purged_does_not_come_back_by_a_merge_or_a_copy(tmp
             stock.data["copy"] = dict(stock.data["c"].items())
         assert stock.data["copy"][[0, 4]] == ["zero", "four"]
         assert holds(tmp_path, b"SECRET2") == []
+        assert stock.verify().ok
+
+
+def test_columns_that_share_a_sample_are_named_before_anything_is_purged(tmp_path: Path) -> None:
+    repository = begun(tmp_path)
+    same = plain(1, 2) | {3: secret()}
+    commit(repository, a=same, b=same, old=same, other=same | {9: secret()})
+    draft = Draft(repository.objects, root_of(repository, tip(repository)))
+    assert draft.column("a")
+    draft.set("data", "old", None)
+    first = tip(repository)
+    repository.references.set("tags/v1", first, "Ada")
+    with pytest.raises(UsageError, match="'b'\\[3\\], 'old'\\[3\\]") as caught:
+        purged(repository, 3, "a")
+    assert "'a'[3] cannot be purged by itself" in str(caught.value)
+    assert "shared=True" in str(caught.value)
+    assert "--shared" in str(caught.value)
+    assert holds(tmp_path, SECRET)
+    assert not list(Tombstones(repository.store).all())
+
+    report = purge(repository, "a", 3, "asked to", "Ada", clock=lambda: DAY, shared=True)
+    assert report.shared == {"b": [3], "old": [3]}
+    assert "gone from other columns too, which shared it: 'b'[3], 'old'[3]" in str(report)
+    assert report.equal.found == [("other", 3), ("other", 9)]
+    assert report.equal.count == 2
+    assert "the same bytes still stand in 'other'[3], 'other'[9]: purge them as well" in str(report)
+    for name in ("a", "b", "old"):
+        assert readable(column(repository, name=name))[3] is None
+        assert [one.key for one in repository.objects.purges(name)] == [3]
+    assert not repository.objects.purges("other")
+    assert not verify(reopened(repository)).problems
+    purged(repository, [3, 9], "other")
+    assert not holds(tmp_path, SECRET)
+
+
+def test_columns_of_earlier_commits_and_of_the_stage_share_samples_too(tmp_path: Path) -> None:
+    stock = StockRoom.init(tmp_path)
+    rows = np.random.default_rng(0).random((6, 4))
+    with stock.enable_write():
+        stock.data["a"] = rows
+        stock.data["old"] = rows
+    with stock.enable_write():
+        del stock.data["old"]
+    writer = StockRoom(tmp_path, enable_write=True)
+    writer.data["new"] = rows
+    with pytest.raises(
+        UsageError, match=r"'new'\[2\], 'old'\[2\] \(in earlier commits only\)\. Nothing was changed"
+    ):
+        writer.purge("a", key=2, why="asked")
+    assert len(writer.data["a"]) == len(writer.data["new"]) == 6
+    report = writer.purge("a", key=2, why="asked", shared=True)
+    assert report.shared == {"new": [2], "old": [2]}
+    writer.commit("staged")
+    assert len(writer.data["new"]) == 5
+    assert writer.verify().ok
+
+
+def test_who_accepts_a_purge_has_its_record_for_each_column_that_shared_the_sample(tmp_path: Path) -> None:
+    ada = StockRoom.init(tmp_path / "ada")
+    rows = np.random.default_rng(0).random((6, 4))
+    with ada.enable_write():
+        ada.data["a"] = ada.data["b"] = rows
+    ada.push(tmp_path / "remote")
+    bob = StockRoom.clone(tmp_path / "remote", tmp_path / "bob")
+    bob.fetch(data=True)
+    ada.purge("a", key=2, why="asked", shared=True)
+    ada.push(tmp_path / "remote")
+    assert {one.column for one in bob.fetch().purges.claimed} == {"a", "b"}
+    assert {one.column for one in bob.fetch(accept_purges=True).purges.accepted} == {"a", "b"}
+    assert bob.fetch().purges.waiting == 0
+    for name in ("a", "b"):
+        with pytest.raises(PurgedError, match="asked"):
+            bob.data[name][2]
+
+
+def test_equal_samples_are_looked_for_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = StockRoom.init(tmp_path)
+    rows = np.random.default_rng(0).random((40, 4))
+    with stock.enable_write():
+        stock.data["a"] = rows
+        stock.data["label"] = np.zeros(40, np.int64)
+        stock.data["moved"] = {100 + at: rows[at] for at in range(40)}
+        stock.data["ragged"] = {at: rows[7][: 1 + at % 4] for at in range(8)}
+        stock.data["name"] = ["Ada", "Bob", "Ada"] * 10
+        stock.data["nick"] = {"x": "Ada"}
+    assert stock.purge("a", key=3, why="asked").equal.found == [("moved", 103)]
+    assert stock.purge("a", key=7, why="asked").equal.found == [("moved", 107), ("ragged", 3), ("ragged", 7)]
+    assert stock.purge("label", key=3, why="asked").equal.count == 0  # all numbers 0 are equal
+    report = stock.purge("name", key=0, why="asked")
+    assert report.equal.count == 20
+    assert "'nick'['x']" not in str(report)
+    assert "and 15 more" in str(report)
+    monkeypatch.setattr("hopyard.stockroom.care.sharing.LOOKED", 1000)
+    told = str(stock.purge("a", key=4, why="asked"))
+    assert "of other samples was not looked at" in told
+
+
+def purged_and_pushed(folder: Path) -> None:
+    """``own`` has purged the sample 2 and pushed that to ``remote``; ``clone`` has all as it was, and knows nothing."""
+    with StockRoom.init(folder / "own") as own:
+        with own.enable_write("samples"):
+            own.data["c"] = {key: f"SECRET{key}" for key in range(5)}
+        own.push(folder / "remote")
+        with StockRoom.clone(folder / "remote", folder / "clone") as clone:
+            clone.fetch(data=True)
+        own.purge("c", 2, "asked")
+        own.push()
+    assert holds(folder / "remote", b"SECRET2") == []
+    assert holds(folder / "clone", b"SECRET2")
+
+
+_ACCEPT = """
+import sys
+from pathlib import Path
+from hopyard import StockRoom
+from hopyard.stockroom.remotes import fetch
+from tests.stockroom.remotes.repositories import at
+def tell(text):
+    print(text, flush=True)
+folder = Path(sys.argv[1])
+with StockRoom(folder / "clone") as clone:
+    tell(str(fetch(clone.local, at(folder / "remote", "origin", index=False), accept_purges=True, tell=tell).purges))
+"""
+
+
+def accepting(folder: Path) -> subprocess.Popen[str]:
+    """A process that accepts the purge in ``clone``; it says when it waits, and what was purged."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _ACCEPT, str(folder)], stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+
+
+MANY = {3: "new three"} | {key: f"new {key}" for key in range(10, 3000)}
+
+
+@pytest.mark.parametrize("is_writer", [True, False])
+@pytest.mark.parametrize("has_block", [True, False])
+def test_a_purge_that_another_process_accepts_waits_for_who_has_read_its_neighbour(
+    tmp_path: Path, is_writer: bool, has_block: bool
+) -> None:
+    purged_and_pushed(tmp_path)
+    with StockRoom(tmp_path / "clone", enable_write=is_writer) as stock:
+        lines = []
+
+        def given() -> Any:
+            """Samples, in whose midst another process comes."""
+            for key in range(10, 40_000):
+                if key == 39_999:
+                    process.append(accepting(tmp_path))
+                    assert process[0].stdout is not None
+                    lines.append(process[0].stdout.readline())
+                yield f"new {key}"
+
+        process: list[subprocess.Popen[str]] = []
+        with stock.enable_write() if has_block or not is_writer else contextlib.nullcontext():
+            stock.data["c"].update(MANY)
+            if has_block:
+                process.append(accepting(tmp_path))
+                assert process[0].stdout is not None
+                lines.append(process[0].stdout.readline())
+            else:
+                stock.data["c"].extend(given())
+        if is_writer and not has_block:
+            stock.commit("staged")
+    told, _ = process[0].communicate(timeout=60)
+    assert (lines[0].split(" to ")[0], process[0].returncode) == ("waiting for those who write", 0)
+    assert "purged here too: 1 sample of 'c' was purged" in told
+    with StockRoom(tmp_path / "clone") as stock:
+        stock.gc()  # of what the block wrote and replaced itself
+        assert holds(tmp_path / "clone", b"SECRET2") == []
+        assert (2 in stock.data["c"], stock.data["c"][3], stock.data["c"][1]) == (
+            False,
+            "new three",
+            "SECRET1",
+        )
+        assert stock.verify().ok
+        stock.push()
+        assert holds(tmp_path / "remote", b"SECRET2") == []
+
+
+@pytest.mark.parametrize("how", ["committed", "staged", "on another branch"])
+@pytest.mark.parametrize("call", ["fetch", "pull"])
+def test_what_was_copied_with_its_neighbour_before_is_purged_when_that_is_accepted(
+    tmp_path: Path, how: str, call: str
+) -> None:
+    purged_and_pushed(tmp_path)
+    with StockRoom(tmp_path / "clone", enable_write=True) as stock:
+        if how == "on another branch":
+            stock.branch("mine")
+            stock.switch("mine")
+        stock.data["c"].update(MANY)
+        if how != "staged" or call == "pull":
+            stock.commit("a neighbour")
+        if how == "on another branch":
+            stock.switch("main")
+        purges = stock.fetch(accept_purges=True).purges if call == "fetch" else None
+        if purges is None:
+            purges = stock.pull(accept_purges=True).fetched.purges
+        assert [line for line in purges.lines() if "purged here too: 1 sample of 'c'" in line]
+        if how == "staged" and call == "fetch":
+            stock.commit("a neighbour")
+        if how == "on another branch":
+            stock.switch("mine")
+        assert (2 in stock.data["c"], stock.data["c"][3], len(stock.data["c"])) == (False, "new three", 2994)
+        assert holds(tmp_path / "clone", b"SECRET2") == []
+        with pytest.raises(PurgedError, match="asked"):
+            stock.data["c"][2]
+        assert stock.verify().ok
+
+
+def test_another_sample_under_the_key_of_a_purged_one_stays_when_that_is_accepted(tmp_path: Path) -> None:
+    purged_and_pushed(tmp_path)
+    with StockRoom(tmp_path / "clone") as stock:
+        with stock.enable_write("another"):
+            stock.data["c"][2] = "not secret"
+        assert stock.fetch(accept_purges=True).purges.accepted
+        assert stock.data["c"][2] == "not secret"
+        with pytest.raises(PurgedError):
+            stock.at("HEAD~1").data["c"][2]
+        assert stock.verify().ok
+
+
+def test_a_purge_is_not_accepted_while_another_handle_has_read_its_neighbour(tmp_path: Path) -> None:
+    purged_and_pushed(tmp_path)
+    remote = at(tmp_path / "remote", "origin", index=False)
+    with StockRoom(tmp_path / "clone") as stock, StockRoom(tmp_path / "clone") as other:
+        with stock.enable_write():
+            stock.data["c"].update(MANY)
+            text = r"written to.*0 seconds were waited\. What the remote has is here, but nothing was purged: fetch"
+            with pytest.raises(BusyError, match=text):
+                fetch(other.local, remote, accept_purges=True, wait=0)
+            for call in (stock.fetch, stock.pull):
+                with pytest.raises(UsageError, match=r"was called within `with stock.enable_write\(\):`"):
+                    call(accept_purges=True)
+            assert stock.data["c"][2] == "SECRET2"
+        assert fetch(other.local, remote, accept_purges=True, wait=0).purges.accepted
+        assert holds(tmp_path / "clone", b"SECRET2") == []
+        for each in (stock, other):
+            assert (2 in each.data["c"], each.data["c"][1]) == (False, "SECRET1")
+
+
+def test_a_purge_is_not_pushed_to_where_somebody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    purged_and_pushed(tmp_path)
+    monkeypatch.setattr("hopyard.stockroom.remotes.purges.WAIT", 0)
+    with StockRoom(tmp_path / "own") as own, StockRoom(tmp_path / "clone") as stock:
+        stock.branch("mine")
+        stock.switch("mine")
+        with stock.enable_write():
+            stock.data["c"].update(MANY)
+            with pytest.raises(BusyError, match=r"written to.*so nothing was sent: push again then\."):
+                own.push(tmp_path / "clone")
+            assert stock.data["c"][2] == "SECRET2"
+        own.push(tmp_path / "clone")
+    with StockRoom(tmp_path / "clone") as stock:
+        assert stock.data["c"][3] == "new three"
+        with pytest.raises(PurgedError, match="asked"):
+            stock.at("main").data["c"][2]
         assert stock.verify().ok

@@ -18,7 +18,8 @@ from tests.stockroom.remotes.repositories import at, commit, content, root_of, s
 
 from hopyard import StockRoom
 from hopyard.errors import CorruptError, FormatError, NotFoundError, NotWritableError
-from hopyard.stockroom.care import gc, verify
+from hopyard.stockroom.care import Verified, gc, verify
+from hopyard.stockroom.care.problems import Problem
 from hopyard.stockroom.care.roots import roots_of_store
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history.commits import write_commit
@@ -178,6 +179,16 @@ def test_all_damage_is_reported_not_the_first_only(repository: Repository) -> No
     assert f"tombstones/{'b' * 64}/{'c' * 64}" in names
     (away,) = [problem for problem in report.problems if problem.name == "a" * 64]
     assert away.needed_by == f"the commit {'a' * 12}, to which heads/away leads"
+
+
+def test_many_problems_are_shown_as_the_first_ones_and_printed_whole() -> None:
+    problems = [Problem("missing", f"{number}", "is \x1b[2Jgone") for number in range(100_000)]
+    verified = Verified(problems, objects=3, nbytes=2000, commits=1)
+    lines = repr(verified).split("\n")
+    assert lines[0] == r"0: is \x1b[2Jgone"
+    assert lines[30:] == ["and 99,970 more", "3 objects (2 kB) of 1 commit are whole; 100,000 problems"]
+    assert len(str(verified).split("\n")) == 100_001
+    assert repr(Verified()) == str(Verified()) == "0 objects (0 B) of 0 commits are whole; no problems"
 
 
 def test_a_gap_in_a_log_is_found(repository: Repository) -> None:

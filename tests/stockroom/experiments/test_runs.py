@@ -302,7 +302,7 @@ def test_runs_are_shown_bounded_and_as_text(staged: Staged, shelf: ExperimentShe
             pass
     runs = shelf.runs()
     lines = repr(runs).splitlines()
-    assert (lines[0], lines[-1], len(lines)) == ("42 runs", "and 12 more", 32)
+    assert (lines[0], lines[-1], len(lines)) == ("42 runs, times in UTC", "and 12 more", 32)
     assert lines[1].startswith("run-39  finished  20")
     table = runs._repr_html_()
     assert table.endswith("<p>and more</p></div>")

@@ -2,12 +2,13 @@
 
 import json
 import os
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from hopyard.errors import CorruptError, DataError
+from hopyard.errors import CorruptError, DataError, UnsupportedTypeError
 from hopyard.stockroom.importers.huggingface import HuggingFace
 from hopyard.stockroom.importers.run import read_columns
 from hopyard.stockroom.importers.testing import ImporterSuite, gathered
@@ -190,3 +191,14 @@ def test_selections_nulls_and_empty_datasets_are_refused(tmp_path):
             DataError, match=r"Sample 1 of column 'a': Column 'a' has 1 null, the first in row 1"
         ):
             gathered(read_columns(columns))
+
+
+def test_decimals_are_refused_unless_floats_are_asked_for(tmp_path):
+    saved_to_disk(tmp_path / "d", [pa.table({"price": pa.array([Decimal("0.10")]), "n": [1]})], {})
+    with (
+        HuggingFace(tmp_path / "d") as importer,
+        pytest.raises(UnsupportedTypeError, match=r"'price'.*decimals=float"),
+    ):
+        importer.columns()
+    with HuggingFace(tmp_path / "d", decimals="float") as importer:
+        assert list(gathered(read_columns(importer.columns()))["price"]) == [0.1]

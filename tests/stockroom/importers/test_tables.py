@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from hopyard import StockRoom
 from hopyard.data import prepare
-from hopyard.errors import ColumnError, CorruptError, DataError, UsageError
+from hopyard.errors import ColumnError, CorruptError, DataError, UnsupportedTypeError, UsageError
 from hopyard.stockroom.importers.tables import Csv, Parquet
 from hopyard.stockroom.importers.testing import ImporterSuite
 from hopyard.storage import LocalStore
@@ -95,6 +96,33 @@ def test_times_are_nanoseconds(tmp_path):
     assert Parquet(tmp_path / "t.parquet").columns()[0].read(0, 2).tolist() == [10**9] * 2
 
 
+def test_decimals_are_refused_unless_floats_are_asked_for(tmp_path):
+    table = pa.table(
+        {
+            "price": pa.array([Decimal("12345678901234567890.12"), Decimal("0.10")]),
+            "n": [1, 2],
+            "list": [[Decimal("1.5")], []],
+            "at": [{"x": Decimal("2.5")}, {"x": Decimal("3.5")}],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    with Parquet(tmp_path / "a.parquet") as importer, pytest.raises(UnsupportedTypeError) as caught:
+        importer.columns()
+    assert "columns store no decimals" in str(caught.value)
+    for name in ("'price' (decimal128(22, 2))", "'list'", "'at.x'", "decimals=float", "to text"):
+        assert name in str(caught.value)
+    with Parquet(tmp_path / "a.parquet", columns="n") as importer:
+        assert [column.name for column in importer.columns()] == ["n"]
+    with (
+        Parquet(tmp_path / "a.parquet", columns="n", key="price") as importer,
+        pytest.raises(UnsupportedTypeError, match="'price'"),
+    ):
+        importer.columns()
+    with Parquet(tmp_path / "a.parquet", columns="price,at.x", decimals="float") as importer:
+        found = {column.name: list(column.read(0, 2)) for column in importer.columns()}
+    assert found == {"price": [12345678901234567890.12, 0.1], "at.x": [2.5, 3.5]}
+
+
 def test_what_is_no_parquet_is_named(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 but nothing else")
     with pytest.raises(CorruptError, match=r"x.parquet"):
@@ -128,6 +156,8 @@ def test_csv_refuses_nulls_and_other_files(tmp_path):
         ("n,id\n1,1234567890123456789\n2,5\n", {"id": [1234567890123456789, 5], "n": [1, 2]}),
         ("n\n0.1234567890123456789\n2\n", {"n": [0.1234567890123456789, 2.0]}),
         ("id\n-07\n5\n", {"id": ["-07", "5"]}),
+        ("n,x\n-0,-0\n5,1.5\n", {"n": ["-0", "5"], "x": [-0.0, 1.5]}),
+        ("x,n\n-0.5,7\n1,-0\n", {"x": [-0.5, 1.0], "n": ["7", "-0"]}),
         ("zip\tn\n01234\t1\n", {"zip": ["01234"], "n": [1]}),
     ],
 )

@@ -145,6 +145,12 @@ def test_several_remotes(local: Repository, tmp_path: Path) -> None:
         recall(copy.store, "one")
 
 
+def test_a_remote_with_many_tags_stays_known(local: Repository) -> None:
+    known = Known("origin", "s3://bucket", tags={f"v{number}": f"{number:064x}" for number in range(20_000)})
+    remember(local.store, known)
+    assert recall(local.store, "origin") == known
+
+
 @pytest.mark.parametrize("where", ["files", "memory"])
 def test_a_place_that_is_no_stockroom(local: Repository, tmp_path: Path, where: str) -> None:
     store: Store = LocalStore(tmp_path / "nothing") if where == "files" else MemoryStore()

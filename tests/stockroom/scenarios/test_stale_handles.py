@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from tests.stockroom.scenarios.model import Content, content, copied, merged
 
 from hopyard import StockRoom
 from hopyard.errors import ConflictError, PurgedError, UsageError
+from hopyard.stockroom.git import find
+from hopyard.stockroom.git.driver import install
 
 Handles = list[StockRoom]
 
@@ -108,6 +113,167 @@ def test_a_block_that_takes_back_what_another_changes_meanwhile_is_a_conflict(ha
     ):
         block.__exit__(None, None, None)
     assert fresh(handles) == content(b) == {"experiment/x": 1, "experiment/y": 2, "data/c": {0: 0}}
+
+
+def discard(stock: StockRoom) -> None:
+    stock.reset()
+
+
+def take_back(stock: StockRoom) -> None:
+    """Clear the log by a commit of what takes all of it back."""
+    del stock.experiment["y"], stock.data["c"][1]
+    with pytest.raises(UsageError, match="nothing has changed"):
+        stock.commit("nothing")
+
+
+@pytest.mark.parametrize("gone", [discard, take_back])
+def test_a_block_does_not_commit_what_others_discard_meanwhile(
+    handles: Handles, gone: Callable[[StockRoom], None]
+) -> None:
+    a, b, c = handles
+    a.experiment["y"] = 1
+    a.data["c"][1] = np.array(1)
+    with b.enable_write():
+        b.experiment["z"] = 1
+        b.data["c"][2] = np.array(2)
+        gone(a)
+    expected = {"experiment/x": 1, "experiment/z": 1, "data/c": {0: 0, 2: 2}}
+    assert [content(each) for each in (a, b, c)] == [expected] * 3
+    assert committed(handles) == fresh(handles) == expected
+
+
+def test_a_commit_in_a_block_does_not_have_what_others_discard_before_it(handles: Handles) -> None:
+    a, b, _ = handles
+    a.experiment["y"] = 1
+    with b.enable_write():
+        b.experiment["z"] = 1
+        with suppress(RuntimeError), b.enable_write():
+            b.experiment["undone"] = 1
+            a.reset()
+            b.commit("in it")
+            b.experiment["later"] = 1
+            raise RuntimeError
+    assert committed(handles) == content(b) == {
+        "experiment/x": 1, "experiment/z": 1, "experiment/undone": 1, "data/c": {0: 0},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("is_bulk", [True, False])
+def test_a_block_that_changes_what_others_discard_meanwhile_is_a_conflict(
+    handles: Handles, is_bulk: bool
+) -> None:
+    a, b, _ = handles
+    a.data["c"][1] = np.array(1)
+    block = b.enable_write()
+    block.__enter__()
+    b.data["c"].update({key: np.array(5) for key in range(1, 2000 if is_bulk else 2)})
+    a.reset()
+    with pytest.raises(
+        ConflictError,
+        match=r"^others have discarded or staged anew what was staged in this working tree when this was begun, and 1 "
+        r"of the changes conflict with it(.|\n)*Nothing was committed. Nothing of the block has happened. Run it again",
+    ):
+        block.__exit__(None, None, None)
+    assert committed(handles) == content(b) == fresh(handles) == {"experiment/x": 1, "data/c": {0: 0}}
+
+
+def test_a_block_writes_to_what_was_staged_below_it_and_carried_upon_a_commit_of_another(
+    handles: Handles,
+) -> None:
+    a, b, c = handles
+    with a.enable_write():
+        a.experiment["a"] = 1
+        c.data["d"] = {0: np.array(0)}
+        block = b.enable_write()
+        block.__enter__()
+        b.data["d"][1] = np.array(1)
+    b.experiment["b"] = 1
+    block.__exit__(None, None, None)
+    expected = {
+        "experiment/x": 1, "experiment/a": 1, "experiment/b": 1, "data/c": {0: 0}, "data/d": {0: 0, 1: 1},
+    }  # fmt: skip
+    assert committed(handles) == content(a) == content(b) == content(c) == expected
+
+
+@pytest.mark.parametrize("call", ["merge", "revert", "pull"])
+def test_a_block_counts_from_what_another_brings_meanwhile(
+    handles: Handles, call: str, tmp_path: Path
+) -> None:
+    a, b, _ = handles
+    a.push(tmp_path / "remote")
+    with StockRoom.clone(tmp_path / "remote", tmp_path / "clone") as clone:
+        with clone.enable_write():
+            clone.experiment["dev"] = 1
+        clone.push()
+    a.fetch()
+    a.experiment["y"] = 1
+    with b.enable_write():
+        b.experiment["z"] = 1
+        a.commit("another")
+        if call == "merge":
+            a.merge("origin/main")
+        elif call == "revert":
+            a.revert("HEAD")
+        else:
+            a.pull()
+    brought = {} if call == "revert" else {"experiment/dev": 1, "experiment/y": 1}
+    expected = {"experiment/x": 1, "experiment/z": 1, "data/c": {0: 0}} | brought
+    assert committed(handles) == content(a) == content(b) == expected
+
+
+def test_a_block_counts_from_where_another_lets_its_branch_go_back_to(handles: Handles) -> None:
+    a, b, _ = handles
+    value(handles, 2)
+    a.experiment["y"] = 1
+    with b.enable_write():
+        b.experiment["z"] = 1
+        a.reset("HEAD~1")
+    assert committed(handles) == content(a) == content(b) == {
+        "experiment/x": 1, "experiment/z": 1, "data/c": {0: 0},
+    }  # fmt: skip
+
+
+def test_a_block_commits_to_the_branch_that_another_leaves(handles: Handles) -> None:
+    a, b, _ = handles
+    a.branch("old")
+    value(handles, 2)
+    a.experiment["y"] = 1
+    block = b.enable_write()
+    block.__enter__()
+    b.experiment["z"] = 1
+    a.commit("another")
+    a.switch("old")
+    with pytest.warns(UserWarning, match="To go there: hopyard stock switch main"):
+        block.__exit__(None, None, None)
+    assert a.head.branch == b.head.branch == "old"
+    assert committed(handles) == content(a) == content(b) == {"experiment/x": 1, "data/c": {0: 0}}
+    assert content(b.at("main")) == {
+        "experiment/x": 2, "experiment/y": 1, "experiment/z": 1, "data/c": {0: 0},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda column: column.update({7: np.array(7)}),
+        lambda column: column.append(np.array(7)),
+        lambda column: column.pop(1),
+        lambda column: column.clear(),
+    ],
+    ids=["update", "append", "pop", "clear"],
+)
+def test_a_column_that_was_removed_refuses_a_write_before_it_reads_what_is_gone(
+    handles: Handles, write: Callable[[Any], object]
+) -> None:
+    a, b, _ = handles
+    a.data["c"][1] = np.array(1)
+    column = b.data["c"]
+    with suppress(RuntimeError), b.enable_write():
+        del b.data["c"]
+        raise RuntimeError
+    with pytest.raises(UsageError, match=r"'c' was removed or replaced.*Take it anew: stock.data\['c'\]"):
+        write(column)
+    assert content(b) == {"experiment/x": 1, "data/c": {0: 0, 1: 1}}
 
 
 # Where they are
@@ -281,6 +447,153 @@ def test_an_open_writer_commits_to_gits_branch_also_where_head_stock_is_the_same
         assert writer.at("main").experiment["x"] == 2
 
 
+def left_while_a_block_is_open(writer: StockRoom, *git: str) -> None:
+    """Commit ``b`` by a block, with ``s`` staged below it, in which ``git`` runs."""
+    writer.experiment["s"] = 1
+    with writer.enable_write():
+        writer.experiment["b"] = 1
+        run_git(writer.place.root, *git)
+
+
+AWAY = (
+    r"^\w+ was committed to the branch 'main', where it was begun, but \S+head.stock was changed meanwhile, to 'old' "
+    r"at \w+, and stays so. To have its data here, too: hopyard stock merge main. To go there: git checkout main, then "
+    r"hopyard stock switch main.$"
+)
+
+
+def test_a_block_commits_to_the_branch_that_git_leaves_and_stays_away_from_the_one_it_goes_to(
+    project: Path,
+) -> None:
+    with StockRoom(project, enable_write=True) as writer:
+        with pytest.warns(UserWarning, match=AWAY):
+            left_while_a_block_is_open(writer, "checkout", "old")
+        assert (writer.head.branch, content(writer)) == ("old", {"experiment/x": 1})
+        assert content(writer.at("main")) == {"experiment/x": 2, "experiment/s": 1, "experiment/b": 1}
+        assert "where this is not" not in str(writer.status())
+        assert run_git(project, "status", "--porcelain") == ""
+        run_git(project, "checkout", "main")
+        writer.switch("main")
+        assert (writer.head.branch, content(writer)) == ("main", content(writer.at("main")))
+        run_git(project, "commit", "-am", "block")
+        run_git(project, "checkout", "old")
+        writer.merge("main")
+        assert (writer.head.branch, content(writer)) == ("old", content(writer.at("main")))
+
+
+def test_a_block_that_git_has_left_commits_upon_what_others_commit_before_and_after_that(
+    project: Path,
+) -> None:
+    with StockRoom(project, enable_write=True) as writer, StockRoom(project, enable_write=True) as other:
+        writer.experiment["s"] = 1
+        block = writer.enable_write()
+        block.__enter__()
+        writer.experiment["b"] = 1
+        other.experiment["before"] = 1
+        other.commit("before")
+        run_git(project, "checkout", "-f", "old")
+        other.experiment["after"] = 1
+        other.commit("after")
+        other.experiment["later"] = 1
+        with pytest.warns(UserWarning, match=AWAY):
+            block.__exit__(None, None, None)
+        assert content(writer) == content(other) == {
+            "experiment/x": 1, "experiment/after": 1, "experiment/later": 1,
+        }  # fmt: skip
+        assert content(writer.at("old")) == {"experiment/x": 1, "experiment/after": 1}
+        assert content(writer.at("main")) == {
+            "experiment/x": 2, "experiment/s": 1, "experiment/b": 1, "experiment/before": 1,
+        }  # fmt: skip
+
+
+def test_a_block_goes_along_with_git_to_a_branch_at_the_same_commit(project: Path) -> None:
+    with StockRoom(project, enable_write=True) as writer:
+        left_while_a_block_is_open(writer, "checkout", "-b", "dev")
+        assert writer.head.branch == "dev"
+        assert content(writer.at("main")) == {"experiment/x": 2}
+        run_git(project, "commit", "-am", "block")
+    with StockRoom(project) as reader:
+        assert (reader.head.branch, content(reader)) == (
+            "dev", {"experiment/x": 2, "experiment/s": 1, "experiment/b": 1},
+        )  # fmt: skip
+
+
+def test_a_block_goes_along_with_git_to_no_branch(project: Path) -> None:
+    with StockRoom(project, enable_write=True) as writer:
+        with pytest.warns(UserWarning, match=r"was committed to no branch: git has checked out a commit"):
+            left_while_a_block_is_open(writer, "switch", "--detach")
+        assert writer.head.branch is None
+        assert content(writer) == {"experiment/x": 2, "experiment/s": 1, "experiment/b": 1}
+        assert content(writer.at("main")) == {"experiment/x": 2}
+        writer.branch("kept")
+        assert content(writer.at("kept")) == content(writer)
+
+
+def test_a_block_that_was_begun_on_no_branch_says_how_to_keep_its_commit(project: Path) -> None:
+    run_git(project, "switch", "--detach")
+    with StockRoom(project, enable_write=True) as writer:
+        with pytest.warns(UserWarning, match="was committed to no branch") as warned:
+            left_while_a_block_is_open(writer, "checkout", "old")
+        assert (writer.head.branch, content(writer)) == ("old", {"experiment/x": 1})
+        said = next(str(each.message) for each in warned if "Keep it" in str(each.message))
+        found = re.search(r"Keep it by a branch: hopyard stock branch NAME (\w+)\.", said)
+        assert found is not None
+        writer.branch("kept", found[1])
+        assert content(writer.at("kept")) == {"experiment/x": 2, "experiment/s": 1, "experiment/b": 1}
+        assert writer.head.branch == "old"
+
+
+def test_a_block_counts_from_where_git_goes_back_to_on_its_branch(project: Path) -> None:
+    with StockRoom(project, enable_write=True) as writer:
+        left_while_a_block_is_open(writer, "reset", "--hard", "HEAD~1")
+        assert writer.head.branch == "main"
+        assert content(writer) == content(writer.at("main")) == {"experiment/x": 1, "experiment/b": 1}
+
+
+def test_a_block_of_one_worktree_and_a_commit_of_another_to_its_branch(project: Path) -> None:
+    beside = project.parent / f"{project.name}-beside"
+    with StockRoom(project, enable_write=True) as writer:
+        writer.experiment["s"] = 1
+        block = writer.enable_write()
+        block.__enter__()
+        writer.experiment["b"] = 1
+        run_git(project, "checkout", "old")
+        run_git(project, "worktree", "add", str(beside), "main")
+        with StockRoom(beside) as other, other.enable_write():
+            other.experiment["o"] = 1
+        with pytest.warns(UserWarning, match=AWAY):
+            block.__exit__(None, None, None)
+        assert content(writer) == {"experiment/x": 1}
+        assert content(writer.at("main")) == {
+            "experiment/x": 2, "experiment/s": 1, "experiment/b": 1, "experiment/o": 1,
+        }  # fmt: skip
+    with StockRoom(beside) as other:
+        assert content(other) == {"experiment/x": 2, "experiment/o": 1}
+
+
+@pytest.mark.parametrize("call", ["merge", "cherry-pick"])
+def test_a_block_counts_from_what_git_brings_meanwhile_by_the_driver(project: Path, call: str) -> None:
+    install(find(project))
+    run_git(project, "add", "-A")
+    run_git(project, "commit", "-m", "driver")
+    run_git(project, "checkout", "-b", "dev")
+    with StockRoom(project) as stock, stock.enable_write():
+        stock.experiment["d"] = 1
+    run_git(project, "commit", "-am", "dev")
+    run_git(project, "checkout", "main")
+    with StockRoom(project) as stock, stock.enable_write():
+        stock.experiment["m"] = 1
+    run_git(project, "commit", "-am", "main")
+    with StockRoom(project, enable_write=True) as writer:
+        with writer.enable_write():
+            writer.experiment["b"] = 1
+            run_git(project, call, "dev")
+        assert writer.head.branch == "main"
+        assert content(writer) == content(writer.at("main")) == {
+            "experiment/x": 2, "experiment/m": 1, "experiment/d": 1, "experiment/b": 1,
+        }  # fmt: skip
+
+
 # All of it
 
 
@@ -341,39 +654,70 @@ class Walk:
             self.arrive(stock.commit("c"), self.now)
 
     def block(self, stock: StockRoom) -> None:
-        begun, mine = copied(self.now), copied(self.now)
         others = [each for each in self.handles if each is not stock]
-        before, branch = self.here, self.branch
+        begun, mine, before, branch = copied(self.now), copied(self.now), self.here, self.branch
+        is_staged = is_gone = False  # below the block: a write; and what was
         try:
             with stock.enable_write():
+                is_staged = bool(stock._stage.entries())
                 for _ in range(self.random.randrange(6)):
-                    what = self.random.randrange(8)
-                    if what < 4:
+                    what, here = self.random.randrange(24), self.here
+                    if what < 12:
                         self.write(stock, mine)
-                    elif what == 4:
-                        self.commit(self.random.choice(others))
-                    else:
+                    elif what < 21:
                         self.write(self.random.choice(others), self.now)
+                    elif what < 23:
+                        self.random.choice([self.commit, self.commit, self.reset])(self.random.choice(others))
+                        is_gone = True
+                    else:
+                        self.switch(self.random.choice(others))
+                        is_gone = is_gone or self.here != here
                 assert content(stock) == mine
+                tip = self.tip(branch)
             is_ok = True
         except ConflictError:
             is_ok = False
-        assert branch == self.branch
-        has_moved = self.here != before
-        upon = self.base if has_moved else begun
-        result, conflicts = merged(begun, mine, self.base, None) if has_moved else (mine, set())
-        later, more = merged(upon, result, self.now, None)
-        assert is_ok == (not conflicts and not more)
-        if is_ok:
+        goes_along = self.here == before or (
+            self.branch == branch and (branch is not None or self.is_before(before, self.here))
+        )
+        if goes_along:
+            parent, after = self.here, self.now
+        else:  # another has gone elsewhere
+            parent = before if branch is None else tip
+            after = self.commits[str(parent)][0]
+        base = self.commits[str(parent)][0]
+        if is_staged and is_gone:  # it counts from what stands there, and commits all of that
+            result, conflicts = merged(begun, mine, after, None)
+            later = result
+        else:  # what others stage behind it stays staged
+            result, conflicts = (mine, set()) if is_staged else merged(begun, mine, base, None)
+            later, more = merged(begun if is_staged else base, result, after, None)
+            conflicts |= more
+        assert is_ok == (not conflicts)
+        if not is_ok:
+            return
+        commit = self.tip(self.branch if goes_along else branch)
+        if result != base:
+            assert commit is not None
+            assert commit not in self.commits
+        if commit is not None and commit not in self.commits:
+            made = stock.at(commit)
+            assert content(made) == result
+            assert list(made.commit.parents) == [parent]
+            self.commits[commit] = copied(result), parent
+            if goes_along:
+                self.here = commit
+        if goes_along:
             self.now = later
-            with StockRoom(self.folder) as reader:
-                head = reader.head.commit
-                assert head is not None
-                if head != self.here:
-                    assert list(reader.log(limit=1)[0].parents) == [self.here]
-                    self.arrive(head, result)
-                else:
-                    assert result == self.base
+
+    def tip(self, branch: str | None) -> str | None:
+        stock = self.handles[0]
+        return stock.local.references.tip(stock._tree.reference(branch)).commit
+
+    def is_before(self, before: str | None, commit: str | None) -> bool:
+        while commit not in (None, before):
+            commit = self.commits[str(commit)][1]
+        return commit == before
 
     def reset(self, stock: StockRoom) -> None:
         assert self.here is not None
@@ -465,8 +809,8 @@ class Walk:
             assert content(stock) == self.now
 
 
-@pytest.mark.filterwarnings("ignore:.*committed to no branch")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.filterwarnings("ignore:.*was committed to")
+@pytest.mark.parametrize("seed", range(400 if os.environ.get("HOPYARD_EXHAUSTIVE") == "1" else 6))
 def test_handles_agree_whatever_they_do(tmp_path: Path, seed: int) -> None:
     walk = Walk(tmp_path / "stock", seed)
     for _ in range(40):

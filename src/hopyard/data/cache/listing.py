@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -22,7 +24,7 @@ class CachedFile:
     """What is kept of one file, in all versions and choices of columns that were read.
 
     Attributes:
-        file: its path or URL.
+        file: its path or URL; of small files that are kept together, their folder.
         entries: how many; row_groups: of how many row groups.
         nbytes: of all entries; used: when one was used last, seconds since the epoch.
     """
@@ -80,15 +82,31 @@ def list_cache(cache: NodeCache | None = None) -> CacheListing:
     return CacheListing(str(cache.path), cache.limit, tuple(sorted(files, key=lambda each: -each.used)))
 
 
+def _row_groups(entry: Entry) -> dict[str, list[Any]]:
+    """By file the row groups that an entry was decoded from."""
+    found: dict[str, list[Any]] = entry.description.get("row_groups", {})
+    return found
+
+
+def _source(files: Sequence[str]) -> str:
+    """A file, or the folder of several."""
+    if len(files) < 2:
+        return files[0] if files else _UNNAMED
+    folders = zip(*(file.split("/")[:-1] for file in files), strict=False)
+    return "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders)) or _UNNAMED
+
+
 def _by_file(entries: Iterable[Entry]) -> list[CachedFile]:
     by_file: dict[str, list[Entry]] = {}
     for entry in entries:
-        by_file.setdefault(str(entry.description.get("file", _UNNAMED)), []).append(entry)
+        by_file.setdefault(_source(list(_row_groups(entry))), []).append(entry)
     return [
         CachedFile(
             file,
             len(its),
-            len({entry.description.get("row_group") for entry in its}),
+            len(
+                {(name, group) for entry in its for name, all in _row_groups(entry).items() for group in all}
+            ),
             sum(entry.nbytes for entry in its),
             max(entry.used for entry in its),
         )

@@ -117,8 +117,7 @@ def _make(cache: NodeCache, claim: Claim, dataset: Partitioned, compute: Compute
     blocks = write_flat(claim.file.fileno(), schema, packs, rows, _placed(chain([head], pieces)))
     return claim.publish(
         {
-            "file": what,
-            "row_group": dataset.fingerprint,
+            "row_groups": {what: [dataset.fingerprint]},
             "rows": rows,
             "columns": [str(column) for column in schema],
             "blocks": [block.to_json() for block in blocks],

@@ -1,8 +1,9 @@
 """Row groups decoded into flat files: found in the node cache, or made, or held in memory.
 
-A row group goes once per machine through Arrow and the dataset's recipe into a flat file (``flat.py``). If the
-node cache admits it, the file stays there for other processes and later days, and one process makes it
-while the others turn to other row groups or wait. Otherwise it lies in memory as long as it is used.
+A row group goes once per machine through Arrow and the dataset's recipe into a flat file (``flat.py``), small ones
+together with their neighbours. If the node cache admits it, the file stays there for other processes and later days,
+and one process makes it while the others turn to other row groups or wait. Otherwise it lies in memory as long as it
+is used.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hopyard.data.cache.node import Claim, Found, NodeCache
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
@@ -27,7 +29,7 @@ from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column, Schema
-from hopyard.errors import NotWritableError
+from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
 from hopyard.objects.digests import digest_json
 
 _log = logging.getLogger("hopyard")
@@ -36,7 +38,9 @@ _PIECE_BYTES = 2 << 20  # decoded at once
 _COLUMN_BYTES = 16 << 10  # of each column at least: every call of Arrow costs some microseconds for each
 _FEWEST_ROWS, _MOST_ROWS = 256, 1 << 16
 _MOST_THREADS = 4
-_MANY_GROUPS, _DUST_BYTES = 1000, 16 << 10
+# Of so many row groups, neighbours share flat files of so many bytes: making and finding one costs what decoding a
+# megabyte does.
+_MANY_GROUPS, _TOGETHER_BYTES = 64, 4 << 20
 _HELD_AT_MOST = 32  # flat files in memory, of each dataset; each is a descriptor of 1,024 in a process
 
 
@@ -55,6 +59,13 @@ class Flat:
     blocks: tuple[Block, ...]
     groups: tuple[int, ...]
     kept: bool
+
+
+class Run(NamedTuple):
+    """Row groups that share a flat file, and the key under which the node cache has it."""
+
+    groups: tuple[int, ...]
+    key: str
 
 
 class Decoder:
@@ -83,11 +94,9 @@ class Decoder:
             cache,
             sizes,
         )
-        self._keys: dict[Packs, list[str]] = {}
-        self._kept: dict[Packs, list[bool]] = {}
-        self._missing: dict[
-            Packs, int
-        ] = {}  # a row group that was not in the node cache, to look there first
+        self._runs: dict[Packs, list[Run]] = {}
+        self._kept: dict[Packs, list[bool]] = {}  # of the runs
+        self._missing: dict[Packs, Run] = {}  # one that was not in the node cache, to look there first
         self._held: OrderedDict[tuple[Packs, tuple[int, ...]], Flat] = OrderedDict()
         self._warned = False
         self._lock = threading.Lock()
@@ -110,119 +119,118 @@ class Decoder:
             CorruptError: a row group cannot be decoded, or its file changed; names file, row group and column.
             DataError: its rows are not what the schema says.
         """
-        keep = self._may_be_kept(packs)
+        wanted = set(groups)
+        keep = zip(self._runs_of(packs), self._may_be_kept(packs), strict=True)
         try:
-            kept = self._from_cache(packs, [group for group in groups if cached and keep[group]], stopped)
-            rest = tuple(group for group in groups if group not in kept)
-            return [*kept.values(), *([self._in_memory(packs, rest, stopped)] if rest else [])]
+            runs = [run for run, may_be in keep if cached and may_be and not wanted.isdisjoint(run.groups)]
+            kept = self._from_cache(packs, runs, stopped)
+            there = {group for flat in kept for group in flat.groups}
+            rest = tuple(group for group in groups if group not in there)
+            return [*kept, *([self._in_memory(packs, rest, stopped)] if rest else [])]
         except _StoppedError:
             return []
 
     def all_kept(self, packs: Packs) -> list[Flat] | None:
         """The flat files of all row groups, if all are in the node cache."""
         missing = self._missing.get(packs)
-        if missing is not None and self._find(packs, missing) is None:
+        if missing is not None and self._find(missing) is None:
             return None
-        filled = [group for group, each in enumerate(self._groups) if each.rows]
+        runs = self._runs_of(packs)
         if self._cache is not None:
-            absent = next((g for g in filled if not self._cache.holds(self._key(packs, g))), None)
+            absent = next((run for run in runs if not self._cache.holds(run.key)), None)
             if absent is not None:  # what is there is looked at when it is needed
                 self._missing[packs] = absent
                 return None
         flats: list[Flat] = []
-        for group, flat in zip(filled, on_all_cores(lambda g: self._find(packs, g), filled), strict=True):
+        for run, flat in zip(runs, on_all_cores(self._find, runs), strict=True):
             if flat is None:
-                self._missing[packs] = group
+                self._missing[packs] = run
                 return None
             flats.append(flat)
         return flats or None
 
     def can_hold(self, packs: Packs) -> bool:
         """Whether the flat files of all row groups can be there at once: in the node cache, or in memory."""
-        if all(
-            kept or not group.rows for kept, group in zip(self._may_be_kept(packs), self._groups, strict=True)
-        ):
+        if all(self._may_be_kept(packs)):
             return True
         return sum(self._size(packs, group) for group in range(len(self._groups))) <= HELD_BYTES
 
+    def _runs_of(self, packs: Packs) -> list[Run]:
+        """All row groups that have rows, those that share a flat file together."""
+        if packs not in self._runs:
+            sizes = [self._size(packs, group) if each.rows else 0 for group, each in enumerate(self._groups)]
+            # Of more data than is permuted as a whole, windows want row groups from anywhere.
+            is_dust = len(sizes) >= _MANY_GROUPS and sum(sizes) <= WINDOW_BYTES
+            together = _TOGETHER_BYTES if is_dust else 0
+            runs: list[list[int]] = []
+            run_bytes = 0
+            for group, size in enumerate(sizes):
+                if not self._groups[group].rows:
+                    continue
+                if not runs or run_bytes + size > together:
+                    runs.append([])
+                    run_bytes = 0
+                runs[-1].append(group)
+                run_bytes += size
+            self._runs[packs] = [Run(tuple(groups), self._key(packs, groups)) for groups in runs]
+        return self._runs[packs]
+
     def _may_be_kept(self, packs: Packs) -> list[bool]:
-        """Of each row group, whether the node cache takes it: all if they fit, else the first ones that do.
+        """Of each run, whether the node cache takes it: all if they fit, else the first ones that do.
 
         With the others it would throw out what the next epoch begins with. What it has needs no room any more.
         """
         if packs not in self._kept:
-            cache = None if self._is_dust(packs) else self._cache
-            kept = [False] * len(self._groups)
+            runs = self._runs_of(packs)
+            kept = [False] * len(runs)
             total = present = 0
-            for number, group in enumerate(self._groups if cache is not None else ()):
-                assert cache is not None
-                size = self._size(packs, number)
+            for number, run in enumerate(runs if self._cache is not None else ()):
+                assert self._cache is not None
+                size = sum(self._size(packs, group) for group in run.groups)
                 total += size
-                present += size if cache.holds(self._key(packs, number)) else 0
-                if not cache.admits(total, present):
+                present += size if self._cache.holds(run.key) else 0
+                if not self._cache.admits(total, present):
                     break
-                kept[number] = group.rows > 0
+                kept[number] = True
             self._kept[packs] = kept
         return self._kept[packs]
 
-    def _is_dust(self, packs: Packs) -> bool:
-        """Whether the row groups are so many and small that files for them cost more than to decode them again."""
-        count, recipe = len(self._groups), self._recipe
-        if count < _MANY_GROUPS or recipe.decoders or recipe.transform is not None:
-            return False
-        size = sum(self._size(packs, group) for group in range(count))
-        return size <= min(count * _DUST_BYTES, HELD_BYTES)
+    def _key(self, packs: Packs, groups: Sequence[int]) -> str:
+        columns = [[str(self._schema[name]) for name in pack] for pack in packs]
+        given = None if self._recipe.given is None else str(self._recipe.given)
+        contents = [
+            [None if each.sealed else list(each.file.identity), each.content, each.within, each.selection]
+            for each in map(self._groups.__getitem__, groups)
+        ]
+        return digest_json([contents, columns, self._recipe.digest, given], "hopyard.flat")
 
-    def _key(self, packs: Packs, group: int) -> str:
-        if packs not in self._keys:
-            columns = [[str(self._schema[name]) for name in pack] for pack in packs]
-            given = None if self._recipe.given is None else str(self._recipe.given)
-            self._keys[packs] = [
-                digest_json(
-                    [
-                        None if each.sealed else list(each.file.identity),
-                        each.content,
-                        each.within,
-                        each.selection,
-                        columns,
-                        self._recipe.digest,
-                        given,
-                    ],
-                    "hopyard.flat",
-                )
-                for each in self._groups
-            ]
-        return self._keys[packs][group]
-
-    def _find(self, packs: Packs, group: int) -> Flat | None:
+    def _find(self, run: Run) -> Flat | None:
         if self._cache is None:
             return None
-        found = self._cache.find(self._key(packs, group))
-        return None if found is None else _flat_of(found, group)
+        found = self._cache.find(run.key)
+        return None if found is None else _flat_of(found, run)
 
-    def _from_cache(
-        self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None
-    ) -> dict[int, Flat]:
+    def _from_cache(self, packs: Packs, runs: Sequence[Run], stopped: threading.Event | None) -> list[Flat]:
         # Where entries are compared with their checksums, several are at once.
-        there = on_all_cores(lambda group: self._find(packs, group), groups) if groups else []
-        flats = {group: flat for group, flat in zip(groups, there, strict=True) if flat is not None}
-        missing = [group for group in groups if group not in flats]
+        there = on_all_cores(self._find, runs) if runs else []
+        flats = [flat for flat in there if flat is not None]
+        missing = [run for run, flat in zip(runs, there, strict=True) if flat is None]
         cache = self._cache
         if not missing or cache is None:
             return flats
-        start = os.getpid() % len(missing)  # processes that begin together begin at different row groups
+        start = os.getpid() % len(missing)  # processes that begin together begin at different ones
         missing = missing[start:] + missing[:start]
         threads = min(_MOST_THREADS, usable_cores(), len(missing))
         try:
             if threads == 1:
-                flats.update(self._make_each(cache, packs, missing, stopped))
+                flats += self._make_each(cache, packs, missing, stopped)
             else:
                 with ThreadPoolExecutor(threads, "hopyard-decode") as pool:
                     for part in pool.map(
                         lambda part: self._make_each(cache, packs, part, stopped),
                         [missing[number::threads] for number in range(threads)],
                     ):
-                        flats.update(part)
+                        flats += part
         except NotWritableError as error:
             self._warn("decoded data is held in memory only: %s", error)
             self._cache = None
@@ -230,51 +238,63 @@ class Decoder:
         return flats
 
     def _make_each(
-        self, cache: NodeCache, packs: Packs, groups: Sequence[int], stopped: threading.Event | None
-    ) -> dict[int, Flat]:
-        """What could be made and kept. Row groups that another process is making come last."""
-        flats: dict[int, Flat] = {}
-        waiting = list(groups)
+        self, cache: NodeCache, packs: Packs, runs: Sequence[Run], stopped: threading.Event | None
+    ) -> list[Flat]:
+        """What could be made and kept. Runs that another process is making come last."""
+        flats: list[Flat] = []
+        waiting = list(runs)
         wait = False
         while waiting:
-            left: list[int] = []
-            for group in waiting:
+            left: list[Run] = []
+            for run in waiting:
                 _check(stopped)
                 try:
-                    claim = cache.claim(self._key(packs, group), wait=wait)
-                    flat = None if claim is None else self._make(claim, packs, group, stopped)
+                    claim = cache.claim(run.key, wait=wait)
+                    flat = None if claim is None else self._make(claim, packs, run, stopped)
                 except FileNotFoundError:  # someone removed the cache; the next claim makes it again
                     continue
                 except OSError as error:  # the disk is full, or there is more than was estimated
-                    self._may_be_kept(packs)[group] = False
+                    self._leave_out(packs, run)
                     self._warn("decoded data is held in memory if it is not in the cache yet: %s", error)
                     continue
+                except (CorruptError, DataError, NotFoundError):
+                    if len(run.groups) == 1:
+                        raise
+                    self._leave_out(packs, run)  # the row groups that are wanted may be others
+                    continue
                 if flat is None:
-                    left.append(group)
+                    left.append(run)
                     continue
                 wait = False
-                flats[group] = flat
+                flats.append(flat)
             wait = len(left) == len(waiting)
             waiting = left
         return flats
 
-    def _make(self, claim: Claim, packs: Packs, group: int, stopped: threading.Event | None) -> Flat:
-        """The row group in the node cache."""
+    def _leave_out(self, packs: Packs, run: Run) -> None:
+        """Decode the row groups of the run into memory from now on."""
+        self._may_be_kept(packs)[self._runs_of(packs).index(run)] = False
+
+    def _make(self, claim: Claim, packs: Packs, run: Run, stopped: threading.Event | None) -> Flat:
+        """The run in the node cache."""
         with claim:
-            flat = self._find(packs, group)  # another process was faster
+            flat = self._find(run)  # another process was faster
             if flat is not None:
                 return flat
-            each = self._groups[group]
-            pieces = self._pieces(packs, [group], stopped)
-            blocks = write_flat(claim.file.fileno(), self._schema, packs, each.rows, pieces)
+            groups = [self._groups[group] for group in run.groups]
+            rows = sum(each.rows for each in groups)
+            pieces = self._pieces(packs, run.groups, stopped)
+            blocks = write_flat(claim.file.fileno(), self._schema, packs, rows, pieces)
+            row_groups: dict[str, list[int]] = {}
+            for each in groups:
+                row_groups.setdefault(each.file.name, []).append(each.within)
             described = {
-                "file": each.file.name,
-                "row_group": each.within,
-                "rows": each.rows,
+                "row_groups": row_groups,
+                "rows": rows,
                 "columns": [str(column) for column in self._columns(packs)],
                 "blocks": [block.to_json() for block in blocks],
             }
-            return _flat_of(claim.publish(described), group)
+            return _flat_of(claim.publish(described), run)
 
     def _warn(self, text: str, error: Exception) -> None:
         """Once."""
@@ -364,11 +384,11 @@ def _check(stopped: threading.Event | None) -> None:
         raise _StoppedError
 
 
-def _flat_of(found: Found, group: int) -> Flat:
+def _flat_of(found: Found, run: Run) -> Flat:
     blocks = tuple(Block.from_json(fields) for fields in found.description["blocks"])
     identity = "flat", found.path.name, found.size, found.inode
     file = StoredFile(str(found.path), found.size, identity, found.path)
-    return Flat(file, blocks, (group,), True)
+    return Flat(file, blocks, run.groups, True)
 
 
 def _memory_file() -> int:

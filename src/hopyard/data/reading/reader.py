@@ -460,15 +460,14 @@ class Reader:
     def _search_bodies(self, column: Column) -> tuple[np.dtype[Any], Rows] | None:
         if not column.stored_width or any(file.path is None for file in self._files.values()):
             return None
-        stored = {
-            stored_as(
-                column,
-                file.footer.schema.column(self._leaf(number, column.name)),
-                self._arrow_schema(number).field(column.name).type,
-            )
-            for number, file in self._files.items()
-        }
-        if len(stored) != 1 or (dtype := stored.pop()) is None:
+        dtype = None
+        for number, file in self._files.items():
+            described = file.footer.schema.column(self._leaf(number, column.name))
+            found = stored_as(column, described, self._arrow_schema(number).field(column.name).type)
+            if found is None or found != (dtype or found):
+                return None
+            dtype = found
+        if dtype is None:
             return None
         region = self._map()
         numbers = {file: place for place, file in enumerate(self._files)}

@@ -194,7 +194,12 @@ def cached_groups(dataset: Dataset) -> int:
         entries = (dataset.cache or NodeCache()).entries()
     except HopyardError:  # a cache that cannot be read holds nothing for anyone
         return 0
-    found = {(entry.description.get("file"), entry.description.get("row_group")) for entry in entries}
+    found = {
+        (file, group)
+        for entry in entries
+        for file, groups in entry.description.get("row_groups", {}).items()
+        for group in groups
+    }
     return sum(file in names for file, _ in found)
 
 

@@ -25,7 +25,7 @@ from hopyard.storage.oserrors import read_error
 _OTHERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _BLOCK = 1 << 20  # bytes
 _EXACT = 1 << 53  # whole numbers up to this are the same as float64
-_WHOLE = r"^\s*-?(0|[1-9][0-9]*)\s*$"
+_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
 _FLOAT = (
     r"^\s*-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
     r"|^\s*-?(?i:inf|infinity|nan)\s*$"
@@ -277,7 +277,7 @@ def _has_blank_line(block: bytes) -> bool:
 def _odd_numbers(delimiter: str) -> re.Pattern[bytes]:
     """Matches the bytes of every text that is read as a number, but may not be the usual writing of that number."""
     before = re.escape(f'\n\r\t" {delimiter}'.encode())
-    return re.compile(rb"[" + before + rb"](?:\+|-?(?:0[0-9xX]|[0-9]{16}))")
+    return re.compile(rb"[" + before + rb"](?:\+|-?(?:0[0-9xX]|[0-9]{16})|-0(?![0-9.eE]))")
 
 
 def _are_kept(texts: pa.ChunkedArray, usual: str) -> bool:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 
-from hopyard.errors import BusyError, CorruptError, StorageError, StorageFullError
+from hopyard.errors import CorruptError, StorageFullError
 from hopyard.stockroom.care.roots import all_roots, check
 from hopyard.stockroom.git import Place
-from hopyard.stockroom.history.locks import collecting
+from hopyard.stockroom.history.locks import WAIT, Tell, alone
 from hopyard.stockroom.packs import Location, Objects
 from hopyard.stockroom.packs.layout import Pack, is_pack, read_pack
 from hopyard.stockroom.packs.tombstones import Tombstones
@@ -26,20 +24,15 @@ from hopyard.stockroom.remotes import Repository, check_format
 from hopyard.stockroom.repacking import buried, bury, group_of, replace, write
 from hopyard.storage import Entry, Store
 from hopyard.storage.small import get_small
-from hopyard.wording import counted
+from hopyard.wording import counted, describe_bytes
 
 KEEP = timedelta(days=14)
 """How long gc keeps what it found unneeded where nobody can lock the repository."""
-WAIT = 60.0
-"""Seconds that who writes is waited for."""
 
 _SMALL = PACK_BYTES // 2
-_LOOK = 0.05  # seconds between looks whether nobody writes any more
 _SEEN = "gc.json"
 _MOST_SEEN = 1 << 28  # its bytes
 _FILE = re.compile(r"files/([0-9a-f]{64})")
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -63,9 +56,9 @@ class Collected:
 
     def __str__(self) -> str:
         would = "would be" if self.is_dry else "were"
-        kept = f"; {self.young / 1e6:.1f} MB are too new to be deleted" if self.young else ""
+        kept = f"; {describe_bytes(self.young)} are too new to be deleted" if self.young else ""
         return (
-            f"{self.freed / 1e6:.1f} MB {would} freed: {counted(self.objects, 'object')} in "
+            f"{describe_bytes(self.freed)} {would} freed: {counted(self.objects, 'object')} in "
             f"{counted(self.packs, 'pack')} and {counted(self.files, 'file')}{kept}"
         )
 
@@ -107,30 +100,6 @@ def gc(
     with alone(repository.store, wait, tell):
         repository.objects.rebuild()  # an index that lost rows would hide what is to be removed
         return collect(repository, place, dry_run, keep, clock())
-
-
-@contextmanager
-def alone(store: Store, wait: float, tell: Tell | None) -> Iterator[None]:
-    """Hold ``gc.lock`` alone, as soon as nobody writes.
-
-    Raises:
-        StorageError: somebody still does after ``wait`` seconds.
-    """
-    end = time.monotonic() + wait
-    has_told = tell is None
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(collecting(store))
-                break
-            except BusyError as error:  # of others waiting does not help
-                if time.monotonic() >= end:
-                    raise StorageError(f"{error} {wait:g} seconds were waited.") from None
-            if not has_told and tell is not None:
-                tell(f"waiting for those who write to {store.url}, at most {wait:g} seconds")
-                has_told = True
-            threading.Event().wait(_LOOK)
-        yield
 
 
 @dataclass
@@ -180,7 +149,7 @@ def collect(
     except StorageFullError as error:
         freed = before - sum(entry.size for entry in _entries(store))
         raise StorageFullError(
-            f"{error} {freed / 1e6:.1f} MB that nothing needed were freed before that, and all else is as it was."
+            f"{error} {describe_bytes(freed)} that nothing needed were freed before that, and all else is as it was."
         ) from None
     replace(objects, set(plan.packs) - idle_packs, new)
     return replaced(done, freed=before - sum(entry.size for entry in _entries(store)))

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hopyard.stockroom.maps import Key
-from hopyard.wording import are, counted
+from hopyard.wording import are, counted, describe_bytes, some_lines, visible
 
 _SHOWN = 10  # keys
+_LINES = 30  # problems that a console shows unasked
 
 Kind = Literal["damaged", "missing", "unreadable", "index", "purged"]
 
@@ -68,9 +69,9 @@ class Unproven:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verified:
-    """What verify found.
+    """What verify found. ``print(verified)`` tells of all problems, a console of the first ones.
 
     Attributes:
         problems: all, in order of names.
@@ -94,10 +95,18 @@ class Verified:
         return all(problem.repaired for problem in self.problems)
 
     def __str__(self) -> str:
-        lines = [str(problem) for problem in self.problems]
-        words = [str(one) for one in self.unproven]
+        return "\n".join(map(visible, [*map(str, self.problems), *map(str, self.unproven), self._summary()]))
+
+    def __repr__(self) -> str:
+        problems, unproven = (
+            some_lines(list(map(str, found[: _LINES + 1])), _LINES, len(found))
+            for found in (self.problems, self.unproven)
+        )
+        return "\n".join(map(visible, [*problems, *unproven, self._summary()]))
+
+    def _summary(self) -> str:
         known = (
-            f"{counted(self.objects, 'object')} ({self.nbytes / 1e6:.1f} MB) of {counted(self.commits, 'commit')} "
+            f"{counted(self.objects, 'object')} ({describe_bytes(self.nbytes)}) of {counted(self.commits, 'commit')} "
             f"{are(self.objects)} whole"
         )
         away = (
@@ -107,10 +116,5 @@ class Verified:
         )
         repaired = sum(problem.repaired for problem in self.problems)
         told = f", {repaired} of them repaired" if repaired else ""
-        return "\n".join(
-            [
-                *lines,
-                *words,
-                f"{known}{away}; {counted(len(lines), 'problem') if lines else 'no problems'}{told}",
-            ]
-        )
+        found = counted(len(self.problems), "problem") if self.problems else "no problems"
+        return f"{known}{away}; {found}{told}"

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
 from hopyard.errors import NotFoundError, StorageFullError, UsageError, nearest
-from hopyard.stockroom.care.garbage import KEEP, WAIT, Collected, Tell, alone, collect
+from hopyard.stockroom.care.garbage import KEEP, Collected, collect
+from hopyard.stockroom.care.heads import heads
 from hopyard.stockroom.care.roots import Roots, all_roots, check, roots_of_store
+from hopyard.stockroom.care.sharing import (
+    Equal,
+    described,
+    find_equal,
+    present_columns,
+    shared_with,
+    values_of,
+)
 from hopyard.stockroom.care.walk import Walk
 from hopyard.stockroom.data.column import group_bounds
 from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
+from hopyard.stockroom.history.locks import WAIT, Tell, alone
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import Purged, Tombstones
 from hopyard.stockroom.quoting import check_text
+from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.stockroom.repacking import bury, bury_samples
 from hopyard.stockroom.typed_keys import TypedKey
@@ -42,6 +53,8 @@ class PurgeReport:
         fragments: that were replaced now; ``staged`` writes of working trees that were changed now.
         collected: what gc did at its end.
         remotes: known here, which have the samples until they are pushed to.
+        shared: by name, the keys of samples that are gone from other columns as well, since they were stored as one.
+        equal: samples of the present commits that have the same bytes as a purged one, and are still there.
     """
 
     column: str
@@ -50,15 +63,22 @@ class PurgeReport:
     staged: int
     collected: Collected
     remotes: list[str]
+    shared: dict[str, list[Key]] = field(default_factory=dict)
+    equal: Equal = field(default_factory=Equal)
 
     def __str__(self) -> str:
-        told = f"; push to {', '.join(self.remotes)}, which may still have them" if self.remotes else ""
-        told += (
-            "; so may copies of this folder, and whatever was pushed to by its address only: push there too"
+        told = (
+            f", and gone from other columns too, which shared {'it' if len(self.keys) == 1 else 'them'}: "
+            f"{described(self.shared)}"
+            if self.shared
+            else ""
         )
+        known = f"; push to {', '.join(self.remotes)}, which may still have them" if self.remotes else ""
         return (
-            f"{counted(len(self.keys), 'sample')} of {self.column!r} {are(len(self.keys))} purged; replaced: "
-            f"{counted(self.fragments, 'fragment')} and {counted(self.staged, 'staged write')}{told}"
+            f"{counted(len(self.keys), 'sample')} of {self.column!r} {are(len(self.keys))} purged{told}; replaced: "
+            f"{counted(self.fragments, 'fragment')} and {counted(self.staged, 'staged write')}{known}; folders and "
+            "buckets that were pushed to by address only may have them, too: push there; and copies of this folder: "
+            f"purge there{self.equal}"
         )
 
 
@@ -73,6 +93,7 @@ def purge(
     tell: Tell | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     keep: timedelta = KEEP,
+    shared: bool = False,
 ) -> PurgeReport:
     """Remove the values of samples from all versions, here and in what is staged. Commits stay as they are: their keys
     are still listed, and reading the samples raises ``PurgedError``. It can be done again, also after it was killed.
@@ -81,15 +102,19 @@ def purge(
         keys: one, or a list. Of a nested column a sample's key means all its parts. A ``TypedKey`` is the first of the
             keys that it may stand for under which there are samples.
         why, by: for the record, which stays. place, wait, tell, clock, keep: as ``gc``.
+        shared: purge them from the other columns, too, that were stored as one with them: equal samples under equal
+            keys share a fragment, and history names it for all of them.
 
     Raises:
         NotFoundError: no version has a sample under one of the keys; or data is at a remote only, which cannot be
-            reached. UsageError: what is no key, or no reason. Others as ``gc``. Nothing was changed.
+            reached. UsageError: what is no key, or no reason; or other columns share them, and ``shared`` is not given.
+            Others as ``gc``. Nothing was changed.
     """
     check_format(repository.store)
     given = keys if isinstance(keys, list | range | np.ndarray) else [keys]
     meanings = [_meanings(key) for key in given]
     possible = [key for several in meanings for key in several]
+    check_text(column, "the column of a purge")
     if not check_text(why, "the reason of a purge").strip():
         raise UsageError("purge was given no reason. Say why: it stays in the record of what was removed.")
     store = repository.store
@@ -105,9 +130,19 @@ def purge(
         wanted = _check_found(objects, walk, found, roots, column, meanings)
         found = _fragments(objects, walk, column, wanted)
         gone = _keys_of(found, roots, column, wanted)
+        new = {one.digest: one.new for one in found if one.new}
+        struck = shared_with(objects, walk, column, new)
+        others = {
+            name: sorted({key for digest in digests for key in new[digest]}, key=encode)
+            for name, digests in struck.items()
+        }
+        present = present_columns(objects, _tips(roots, place), _staged_columns(roots))
+        if others and not shared:
+            raise _shared(column, gone, others, present)
+        values = values_of(objects, new)
         moment = clock().astimezone(UTC).isoformat(timespec="seconds")
         try:
-            count = _bury(objects, column, found, lambda key: Purged(key, moment, by, why))
+            count = _bury(objects, column, found, struck, lambda key: Purged(key, moment, by, why))
             staged = _clean_stages(store, column, wanted)
             bury(objects)
             collected = collect(repository, place, False, keep, clock())
@@ -116,7 +151,9 @@ def purge(
                 f"{error} The purge has begun: some of the samples may read as purged already, while their bytes are "
                 "still in packs. When there is space, call purge again, with the same keys: it goes on from there."
             ) from error
-        return PurgeReport(column, gone, count, staged, collected, list(names(store)))
+        objects.refresh()
+        equal = find_equal(objects, present, values)
+        return PurgeReport(column, gone, count, staged, collected, list(names(store)), others, equal)
 
 
 @dataclass(frozen=True)
@@ -269,15 +306,58 @@ def _is_of(operation: Operation, column: str) -> bool:
     return operation.do == "set" and operation.shelf == "data" and operation.name == column
 
 
-def _bury(objects: Objects, column: str, found: list[_Found], purged: Callable[[Any], Purged]) -> int:
-    """Make stand-ins and tombstones. Returns how many."""
+def _tips(roots: Roots, place: Place | None) -> list[str]:
+    """The commits of all branches and working trees."""
+    trees = {str(file) for file in heads(place)} if place is not None else set()
+    logs = [log for log in roots.logs if log.name.startswith("heads/") and log.entries]
+    last = [list(log.entries.values())[-1].commit for log in logs]
+    return [
+        *(commit for commit in last if commit is not None),
+        *(commit for commit, by in roots.others.items() if by in trees),
+    ]
+
+
+def _staged_columns(roots: Roots) -> dict[str, ColumnRecord]:
+    """The columns that were staged as a whole, as they were last."""
+    found: dict[str, ColumnRecord] = {}
+    for _, operation in roots.staged:
+        for shelf, name, value in operation.value if operation.do == "record" else ():
+            record = None if shelf != "data" or value is None else parse(value, name)
+            if isinstance(record, ColumnRecord):
+                found[name] = record
+    return found
+
+
+def _shared(
+    column: str, keys: Sequence[Key], others: Mapping[str, Sequence[Key]], present: Collection[str]
+) -> UsageError:
+    here = f"{column!r}[{', '.join(map(repr, keys[:5]))}{', ...' if len(keys) > 5 else ''}]"
+    return UsageError(
+        f"{here} cannot be purged by itself: equal samples under equal keys are stored as one, and these columns share "
+        f"{'it' if len(keys) == 1 else 'them'}: {described(others, present)}. Nothing was changed. Purge from all of "
+        "them: stock.purge(..., shared=True), or hopyard stock purge ... --shared. To remove from this column alone, "
+        f"which keeps history: del stock.data[{column!r}][{keys[0]!r}]."
+    )
+
+
+def _bury(
+    objects: Objects,
+    column: str,
+    found: list[_Found],
+    struck: Mapping[str, Collection[str]],
+    purged: Callable[[Any], Purged],
+) -> int:
+    """Make stand-ins and tombstones: also one for each other column that has a fragment, as its record. Returns the
+    number of fragments."""
     known = Tombstones(objects.store).all()
     count = 0
     for one in found:
         if one.new:
             before = known[one.digest][0].purged if one.digest in known else ()
             new = tuple(purged(list(key) if isinstance(key, tuple) else key) for key in one.new)
-            bury_samples(objects, one.digest, column, new, before)
+            # The tombstone of the column that was named is the last one: before it nothing has happened.
+            for name in (*(name for name, digests in struck.items() if one.digest in digests), column):
+                bury_samples(objects, one.digest, name, new, before)
             count += 1
     return count
 

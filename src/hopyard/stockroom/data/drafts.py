@@ -242,8 +242,12 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 checked = check_key(key)
                 if not isinstance(checked, tuple):
                     gone += self._group(checked)
-        items = given.keyed(values, settings)
-        batches = given.batches_of_items(items, settings, isinstance(values, dict))
+        together = given.rows_by_key(values, settings)
+        if together is not None:
+            batches = given.batches_of_rows(*together, settings)
+        else:
+            items = given.keyed(values, settings)
+            batches = given.batches_of_items(items, settings, isinstance(values, dict))
         self._write(batches, settings, sorted(gone), told)
         if self._column.record.nested:
             self._next = None
@@ -307,8 +311,8 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 "samples; update() takes a dict of keys and samples."
             )
         first = self._following_key()
-        plain = given.plain_numbers(values, settings)
-        array = values if plain is None else plain
+        together = given.uniform(values, settings) if isinstance(values, list | tuple) else None
+        array = values if together is None else together
         if is_array(array):
             if not getattr(array, "shape", (0,)):
                 raise DataError(

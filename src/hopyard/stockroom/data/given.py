@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +17,14 @@ from hopyard.stockroom.data.samples import (
     Stored,
     Weak,
     as_stored,
+    cast_exactly,
     empty_record,
+    is_uncommon,
     misfit,
     misfit_of,
     numbers,
     raw_array,
+    raw_dtype,
     record_for,
     rows_of,
     rows_of_array,
@@ -29,11 +32,16 @@ from hopyard.stockroom.data.samples import (
     stored_sample,
 )
 from hopyard.stockroom.maps import Key, check_key, encode
+from hopyard.stockroom.maps.keys import encode_many
 from hopyard.stockroom.records import ColumnRecord
 
 _CHUNK = 32 << 20  # bytes
 _MANY = 1 << 14  # samples that are converted one by one before some are written
 _NUMBERS = ({int}, {float}, {bool}, {int, float})
+_WEAK = {int, float, bool, list, tuple}
+_FEW = 8  # samples that are sooner taken one by one
+_STACKED = 4096  # bytes of an array that is copied sooner than looked at by itself
+_STACKED_IN_ALL = 256 << 20  # bytes
 
 
 class Item(NamedTuple):
@@ -157,7 +165,7 @@ def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Ba
 
 def batches_of_rows(keys: Sequence[Key], rows: npt.NDArray[Any], settings: Settings) -> Iterator[Batch]:
     """The rows of an array (n, ...) of numbers under these keys, in the order of the keys, in chunks."""
-    codes = [encode(key) for key in keys]
+    codes = encode_many(keys)
     if not codes:
         return
     settings.check_nested(keys)
@@ -201,28 +209,84 @@ def _ends(stored: Sequence[Stored]) -> list[int]:
     return ends if not stored or ends[-1:] == [len(stored)] else [*ends, len(stored)]
 
 
-def plain_numbers(values: Any, settings: Settings) -> npt.NDArray[Any] | None:
-    """A list of Python's numbers as one array, if that is what it is, an array holds them exactly, and the column has
-    no dtype or this one."""
-    if not isinstance(values, list | tuple):
-        return None
+def uniform(values: Sequence[Any], settings: Settings) -> npt.NDArray[Any] | None:
+    """Samples as one array (n, ...) of what each of them is by itself, if that is quickly made: Python's numbers, lists
+    of them of one length, NumPy's numbers, or small arrays of one dtype and shape. None: take them one by one, also
+    where one does not fit, so that the error is of that sample."""
     kinds = set(map(type, values))
-    if kinds not in _NUMBERS:
-        return None
+    array: npt.NDArray[Any] | None = None
     try:
-        array = numbers(values)
-    except (DataError, OverflowError):  # what is wrong is said of a sample
+        if kinds in _NUMBERS:
+            array = numbers(values)
+        elif kinds in ({list}, {tuple}):
+            if len(set(map(len, values))) == 1 and set(map(type, chain.from_iterable(values))) in _NUMBERS:
+                array = numbers(values)
+        elif len(kinds) == 1:
+            array = _stacked(values, next(iter(kinds)))
+        if array is None:
+            return None
+        # Together with floats NumPy holds ints that no sample may be alone.
+        if array.dtype.kind == "f" and kinds <= _WEAK and _may_be_too_large(values, array):
+            return None
+        record = settings.record
+        if (
+            record is not None
+            and record.kind == "tensor"
+            and kinds <= _WEAK
+            and not is_uncommon(record.dtype)
+        ):
+            array = cast_exactly(array, raw_dtype(record.dtype))
+            if array is None:
+                return None
+        dtype, _ = raw_array(array)
+    except (DataError, OverflowError):
         return None
-    record = settings.record
-    if record is not None and misfit_of(raw_array(array)[0], (), record) is not None:
+    if dtype in ("string", "bytes"):
+        return None
+    if record is not None and misfit_of(dtype, array.shape[1:], record) is not None:
         return None
     return array
+
+
+def _stacked(values: Sequence[Any], kind: type[Any]) -> npt.NDArray[Any] | None:
+    first = values[0]
+    if kind is not np.ndarray:  # NumPy's numbers; subclasses of arrays mean something by themselves
+        array = np.array(values) if issubclass(kind, np.generic) and first.dtype.kind in "biufc" else None
+        return array if array is not None and array.dtype == first.dtype else None
+    size = first.nbytes
+    if size > _STACKED or size * len(values) > _STACKED_IN_ALL or first.dtype.kind not in "biufcV":
+        return None
+    if len({(each.dtype, each.shape) for each in values}) > 1:
+        return None
+    return np.stack(values)
+
+
+def _may_be_too_large(values: Sequence[Any], array: npt.NDArray[Any]) -> bool:
+    if not (np.abs(array) >= 1 << 63).any():
+        return False
+    flat = chain.from_iterable(values) if array.ndim > 1 else values
+    return any(type(each) is int for each in flat)
 
 
 def numbered(values: Iterable[Any], first: int, settings: Settings) -> Iterator[Item]:
     """Samples under the keys from ``first`` on; those of nested columns are mappings."""
     for number, value in enumerate(values, first):
         yield from parts(number, value, settings)
+
+
+def rows_by_key(values: Mapping[Any, Any], settings: Settings) -> tuple[list[Key], npt.NDArray[Any]] | None:
+    """The keys and samples of a dict as ``batches_of_rows`` takes them, if all keys are single ones and the samples are
+    ``uniform``."""
+    if (
+        type(values) is not dict
+        or len(values) < _FEW
+        or (settings.record is not None and settings.record.nested)
+    ):
+        return None
+    if not set(map(type, values)) <= {int, str}:
+        return None
+    rows = uniform(list(values.values()), settings)
+    return None if rows is None else (list(values), rows)
 
 
 def keyed(values: Mapping[Any, Any], settings: Settings) -> Iterator[Item]:

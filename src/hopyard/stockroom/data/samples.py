@@ -317,7 +317,7 @@ def _cast(array: npt.NDArray[Any], dtype: str, say: Callable[[str], DataError]) 
     if own == dtype:
         return Tensor.from_numpy(array)
     if not is_uncommon(dtype):
-        cast = _cast_exactly(array, raw_dtype(dtype))
+        cast = cast_exactly(array, raw_dtype(dtype))
         if cast is not None:
             return Tensor.from_numpy(cast)
     shown = repr(array.tolist())
@@ -327,7 +327,7 @@ def _cast(array: npt.NDArray[Any], dtype: str, say: Callable[[str], DataError]) 
     )
 
 
-def _cast_exactly(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+def cast_exactly(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
     if (array.dtype.kind == "b") != (dtype.kind == "b") or (array.dtype.kind == "c" and dtype.kind != "c"):
         return None
     with np.errstate(all="ignore"):

@@ -20,7 +20,7 @@ from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord
 from hopyard.stockroom.view import Readable
 from hopyard.storage.format import check_format
-from hopyard.wording import counted, one_line
+from hopyard.wording import counted, one_line, some_names
 
 _SHOWN = 30  # runs that a console shows unasked
 
@@ -175,7 +175,7 @@ class RunView:
         if name not in known:
             raise NotFoundError(
                 f"the run {self.id} has no {what} {name!r}{nearest(name, known, '.')} "
-                f"It has {', '.join(map(repr, known)) or 'none'}."
+                f"It has {some_names(list(map(repr, known)))}."
             )
         return known[name]
 
@@ -193,7 +193,7 @@ class Runs(list[RunView]):
         lines = [one_line(f"{run.id}  {run.status}  {run.started:%Y-%m-%d %H:%M}") for run in self[:_SHOWN]]
         if len(self) > _SHOWN:
             lines.append(f"and {len(self) - _SHOWN:,} more")
-        return "\n".join([counted(len(self), "run"), *lines])
+        return "\n".join([f"{counted(len(self), 'run')}, times in UTC", *lines])
 
     def _repr_html_(self) -> str:
         """A table, for notebooks."""

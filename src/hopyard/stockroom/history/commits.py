@@ -66,12 +66,14 @@ class Commits(list[Commit]):
 
     def __repr__(self) -> str:
         lines = [
-            one_line(f"{each.digest[:12]} {each.time[:16]} {each.message.partition(_BREAK)[0][:_LONGEST]}")
+            one_line(
+                f"{each.digest[:12]} {each.time[:16].replace('T', ' ')} {each.message.partition(_BREAK)[0][:_LONGEST]}"
+            )
             for each in self[:_SHOWN]
         ]
         if len(self) > _SHOWN:
             lines.append(f"and {len(self) - _SHOWN:,} more")
-        return "\n".join([counted(len(self), "commit"), *lines])
+        return "\n".join([f"{counted(len(self), 'commit')}, times in UTC", *lines])
 
     def _repr_html_(self) -> str:
         from hopyard.stockroom.looking.notebook import commits_html

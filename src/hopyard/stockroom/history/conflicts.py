@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from hopyard import wording
 from hopyard.errors import UsageError
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, ModelRecord
 
@@ -70,9 +71,11 @@ def chosen_side(resolve: Resolve, conflict: Conflict) -> Side:
 
 def check_resolve(resolve: Any) -> None:
     """Raise a UsageError unless it is a ``Resolve``."""
-    if resolve not in ("ours", "theirs", None) and not callable(resolve):
+    is_side = isinstance(resolve, str) and resolve in ("ours", "theirs")
+    if not (resolve is None or is_side or callable(resolve)):
         raise UsageError(
-            f"conflicts are to be resolved by {resolve!r}, but that is 'ours', 'theirs', or a function of a conflict."
+            f"conflicts are to be resolved by {wording.shown(resolve)}, but that is 'ours', 'theirs', or a function of "
+            "a conflict."
         )
 
 

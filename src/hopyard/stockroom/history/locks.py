@@ -15,17 +15,25 @@ import errno
 import fcntl
 import os
 import re
+import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hopyard.errors import BusyError, CorruptError, StorageError
 from hopyard.storage import Store, files
 from hopyard.storage.oserrors import write_errors
 
+WAIT = 60.0
+"""Seconds that who writes is waited for."""
+
+Tell = Callable[[str], None]
+
 _GC = "gc.lock"
 _READERS = "readers"
 _COMMIT = re.compile("[0-9a-f]{64}")
+_LOOK = 0.05  # seconds between looks whether nobody writes any more
 _OPENED = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -52,6 +60,33 @@ def collecting(store: Store) -> Iterator[None]:
                 f"{store.url} is being written to, so nothing can be deleted from it now: what is written might need "
                 "it. Try again when those who write have committed or closed it."
             ) from None
+        yield
+
+
+@contextlib.contextmanager
+def alone(store: Store, wait: float = WAIT, tell: Tell | None = None) -> Iterator[None]:
+    """The same, as soon as nobody writes.
+
+    Args:
+        wait: seconds to wait for those who write. tell: told that, in words.
+
+    Raises:
+        BusyError: somebody still does after ``wait`` seconds.
+    """
+    end = time.monotonic() + wait
+    has_told = tell is None
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(collecting(store))
+                break
+            except BusyError as error:  # of others waiting does not help
+                if time.monotonic() >= end:
+                    raise BusyError(f"{error} {wait:g} seconds were waited.") from None
+            if not has_told and tell is not None:
+                tell(f"waiting for those who write to {store.url}, at most {wait:g} seconds")
+                has_told = True
+            threading.Event().wait(_LOOK)
         yield
 
 

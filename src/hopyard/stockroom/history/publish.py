@@ -19,10 +19,9 @@ from hopyard.stockroom.history.conflicts import listed
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.references import References
 
-Now = Callable[[], tuple[str | None, str | None]]
-"""Gives the commit that the working tree is at now, and the root map that the draft's changes count from. What was
-staged before them counts as a change of the draft while it is staged, and no more once others have committed or
-discarded it. From the first call on nobody else moves the working tree."""
+Now = Callable[[], str | None]
+"""Gives the commit that the working tree is at now; raises if the draft's base, with what was staged upon it when the
+draft was begun, is no longer what stands there. From the first call on nobody else moves the working tree."""
 
 Facts = Callable[[], tuple[str, dict[str, Any] | None]]
 """Gives the author, and what a commit records of git. Called in another thread, since git is slow."""
@@ -46,7 +45,7 @@ def commit_draft(
         parents: the commits that it follows: the one that the draft was begun from first, then merged ones.
         message: of the commit; or what gives it, called when the draft is written: then what changed is soon found.
         announce: told the digest of a commit that is stored, before the reference is moved to it.
-        now: None: the working tree is where the draft was begun, and the changes count from the draft's base.
+        now: None: the working tree is where the draft was begun.
 
     Raises:
         ConflictError: another has committed something else of what the draft changed. The draft is as it was.
@@ -57,8 +56,9 @@ def commit_draft(
         root = draft.write()
         author, git = asked.result()
     if now is None:
-        now = partial(_unmoved, next(iter(parents), None), draft.base)
-    if root == draft.base and len(parents) < 2 and now()[1] == root:
+        now = partial(_first, parents)
+    if root == draft.base and len(parents) < 2:
+        now()
         # What was saved as it is there already, but is damaged there, waits to be stored again.
         draft.publish()
         return None
@@ -68,12 +68,10 @@ def commit_draft(
         tip = references.tip(reference)
         follows, merged = list(parents), root
         # The reference of a working tree may be of the last time that commits were detached there.
-        there = now()[0] if detached else tip.commit
+        there = now() if detached else tip.commit
         if there is not None and there not in parents:
-            begun = now()[1]
-            if root == begun and len(parents) < 2:
-                return None
-            merged = _onto(draft, begun, reference, there, root)
+            now()
+            merged = _onto(draft, reference, there, root)
             follows[:1] = [there]
         commit = write_commit(draft.writer, merged, list(dict.fromkeys(follows)), text, author, git)
         draft.publish()
@@ -84,13 +82,13 @@ def commit_draft(
             return commit
 
 
-def _unmoved(commit: str | None, root: str | None) -> tuple[str | None, str | None]:
-    return commit, root
+def _first(parents: Sequence[str]) -> str | None:
+    return parents[0] if parents else None
 
 
-def _onto(draft: Draft, begun: str | None, reference: str, commit: str, root: str | None) -> str | None:
-    """The root map of ``commit`` with the draft's changes, which count from ``begun``."""
-    result = merge_roots(draft.writer, begun, read_commit(draft.writer, commit).root, root)
+def _onto(draft: Draft, reference: str, commit: str, root: str | None) -> str | None:
+    """The root map of ``commit`` with the draft's changes."""
+    result = merge_roots(draft.writer, draft.base, read_commit(draft.writer, commit).root, root)
     if result.conflicts:
         kind, _, name = reference.partition("/")
         where = repr(name) if kind == "heads" else "this working tree"

@@ -33,6 +33,7 @@ from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Sam
 from hopyard.stockroom.importers.mapped import refuse_nulls, samples_of
 from hopyard.stockroom.importers.parts import describe_files, listed
 from hopyard.stockroom.importers.pictures import DECODE, mode_option, picture
+from hopyard.stockroom.importers.tables import DECIMALS, refuse_decimals
 
 _LOOKED_AT = 1 << 16  # rows of lists at once
 
@@ -138,7 +139,7 @@ class HuggingFace(Importer):
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
-        return DECODE, mode_option("keep")
+        return DECODE, mode_option("keep"), DECIMALS
 
     @functools.cached_property
     def _splits(self) -> dict[str, Path]:
@@ -188,7 +189,9 @@ class HuggingFace(Importer):
         images = [name for name in schema.names if _is_image(features.get(name), schema.field(name).type)]
         columns = {name: self._image_column(prefix + name, name, files, count) for name in images}
         plain = pa.schema([field for field in schema if field.name not in columns])
-        for flat in flat_columns(plain).values():
+        flats = flat_columns(plain)
+        refuse_decimals({name: flat.type for name, flat in flats.items()}, self.settings["decimals"])
+        for flat in flats.values():
             column = _column_of(flat, tables)
             kind = "tensor" if column.kind == "ragged" else column.kind
             shape = None if column.kind == "ragged" else column.shape

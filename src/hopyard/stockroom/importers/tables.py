@@ -15,6 +15,8 @@ from hopyard.data.dataset import Dataset
 from hopyard.data.opening.files import CSV, find_data, find_files, is_any
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.listed import open_entry
+from hopyard.data.recipe.structs import flat_columns
 from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.columns import ColumnData, gather, settle
 from hopyard.data.sources.convert import from_rows
@@ -34,6 +36,41 @@ _KEY = Option(
 )
 _COLUMNS = Option("columns", "", "names of those to import, as image,label; none: all")
 _PREFIX = Option("prefix", "", "put before the names of columns, as test- for those of a test set")
+
+
+DECIMALS = Option(
+    "decimals",
+    "error",
+    "of columns of decimals: error, as columns store none; float: the float64 nearest to each",
+    ("error", "float"),
+)
+
+
+def refuse_decimals(types: Mapping[str, pa.DataType], policy: str) -> None:
+    """See that no value is changed unless the option ``decimals`` says so.
+
+    Args:
+        types: of the columns that are imported, by name.
+        policy: the option's value.
+
+    Raises:
+        UnsupportedTypeError: some are of decimals; names them.
+    """
+    found = [f"{name!r} ({kind})" for name, kind in types.items() if _has_decimals(kind)]
+    if found and policy == "error":
+        raise UnsupportedTypeError(
+            f"columns store no decimals, but these hold some: {', '.join(found[:5])}"
+            f"{f' and {len(found) - 5} more' if len(found) > 5 else ''}. Import the float64 nearest to each: --option "
+            "decimals=float on the command line, options={'decimals': 'float'} in Python; or cast them in the source: "
+            "to text, which keeps each digit, or to whole numbers of the smallest unit (cents)."
+        )
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    if pa.types.is_dictionary(kind):
+        inner.append(kind.value_type)
+    return pa.types.is_decimal(kind) or any(map(_has_decimals, inner))
 
 
 @dataclass(frozen=True)
@@ -62,7 +99,7 @@ class Parquet(Importer):
     @classmethod
     def options(cls) -> tuple[Option, ...]:
         text = "of rows that are null: error; fill: 0, '' or no values; mask: filled, and a bool column <name>_mask"
-        return (Option("nulls", "error", text, ("error", "fill", "mask")), _KEY, _COLUMNS, _PREFIX)
+        return (Option("nulls", "error", text, ("error", "fill", "mask")), DECIMALS, _KEY, _COLUMNS, _PREFIX)
 
     @functools.cached_property
     def _dataset(self) -> Dataset:
@@ -82,12 +119,26 @@ class Parquet(Importer):
         key, prefix = self.settings["key"], self.settings["prefix"]
         names = [column.name for column in columns]
         chosen = _chosen(names, self.settings["columns"], key)
+        refuse_decimals(
+            {name: kind for name, kind in self._stored_types().items() if name in [*chosen, key]},
+            self.settings["decimals"],
+        )
         keys = self._keys(key, names) if key else None
         return [
             replace(column, name=prefix + column.name, keys=keys)
             for column in columns
             if column.name in chosen or column.name.removesuffix("_mask") in chosen
         ]
+
+    def _stored_types(self) -> dict[str, pa.DataType]:
+        """The types that the files say, which the dataset may convert."""
+        types: dict[str, pa.DataType] = {}
+        for entry in self._dataset.manifest.files:
+            footer = open_entry(self._dataset.store, entry).footer
+            for name, flat in flat_columns(footer.schema.to_arrow_schema()).items():
+                if name not in types or not _has_decimals(types[name]):
+                    types[name] = flat.type
+        return types
 
     def _keys(self, name: str, names: list[str]) -> _Keys:
         """The keys of all columns; none is filled, whatever the policy for nulls."""

@@ -29,7 +29,7 @@ from hopyard.stockroom.records import (
     parse,
 )
 from hopyard.stockroom.view import place_of
-from hopyard.wording import counted, describe_bytes, one_line
+from hopyard.wording import counted, describe_bytes, one_line, some_names
 
 How = Literal["added", "removed", "changed"]
 
@@ -208,7 +208,8 @@ class Diff:
         paths = {thing.path: thing for thing in self.things}
         if path not in paths:
             raise NotFoundError(
-                f"{path!r} does not differ{nearest(path, paths, '.')} What differs: {', '.join(paths) or 'nothing'}."
+                f"{path!r} does not differ{nearest(path, paths, '.')} What differs: "
+                f"{some_names(list(paths)) if paths else 'nothing'}."
             )
         return paths[path]
 

@@ -29,6 +29,7 @@ from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
 _AT_ONCE = 32 << 20  # bytes
+_FOLDER = "a folder (a name without a suffix)"
 
 
 def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
@@ -83,9 +84,10 @@ def _export_data(path: str, item: Any, file: Path) -> None:
         )
     if file.suffix in (".npy", ".npz"):
         if column.kind != "tensor" or None in column.shape:
+            is_list = column.kind != "tensor" or (len(column.shape) == 1 and not _is_complex(column))
             raise UsageError(
                 f"{path} has samples of {'different shapes' if column.kind == 'tensor' else column.kind}, which "
-                f"{file.suffix} does not hold. Export it as .parquet, or as a folder (a name without a suffix)."
+                f"{file.suffix} does not hold. Export it as {'.parquet, or as ' if is_list else ''}{_FOLDER}."
             )
         write = _write_npy if file.suffix == ".npy" else partial(_write_npz, path)
         _replaced(file, lambda temporary: write(column, temporary))
@@ -98,10 +100,7 @@ def _export_data(path: str, item: Any, file: Path) -> None:
 
 def _check_suffix(path: str, file: Path, suffix: str) -> None:
     if file.suffix != suffix:
-        kinds = {
-            "": "a folder (a name without a suffix)"
-            + (", .npy, .npz or .parquet" if path.startswith("data/") else "")
-        }
+        kinds = {"": _FOLDER + (", .npy, .npz or .parquet" if path.startswith("data/") else "")}
         raise UsageError(
             f"{path} cannot be exported to {file.name}: it is written as {kinds.get(suffix, suffix)}."
         )
@@ -183,14 +182,24 @@ def _keys(path: str, column: Column, where: str) -> list[Any]:
     return keys
 
 
+def _is_complex(column: Column) -> bool:
+    return column.kind == "tensor" and column.record.dtype in ("C64", "C128")
+
+
 def _key_name(column: Column) -> str:
     return "key" if column.name != "key" else "sample_key"
 
 
 def _write_parquet(path: str, column: Column, file: Path) -> None:
     keys = _keys(path, column, "column of Parquet")
-    if column.kind == "tensor" and column.record.dtype in ("C64", "C128"):
-        raise UsageError(f"{path} is {describe(column.record)}, which Parquet lacks. Export it as .npy.")
+    if _is_complex(column):
+        way = _FOLDER if None in column.shape else ".npy"
+        raise UsageError(f"{path} is {describe(column.record)}, which Parquet lacks. Export it as {way}.")
+    if column.kind == "tensor" and None in column.shape and len(column.shape) > 1:
+        raise UsageError(
+            f"{path} has samples of several shapes, which Parquet holds only if they have one dimension. Export it "
+            f"as {_FOLDER}."
+        )
     texts = any(isinstance(key, str) for key in keys[:1])
     writer: pq.ParquetWriter | None = None
     for rows in _blocks(column) if keys else [np.arange(0)]:
@@ -205,12 +214,6 @@ def _write_parquet(path: str, column: Column, file: Path) -> None:
 
 def _arrow(values: Any) -> pa.Array:
     if isinstance(values, list):
-        if values and isinstance(values[0], np.ndarray):
-            if any(value.ndim != 1 for value in values):
-                raise UsageError(
-                    "samples of several shapes are lists in Parquet only if they have one dimension."
-                )
-            return pa.array(values)
         return pa.array(values)
     array = np.asarray(values)
     for length in reversed(array.shape[1:]):

@@ -22,6 +22,7 @@ from hopyard.objects import Tensor, Tree, flatten, unflatten
 from hopyard.stockroom import parsing
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
 from hopyard.stockroom.packs import Location, PackWriter
+from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.view import Readable
 from hopyard.storage.format import check_format, object_header
@@ -89,6 +90,7 @@ class Content:
         Raises:
             UsageError: the model is no dict; NotFoundError: none of its keys does.
         """
+        check_text(prefix, "the prefix of a model's keys")
         if not isinstance(self.skeleton, dict) or "d" not in self.skeleton:
             raise UsageError(
                 f"prefix={prefix!r} was given, but the model {self._name!r} is not a dict. Read all of it."

@@ -18,7 +18,7 @@ from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.storage.format import FORMAT_NAME
-from hopyard.wording import are, counted, describe_bytes, one_line
+from hopyard.wording import are, counted, describe_bytes, one_line, shown
 
 # Bytes that are read beyond what was asked for. The least come in the time that a request takes until it is answered.
 _LEAST_AHEAD = 1 << 20
@@ -78,8 +78,10 @@ def bring(
         NotFoundError: no remote has some of them; nothing came. UsageError: ``max_bytes`` is negative.
         StorageFullError, CorruptError and others: as the stores.
     """
-    if max_bytes is not None and max_bytes < 0:
-        raise UsageError(f"max_bytes is {max_bytes}, but must be at least 0. Leave it out to bring all.")
+    if max_bytes is not None and not (isinstance(max_bytes, int | float) and max_bytes >= 0):
+        raise UsageError(
+            f"max_bytes is {shown(max_bytes)}, but must be a number of at least 0. Leave it out to bring all."
+        )
     with writing(local.store):
         wanted = as_purged(local, local, needs)
         present = local.find(wanted)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hopyard.errors import HopyardError, NotFoundError, nearest
-from hopyard.stockroom.history.locks import writing
+from hopyard.errors import BusyError, HopyardError, NotFoundError, nearest
+from hopyard.stockroom.history.locks import WAIT, Tell, alone, writing
 from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
-from hopyard.stockroom.remotes.purges import Purges, examine
+from hopyard.stockroom.remotes.purges import Claims, Purges
 from hopyard.stockroom.remotes.repository import Repository, check_format
 from hopyard.wording import one_line
 
@@ -69,6 +69,9 @@ def fetch(
     prune: bool = False,
     by: str = "",
     accept_purges: bool = False,
+    named: Callable[[], Iterable[str]] = tuple,
+    wait: float = WAIT,
+    tell: Tell | None = None,
 ) -> Fetched:
     """Bring branches (None: all, and all tags) with their history and metadata, then say so in
     ``refs/remotes/<name>/``.
@@ -78,9 +81,13 @@ def fetch(
 
     Args:
         prune: forget here what the remote has no more.
-        accept_purges: purge here what the remote says was purged, where that can be so.
+        accept_purges: purge here what the remote says was purged, where that can be so, as soon as nobody writes here.
+            Copies of the samples that were made here go, too.
+        named: gives the commits that git's history names, where such copies may be.
+        wait: seconds to wait for who writes. tell: told so, in words.
 
     Raises:
+        BusyError: purges are to be accepted, and somebody writes all the time. All else has come.
         NotFoundError: there is no stockroom, or no such branch; or the remote lacks something.
         FormatError, CorruptError, StorageError: as the stores. References are as they were.
     """
@@ -102,13 +109,23 @@ def fetch(
         commits = {commit for _, commit in moved.values()} | set(new_tags.values())
         nbytes = bring_metadata(local, remote, commits, is_all=branches is None)
         shown = commits | set(heads.values()) | _whole_here(local)
-        purges = examine(local, remote, shown, accept_purges)
+        claims = Claims(local, remote, shown)
+        purges = claims.examined()
         for name, (_, commit) in moved.items() if remote.name else ():
             local.references.set(f"remotes/{remote.name}/{name}", commit, by)
         for name, commit in new_tags.items():
             local.references.move(f"tags/{name}", local.references.tip(f"tags/{name}"), commit, by)
         for name in gone if prune else ():
             local.references.set(f"remotes/{remote.name}/{name}", None, by)
+    if accept_purges and purges.claimed:
+        try:
+            with alone(local.store, wait, tell):
+                purges = claims.accepted(named())
+        except BusyError as error:
+            raise BusyError(
+                f"{error} What the remote has is here, but nothing was purged: fetch again with accept_purges=True "
+                "(--accept-purges) then."
+            ) from None
     all_tags = tags if branches is None else None
     return Fetched(heads, moved, new_tags, differing, gone, nbytes, purges, all_tags)
 

@@ -16,6 +16,7 @@ from hopyard.storage.format import check_format, format_header
 from hopyard.storage.small import get_small
 
 _KIND = "remote"
+_MOST = 1 << 26  # bytes: about 600,000 tags
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def recall(local: Store, name: str) -> Known:
         )
     where = f"{local.url}/{_object(name)}"
     try:
-        value = json.loads(get_small(local, _object(name)))
+        value = json.loads(get_small(local, _object(name), _MOST))
         check_format(value["format"], _KIND, where=where)
         tags = {tag: parsing.digest(commit) for tag, commit in value["tags"].items()}
         return Known(name, value["url"], value["default"], parsing.whole(value["claimed"]), tags)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +54,7 @@ def pull(
     fetched_all: Callable[[], None] = lambda: None,
     announce: Callable[[str], None] = lambda _: None,
     accept_purges: bool = False,
+    named: Callable[[], Iterable[str]] = tuple,
 ) -> Pulled:
     """Fetch, and let ``branch`` follow the remote's branch. If another writer moves it meanwhile, that is merged too.
 
@@ -63,12 +64,12 @@ def pull(
         theirs: the remote's branch, if it has another name.
         resolve: who decides conflicts, as ``merge_roots`` takes it.
         fetched_all: is called when all has come. announce: is told the commit before the branch moves to it.
-        accept_purges: as ``fetch``.
+        accept_purges, named: as ``fetch``.
 
     Raises:
         NotFoundError: the remote has no such branch. And as ``fetch``; the branch is as it was.
     """
-    fetched = fetch(local, remote, by=author, accept_purges=accept_purges)
+    fetched = fetch(local, remote, by=author, accept_purges=accept_purges, named=named)
     name = theirs or branch
     if name not in fetched.heads:
         raise NotFoundError(

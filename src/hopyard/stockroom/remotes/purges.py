@@ -17,24 +17,30 @@ A claim is a tombstone at the remote of a fragment that history here names. Who 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError, FormatError, NotFoundError
+from hopyard.errors import BusyError, CorruptError, FormatError, NotFoundError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.purging import is_stand_in, redact
 from hopyard.stockroom.data.rows import encoded, plain
 from hopyard.stockroom.history.commits import ancestors, read_commit
+from hopyard.stockroom.history.locks import WAIT, alone, read_commits
+from hopyard.stockroom.history.references import logs
+from hopyard.stockroom.history.stage import stages
+from hopyard.stockroom.maps import Key, encode
+from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.packs.tombstones import (
     FOLDER,
+    Purged,
     Tombstone,
     Tombstones,
     forget_unproven,
@@ -108,54 +114,82 @@ class _Lie(Exception):
     """A claim is proved false; says why."""
 
 
-def examine(local: Repository, remote: Repository, commits: Iterable[str], accept: bool) -> Purges:
-    """Look at the claims of a remote; if they are to be accepted, those that can be are done here. For who holds
-    ``writing`` of the repository here.
+class Claims:
+    """The claims of a remote that are not purged here yet. Made by who holds ``writing`` of the repository here.
 
     Args:
         commits: of which all metadata is here; they say which fragments there are.
     """
-    there, own = Tombstones(remote.store), Tombstones(local.store).all()
-    gone = {name: set().union(*(one.keys for one in several)) for name, several in own.items()}
-    claims = [one for several in there.all().values() for one in several]
-    claims = [one for one in claims if not one.keys <= gone.get(one.object, set())]
-    proved, disproved = prove(local, remote)
-    found = Purges(refused=dict(there.refused), proved=proved, disproved=disproved)
-    if not claims:
+
+    def __init__(self, local: Repository, remote: Repository, commits: Iterable[str]) -> None:
+        self._local, self._remote = local, remote
+        there, self._own = Tombstones(remote.store), Tombstones(local.store).all()
+        claims = [one for several in there.all().values() for one in several]
+        self._claims = [one for one in claims if not one.keys <= self._gone().get(one.object, set())]
+        self._refused, (self._proved, self._disproved) = there.refused, prove(local, remote)
+        self._named = _named(local.objects, commits, self._claims) if self._claims else {}
+
+    def examined(self) -> Purges:
+        """What they are, while nothing is purged because of them. For who holds ``writing``."""
+        return self._each(None)
+
+    def accepted(self, named: Iterable[str] = ()) -> Purges:
+        """Purge here what they say, where that can be so, also where the same samples were copied to with their
+        neighbours. For who holds ``collecting``: a writer that has read a sample before would store it again.
+
+        Args:
+            named: commits that git's history names.
+        """
+        self._own = Tombstones(self._local.store).all()  # somebody may have purged meanwhile
+        found = self._each(_Copies(self._local, self._claims, named))
+        if found.accepted:
+            bury(self._local.objects)
         return found
-    named = _named(local.objects, commits, claims)
-    here = local.objects.packed({one.object for one in claims})
-    known = here.keys() | own.keys() | remote.objects.packed({one.object for one in claims}).keys()
-    for claim in claims:
-        # The claim with the most samples of a fragment comes first, and then there is nothing new in the others.
-        if claim.keys <= gone.get(claim.object, set()):
-            continue
-        places = named.get((claim.column, claim.object))
-        if places is None:
-            continue
-        told = f"{remote.store.url}/{claim.name} says that {_described([claim])[0]}"
-        try:
-            if claim.object in here:
-                _check_stand_in(local.objects.read(claim.object), claim)
-            if accept:
-                _accept(local, remote, claim, places, own.get(claim.object, []))
-                gone[claim.object] = gone.get(claim.object, set()) | claim.keys
-        except _Lie as lie:
-            found.refused[claim.name] = (
-                f"{told}; but {lie}. Nothing changed here because of it. Ask who can write there, and delete that file."
-            )
-        except (CorruptError, FormatError, NotFoundError) as error:
-            found.undecided[claim.name] = (
-                f"{told}. That cannot be compared now: {str(error).rstrip('.')}. Nothing changed here because of it. "
-                "When that is mended, fetch again."
-            )
-        else:
-            (found.accepted if accept else found.claimed).append(claim)
-            if claim.object not in known:
-                found.unproven.append(claim)
-    if found.accepted:
-        bury(local.objects)
-    return found
+
+    def _gone(self) -> dict[str, set[Key]]:
+        return {name: set().union(*(one.keys for one in several)) for name, several in self._own.items()}
+
+    def _each(self, copies: _Copies | None) -> Purges:
+        found = Purges(refused=dict(self._refused), proved=self._proved, disproved=self._disproved)
+        local, remote, gone = self._local, self._remote, self._gone()
+        objects = {one.object for one in self._claims}
+        here = local.objects.packed(objects) if objects else {}
+        known = here.keys() | self._own.keys() | (remote.objects.packed(objects).keys() if objects else set())
+        for claim in self._claims:
+            # The claim with the most samples of a fragment comes first, and then there is nothing new in the others.
+            if claim.keys <= gone.get(claim.object, set()):
+                if any(
+                    one[:2] == claim[:2] for one in found.accepted
+                ):  # of another column that shares the samples
+                    local.store.put_new(claim.name, claim.encode())
+                    found.accepted.append(claim)
+                continue
+            named = self._named.get((claim.column, claim.object))
+            if named is None:
+                continue
+            told = f"{remote.store.url}/{claim.name} says that {_described([claim])[0]}"
+            try:
+                if claim.object in here:
+                    _check_stand_in(local.objects.read(claim.object), claim)
+                if copies is not None:
+                    copies.bury(claim)  # first: a claim that was accepted is not looked at again
+                    _accept(local, remote, claim, named, self._own.get(claim.object, []))
+                    gone[claim.object] = gone.get(claim.object, set()) | claim.keys
+            except _Lie as lie:
+                found.refused[claim.name] = (
+                    f"{told}; but {lie}. Nothing changed here because of it. Ask who can write there, and delete that "
+                    "file."
+                )
+            except (CorruptError, FormatError, NotFoundError) as error:
+                found.undecided[claim.name] = (
+                    f"{told}. That cannot be compared now: {str(error).rstrip('.')}. Nothing changed here because of "
+                    "it. When that is mended, fetch again."
+                )
+            else:
+                (found.claimed if copies is None else found.accepted).append(claim)
+                if claim.object not in known:
+                    found.unproven.append(claim)
+        return found
 
 
 def prove(local: Repository, remote: Repository) -> tuple[list[Tombstone], dict[str, str]]:
@@ -269,8 +303,19 @@ def _named(
     objects: Objects, commits: Iterable[str], claims: Collection[Tombstone]
 ) -> dict[tuple[str, str], _Named]:
     """By column and digest, what history says of the fragments that claims are about."""
-    wanted, columns = {one.object for one in claims}, {one.column for one in claims}
-    found: dict[tuple[str, str], _Named] = {}
+    wanted = {one.object for one in claims}
+    return {
+        (column, row[0]): _Named(record, Entry.of(first, row))
+        for column, record, first, row in _entries(objects, commits, {one.column for one in claims})
+        if row[0] in wanted
+    }
+
+
+def _entries(
+    objects: Objects, commits: Iterable[str], columns: Collection[str], operations: Iterable[Operation] = ()
+) -> Iterator[tuple[str, ColumnRecord, bytes, Any]]:
+    """The entries of fragments in these columns, in all history of commits and in staged writes, some more than once:
+    column and its record, the first key, and what the column's map says of the fragment."""
     for each in ancestors(objects, commits):
         commit = read_commit(objects, each)
         before = read_commit(objects, commit.parents[0]).root if commit.parents else None
@@ -281,11 +326,83 @@ def _named(
                 if isinstance(record, ColumnRecord):
                     last = None if old is None else parse(old, name)
                     pages = last.pages if isinstance(last, ColumnRecord) else None
-                    for _, rows in changed_pages(objects, record.pages, pages):
-                        for first, row, _ in rows:
-                            if row[0] in wanted:
-                                found[name, row[0]] = _Named(record, Entry.of(first, row))
-    return found
+                    yield from _rows(objects, name, record, pages)
+    for operation in operations:
+        for shelf, name, value in operation.value if operation.do == "record" else ():
+            record = parse(value, name) if shelf == "data" and name in columns and value is not None else None
+            if isinstance(record, ColumnRecord):
+                yield from _rows(objects, name, record, None)
+
+
+def _rows(
+    objects: Objects, column: str, record: ColumnRecord, before: str | None
+) -> Iterator[tuple[str, ColumnRecord, bytes, Any]]:
+    for _, rows in changed_pages(objects, record.pages, before):
+        for first, row, _ in rows:
+            yield column, record, first, row
+
+
+class _Copies:
+    """Fragments here, of whatever history or staged write, that may have samples of claims again: whoever changed a
+    neighbour has written them anew, under another digest than a claim names.
+
+    Args:
+        commits: that nothing but git names, as far as they are here.
+    """
+
+    def __init__(self, local: Repository, claims: Collection[Tombstone], commits: Iterable[str]) -> None:
+        self._objects, self._store = local.objects, local.store
+        wanted: dict[str, dict[bytes, None]] = {}
+        for claim in claims:
+            wanted.setdefault(claim.column, {}).update(dict.fromkeys(map(encode, claim.keys)))
+        self._found: dict[tuple[str, bytes], dict[str, None]] = {}
+        begun = {*commits, *read_commits(local.store)}
+        for log in logs(local.store)[0]:
+            moves = list(log.entries.values())
+            # Of a working tree all commits at which it ever was: no branch may have them.
+            begun |= {
+                move.commit
+                for move in (moves if log.name.startswith("worktrees/") else moves[-1:])
+                if move.commit is not None
+            }
+        operations: list[Operation] = []
+        for stage in stages(local.store):
+            begun |= set() if stage.base is None else {stage.base}
+            operations += map(Operation.decode, stage.operations())
+        here = begun - self._objects.missing(begun)
+        for column, _, first, row in _entries(self._objects, here, wanted, operations):
+            last = Entry.of(first, row).last
+            for code in wanted[column]:
+                if first <= code <= last:
+                    self._found.setdefault((column, code), {})[row[0]] = None
+
+    def bury(self, claim: Tombstone) -> None:
+        """Make tombstones of the fragments that have a sample as it is in the fragment that the claim is about. Other
+        samples under the same key were never purged by anybody."""
+        if self._objects.missing([claim.object]):  # with which they would be compared
+            return
+        original = Fragment(self._objects.read(claim.object))
+        copies: dict[str, list[Purged]] = {}
+        for one in claim.purged:
+            code = encode(key_of(one.key))
+            sample = _sample(original, code)
+            for name in self._found.get((claim.column, code), ()) if sample is not None else ():
+                is_here = name != claim.object and not self._objects.missing([name])
+                if is_here and _sample(Fragment(self._objects.read(name)), code) == sample:
+                    copies.setdefault(name, []).append(one)
+        own = Tombstones(self._store).all() if copies else {}
+        for name, purged in copies.items():
+            known = tuple(one for each in own.get(name, ()) for one in each.purged)
+            bury_samples(self._objects, name, claim.column, tuple(purged), known)
+
+
+def _sample(fragment: Fragment, code: bytes) -> tuple[bytes, tuple[int, ...] | None] | None:
+    """A sample's bytes and shape; None: it is not there, or was purged."""
+    at = fragment.position(code)
+    if at is None or at in fragment.purged:
+        return None
+    data, shape = fragment.rows.sample(at)
+    return data.tobytes(), shape
 
 
 def _described(claims: Collection[Tombstone]) -> list[str]:
@@ -304,19 +421,31 @@ def _described(claims: Collection[Tombstone]) -> list[str]:
 
 
 def carry(local: Repository, remote: Repository) -> list[str]:
-    """Bring the tombstones here to a remote, and delete there what they say was purged. For who pushes.
+    """Bring the tombstones here to a remote, and delete there what they say was purged, while nobody writes there: who
+    has read a sample before would store it again. For who pushes, and holds no lock there.
 
     Returns:
         A line for each purge that the remote did not know.
+
+    Raises:
+        BusyError: somebody writes there all the time. Nothing was brought there.
     """
     own = {one.name: one for several in Tombstones(local.store).all().values() for one in several}
     if not own:
         return []
     present = {entry.name for entry in remote.store.list(FOLDER)}
     new = sorted(own.keys() - present)
-    for name in new:
-        remote.store.put_new(name, own[name].encode())
-    bury(remote.objects)
+    # Without new ones there is something to bury only after a push that was killed, and that can wait.
+    try:
+        with alone(remote.store, WAIT if new else 0):
+            for name in new:
+                remote.store.put_new(name, own[name].encode())
+            bury(remote.objects)
+    except BusyError as error:
+        if new:
+            raise BusyError(
+                f"{error} Purges are brought there before all else, so nothing was sent: push again then."
+            ) from None
     return _described([own[name] for name in new])
 
 

@@ -116,8 +116,8 @@ def push(
     beside = _Beside(local, remote, set(commits.values()), set(named))
     if not moves and not beside.commits and next(local.store.list(FOLDER), None) is None:
         return Pushed(notes=beside.notes)
+    purges = carry(local, remote)
     with writing(remote.store):
-        purges = carry(local, remote)
         sent: dict[str, int] = {}
         done = Pushed(notes=beside.notes, purges=purges)
         if moves:

@@ -10,10 +10,12 @@ from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import SortedMap, check_key, decode, encode
+from hopyard.stockroom.quoting import check_texts
 from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_thing
 from hopyard.stockroom.typed_keys import TypedKey, split_at_commas
 from hopyard.stockroom.view import Readable, place_of
+from hopyard.wording import shown
 
 Names = Sequence[str] | Literal[True]
 """Names of things of one shelf; True: all that there are."""
@@ -39,18 +41,20 @@ class Wanted:
 
     def __post_init__(self) -> None:
         for argument, given in (("data", self.data), ("models", self.models), ("runs", self.runs)):
-            if given == "*" or (not isinstance(given, bool) and list(given) == ["*"]):
+            if isinstance(given, bool):
+                continue
+            is_one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+            one = shown(given)
+            if one == "'*'" or (not is_one and check_texts(given, f"the names in {argument}=") == ["*"]):
+                raise UsageError(f"{argument}={one} was given, but all that there are is {argument}=True.")
+            if is_one:
                 raise UsageError(
-                    f"{argument}={given!r} was given, but all that there are is {argument}=True."
-                )
-            if isinstance(given, str):
-                raise UsageError(
-                    f"{argument}={given!r} was given, but names are a list: {argument}=[{given!r}]; all that there are "
-                    f"is {argument}=True."
+                    f"{argument}={one} was given, but names are a list: {argument}=[{one}]; all that there are is "
+                    f"{argument}=True."
                 )
         if self.keys is not None and (isinstance(self.keys, str) or not isinstance(self.keys, Iterable)):
             raise UsageError(
-                f"keys={self.keys!r} was given, but keys are a list or a range: keys=[{self.keys!r}]."
+                f"keys={shown(self.keys)} was given, but keys are a list or a range: keys=[{shown(self.keys)}]."
             )
         if self.keys is not None and not self.data:
             raise UsageError(
@@ -180,7 +184,7 @@ def _asked(record: ColumnRecord, keys: range | Sequence[Any]) -> Iterator[tuple[
     for key in keys:
         for options in _options(key, record.nested):
             # Which of them the column has is written in its fragments, which may be at a remote: those of all come.
-            yield repr(options[0]), [_bounds(record, each) for each in options]
+            yield shown(options[0]), [_bounds(record, each) for each in options]
 
 
 def _options(key: Any, nested: bool) -> list[list[Any]]:
