@@ -143,8 +143,9 @@ class Categories(State):
         return found.reshape(values.shape) if found.all() else None
 
     def _numbers(self, name: str, values: Any, lost: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.int64]:
-        if lost is None and (numbers := self._looked_up(name, values)) is not None:
-            return numbers
+        looked_up = None if lost is not None else self._looked_up(name, values)
+        if looked_up is not None:
+            return looked_up
         known, given = self.known[name], _as_arrow(name, values, check=False)
         try:
             # Whole numbers come as floats where a frame has a null among them.
@@ -156,7 +157,7 @@ class Categories(State):
                 f"{error}. Give the same type as in training."
             ) from error
         places = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
-        numbers = places.astype(np.int64).reshape(np.shape(values)) + 1
+        numbers: npt.NDArray[np.int64] = places.astype(np.int64).reshape(np.shape(values)) + 1
         if lost is not None:
             numbers[lost] = 0
         if self.unknown == "error":

@@ -81,7 +81,9 @@ def views_of(name: str, rows: Ragged, before: int) -> Views:
         middle = len(rows) // 2
         first = views_of(name, rows[:middle], before)
         second = views_of(name, rows[middle:], before + len(first.values))
-        return Views(*map(np.concatenate, zip(first, second, strict=True)))
+        return Views(
+            np.concatenate([first.words, second.words]), np.concatenate([first.values, second.values])
+        )
     made = _as_arrow(rows, pa.large_binary()).cast(pa.binary_view())
     words = np.frombuffer(made.buffers()[1], np.int64, 2 * len(rows)).reshape(-1, 2).copy()
     is_long = rows.lengths > _INLINE
