@@ -179,6 +179,22 @@ def test_a_commit_is_reverted(stock: StockRoom) -> None:
 # Without a branch
 
 
+def test_a_detached_commit_is_always_said_and_named_when_it_is_left(stock: StockRoom) -> None:
+    put(stock, lr=0.2)
+    stock.switch("HEAD~1")
+    with pytest.warns(
+        UserWarning, match=r"committed to no branch: head\.stock names a commit.* Make a branch"
+    ):
+        mine = put(stock, other=1)
+    with pytest.warns(UserWarning, match=rf"no branch or tag has .* left, {mine[:12]} .*NAME {mine[:12]}"):
+        stock.switch("main")
+    stock.branch("kept", mine)
+    stock.switch(mine)
+    stock.switch("main")  # a branch has it: nothing is said
+    stock.switch("HEAD~1")
+    stock.switch("main")
+
+
 def test_commits_upon_an_older_commit_are_detached_until_a_branch_is_made(stock: StockRoom) -> None:
     old = stock.head.commit
     put(stock, lr=0.2)
@@ -187,9 +203,9 @@ def test_commits_upon_an_older_commit_are_detached_until_a_branch_is_made(stock:
     room = StockRoom(stock.place.root)
     assert room.experiment["lr"] == 0.1
     assert room.head == Head(None, old)
-    assert "commits are detached: head.stock is at" in str(room.status())
+    assert "commits are detached: head.stock was put back to" in str(room.status())
     with pytest.warns(
-        UserWarning, match="was committed to no branch: head.stock is at .* Make a branch for it"
+        UserWarning, match=r"was committed to no branch: head\.stock was put back to .* Make a branch for it"
     ):
         mine = put(room, other=1)
     assert read_head(head) == Head(None, mine)

@@ -15,7 +15,13 @@ from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import GitFacts, Head, Place, at, author, driver, facts, id_of
 from hopyard.stockroom.history.commits import merge_bases
 from hopyard.stockroom.history.conflicts import counted_conflicts
-from hopyard.stockroom.history.merge import MergeResult, change_message, merge_commits, merge_since
+from hopyard.stockroom.history.merge import (
+    MergeResult,
+    change_message,
+    is_merged,
+    merge_commits,
+    merge_since,
+)
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.working import root_of, short
 from hopyard.stockroom.writing import is_clean, open_place
@@ -69,6 +75,12 @@ def merge_heads(place: Place, bases: Sequence[str], mine: Head, theirs: Head) ->
                 f"something is staged upon {short(mine.commit)}. Commit it (hopyard stock commit), or discard it "
                 "(hopyard stock reset)."
             )
+    if driver.is_merging() and len(bases) < 2 and mine.commit is not None and theirs.commit is not None:
+        # Somebody has merged them before git did, and said whose to have of what conflicted.
+        if is_merged(objects, base, mine.commit, theirs.commit):
+            return mine
+        if is_merged(objects, base, theirs.commit, mine.commit):
+            return replace(mine, commit=theirs.commit)
     draft = Draft(objects, root_of(local, mine.commit))
     try:
         if len(bases) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -9,12 +10,13 @@ from typing import Literal
 
 from hopyard.errors import ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.git import Head, mark_unmerged
+from hopyard.stockroom.git import Head, mark_unmerged, read
 from hopyard.stockroom.guard import exclusive
-from hopyard.stockroom.history.commits import Commits, log, read_commit
+from hopyard.stockroom.history.commits import Commits, is_ancestor, log, read_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, counted_conflicts
 from hopyard.stockroom.history.merge import (
     MergeResult,
+    is_merged,
     merge_commits,
     merge_message,
     merge_roots,
@@ -27,7 +29,7 @@ from hopyard.stockroom.name_calls import NameCalls
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.working import root_of, short
-from hopyard.wording import shown
+from hopyard.wording import one_line, shown
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class HistoryCalls(NameCalls):
         while True:
             if commit != self._standing.commit:
                 self._settle("switch")
-            was = self._standing.commit
+            was, left = self._standing.commit, self._standing
             with self._tree.still(was) as log:
                 if self._tree.is_at(was):
                     if commit != was:  # else what is staged stays so
@@ -154,7 +156,22 @@ class HistoryCalls(NameCalls):
                     break
             self._refresh()
         self._arrived()
+        if left.branch is None and was not in (None, commit):
+            self._tell_of_left(str(was))
         return self.head
+
+    def _tell_of_left(self, commit: str) -> None:
+        """Warn of a detached commit that was left, if no branch or tag has it."""
+        references = self.local.references
+        tips = {tip for kind in ("heads", "tags", "remotes") for tip in references.names(kind).values()}
+        if not any(is_ancestor(self._objects, commit, tip) for tip in tips):
+            warnings.warn(
+                f"no branch or tag has the commit that was left, {short(commit)} "
+                f"({one_line(read_commit(self._objects, commit).message.partition(chr(10))[0])}). To keep it, make a "
+                f"branch: hopyard stock branch NAME {short(commit)}",
+                UserWarning,
+                stacklevel=4,
+            )
 
     @exclusive
     def merge(
@@ -179,8 +196,16 @@ class HistoryCalls(NameCalls):
         theirs = self.resolve(revision)
         merged = self._merge(revision, theirs, resolve, message, base)
         with self._tree.still(merged.commit):
-            mark_unmerged(self.place.head, (), {theirs})
+            mark_unmerged(self.place.head, (), {theirs, *self._settled(merged.commit)})
         return merged
+
+    def _settled(self, here: str) -> set[str]:
+        """The sides that ``head.stock`` names as unmerged, and which a commit follows."""
+        return {
+            commit
+            for commit, base in read(self.place.head).unmerged
+            if is_merged(self._objects, base, here, commit)
+        }
 
     def _merge(
         self, revision: str, theirs: str, resolve: Resolve, message: str | None, base: str | None

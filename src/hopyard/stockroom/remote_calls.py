@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -10,10 +11,11 @@ from typing import Any, Self
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError, nearest
 from hopyard.stockroom import remotes
-from hopyard.stockroom.git import HEAD_NAME, at, author, commits_in_history, named_commits
+from hopyard.stockroom.git import HEAD_NAME, at, author, commits_in_history, named_commits, read
 from hopyard.stockroom.guard import exclusive
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
+from hopyard.stockroom.looking.status import unmerged_advice
 from hopyard.stockroom.quoting import check_text, check_texts
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
 from hopyard.stockroom.remotes.cloning import MAIN
@@ -96,6 +98,8 @@ class RemoteCalls(HistoryCalls):
         self._check_open()
         self._look(is_whole=True)
         self._catch_up()  # git may have merged head.stock
+        for commit, base in read(self.place.head).unmerged:
+            warnings.warn(unmerged_advice(commit, base), UserWarning, stacklevel=3)
         given = check_texts(tags, "the tags to be pushed")
         if name is not None:
             check_text(name, "the name of a remote")

@@ -64,11 +64,6 @@ class Standing:
     reason: str | None = None
     went_back: bool = False
 
-    @property
-    def is_chosen(self) -> bool:
-        """Whether there is no branch because the user went to a commit."""
-        return self.reason == _CHOSEN
-
 
 class WorkingTree:
     """One working tree of a repository.
@@ -125,11 +120,23 @@ class WorkingTree:
             return Standing(name, head.commit, name, tip)
         if root_of(self._local, tip) == root or self._was_at(tip):
             return Standing(name, head.commit, name, tip, went_back=True)
-        why = (
-            f"head.stock is at {short(head.commit)}, but its branch {name!r} is at {short(tip)}, which does not come "
-            "before it, nor was it ever here"
+        return Standing(None, head.commit, name, tip, self._elsewhere(head.commit, name, tip))
+
+    def _elsewhere(self, commit: str | None, branch: str, tip: str) -> str:
+        """Why commits move no branch where it has gone elsewhere, with what to do."""
+        here, switch = short(commit), f"hopyard stock switch {branch}"
+        if commit is not None and not self._follows(commit, tip):
+            return (
+                f"head.stock is at {here}, but its branch {branch!r} is at {short(tip)}: neither follows the other, "
+                f"and git's history of this branch never had the latter. To go there: {switch}; to bring there what is "
+                f"here as well: {switch} && hopyard stock merge {here}"
+            )
+        back = f"; to take what came since off the branch: {switch} && hopyard stock reset {here}"
+        return (
+            f"head.stock was put back to {here}, by git or by hand, but its branch {branch!r} has gone on to "
+            f"{short(tip)}, which git's history of this branch never had. To go to the end of the branch: {switch}"
+            f"{'' if commit is None else back}"
         )
-        return Standing(None, head.commit, name, tip, why)
 
     def branch_of(self, head: Head) -> tuple[str | None, str]:
         """The branch that is meant; without one, why there is none.

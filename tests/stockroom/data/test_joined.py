@@ -102,7 +102,8 @@ def test_samples_that_are_missing_somewhere_are_an_error_that_counts_them(object
         Samples([image, label])
     assert str(error.value) == (
         "not all samples are in all columns: 'image' has 100; 'label' has 102; 3 of 'image' are not in 'label' "
-        "(the first: 0); 97 are in all. Pass missing='drop' to leave out the others, or add what is missing."
+        "(the first: 0); 97 are in all. To leave out the others: stock.data.samples(['image', 'label'], "
+        "missing='drop'); or add what is missing."
     )
     left = Samples([image, label], missing="drop")
     assert left.keys() == list(range(3, N))

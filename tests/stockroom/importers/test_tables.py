@@ -189,6 +189,16 @@ def test_types_of_columns_can_be_said(tmp_path):
         Csv(tmp_path, types="idd=text").columns()
 
 
+def test_a_value_that_is_not_of_its_type_is_named_with_its_column(tmp_path):
+    (tmp_path / "a.csv").write_text("id,age\n1,30\n2,old\n")
+    with Csv(tmp_path / "a.csv", types="age=int16") as importer, pytest.raises(DataError) as caught:
+        importer.columns()
+    assert "a.csv, column 'age': " in str(caught.value)
+    assert "invalid value 'old'" in str(caught.value)
+    assert "types=age=int16" in str(caught.value)
+    assert str(caught.value).endswith("read the column as text: types=age=text")
+
+
 def test_preparing_a_csv_keeps_names_in_digits_too(tmp_path):
     (tmp_path / "a.csv").write_text("id,n\n" + "".join(f"{n:03},{n}\n" for n in range(50)))
     train = prepare(str(tmp_path / "a.csv"), store=LocalStore(tmp_path / "store"), validation=None).train

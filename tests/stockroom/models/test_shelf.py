@@ -287,6 +287,10 @@ Pair = namedtuple("Pair", "a b")
         (Pair(1, 2), r"Pair, but what is stored comes back as a plain tuple. Convert it: tuple\(...\)."),
         (b"bytes", "is a builtins.bytes, but a model may hold"),
         (
+            object(),
+            "as joblib.dump writes of an estimator of scikit-learn, is kept with a run: run.log_artifact",
+        ),
+        (
             np.array(["x"]),
             "The value at 'a/0' of the model 'm' cannot be stored: an array of dtype <U1 cannot be stored",
         ),

@@ -483,13 +483,98 @@ def test_a_branch_that_moved_elsewhere_is_never_undone(project: Project) -> None
     with StockRoom(project.folder) as stock:
         assert stock.head.branch is None
         with (
-            pytest.warns(UserWarning, match=r"its branch 'main' is at .* nor was it ever here"),
+            pytest.warns(UserWarning, match=r"but its branch 'main' has gone on to .* To go to the end"),
             stock.enable_write(),
         ):
             stock.data["x"]["k1"] = np.array(78)
         assert stock.branches()["main"] == tip
         with pytest.raises(UsageError, match=r"push is for branches"):
             stock.push(project.folder.parent / "remote")
+
+
+def test_a_head_that_git_puts_back_says_how_to_go_on_and_how_to_take_the_commit_back(
+    project: Project,
+) -> None:
+    def put_back() -> tuple[str, str, str]:
+        project.write(k1=int(np.random.default_rng().integers(1 << 30)))
+        with StockRoom(project.folder) as stock:
+            tip = str(stock.head.commit)
+        project.git("checkout", "head.stock")
+        with StockRoom(project.folder) as stock:
+            assert stock.head.branch is None
+            return tip, str(stock.head.commit), str(stock.status())
+
+    tip, old, told = put_back()
+    assert (
+        f"head.stock was put back to {old[:12]}, by git or by hand, but its branch 'main' has gone on to {tip[:12]}"
+        in told
+    )
+    assert "To go to the end of the branch: hopyard stock switch main; to take" in told
+    assert (
+        f"off the branch: hopyard stock switch main && hopyard stock reset {old[:12]}. Make a branch" in told
+    )
+    with StockRoom(project.folder) as stock:
+        stock.switch("main")
+        assert (stock.head.branch, stock.head.commit) == ("main", tip)
+    project.git("checkout", "head.stock")
+    with StockRoom(project.folder) as stock:
+        stock.switch("main")
+        stock.reset(old[:12])
+        assert (stock.head.branch, stock.head.commit, stock.branches()["main"]) == ("main", old, old)
+    assert project.data["k1"] == 0
+
+
+def test_after_a_stash_on_a_new_branch_the_advice_works(project: Project) -> None:
+    project.git("switch", "-c", "new")
+    project.write(k1=71)
+    with StockRoom(project.folder) as stock:
+        tip, branch = stock.head.commit, stock.head.branch
+    project.git("stash")
+    with StockRoom(project.folder) as stock:
+        if stock.head.branch is None:
+            assert f"hopyard stock switch {branch}" in str(stock.status())
+        stock.switch(str(branch))
+        assert stock.branches()[str(branch)] == tip
+
+
+def test_git_merges_what_was_merged_here_before(project: Project) -> None:
+    """Both changed k1; the data are merged first, then git merges the branch."""
+    project.write(k1=99)
+    (project.folder / "k1.txt").write_text("0\n")  # git's own file does not conflict
+    project.git("add", "-A")
+    project.git("commit", "-m", "main 3")
+    with StockRoom(project.folder) as stock:
+        merged = stock.merge("dev", resolve="ours").commit
+    project.git("add", "-A")
+    project.git("commit", "-m", "merged here")
+    project.git("merge", "dev", "-m", "by git")
+    with StockRoom(project.folder) as stock:
+        assert stock.head.commit == merged
+        assert "unmerged" not in stock.place.head.read_text()
+    assert {key: project.data[key] for key in ("k1", "k2", "k4")} == {"k1": 99, "k2": 12, "k4": 24}
+
+
+def test_a_push_tells_of_what_is_unmerged_until_it_is_merged_under_any_name(
+    project: Project,
+) -> None:
+    project.write(k1=99)
+    (project.folder / "k1.txt").write_text("0\n")
+    project.git("add", "-A")
+    project.git("commit", "-m", "main 3")
+    project.git("merge", "dev", "-m", "by git", code=1)
+    remote = project.folder.parent / "remote"
+    with StockRoom(project.folder) as stock:
+        assert "unmerged" in stock.place.head.read_text()
+        with pytest.warns(UserWarning, match=r"git merged .* but its data conflicted and are not here"):
+            stock.push(remote)
+        stock.branch("later", "dev")
+        stock.switch("later")
+        with stock.enable_write():
+            stock.experiment["more"] = 1
+        stock.switch("main")
+        stock.merge("later", resolve="ours")
+        assert "unmerged" not in stock.place.head.read_text()
+        stock.push(remote)
 
 
 def test_a_commit_that_git_has_checked_out_has_no_branch(project: Project) -> None:

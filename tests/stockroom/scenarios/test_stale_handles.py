@@ -54,6 +54,7 @@ def value(handles: Handles, number: int) -> str:
 # Blocks
 
 
+@pytest.mark.filterwarnings("ignore:.* was committed to no branch:UserWarning")
 @pytest.mark.parametrize("is_detached", [False, True])
 def test_a_block_takes_back_what_another_commits_meanwhile(handles: Handles, is_detached: bool) -> None:
     a, b, _ = handles
@@ -315,6 +316,7 @@ def test_at_and_diff_are_of_what_another_has_committed(handles: Handles) -> None
     assert "2 -> 3" in str(c.diff("HEAD~1", "HEAD"))
 
 
+@pytest.mark.filterwarnings("ignore:.* was committed to no branch:UserWarning")
 @pytest.mark.parametrize("is_writing", [True, False])
 def test_a_branch_leaves_the_working_tree_where_another_has_moved_it(
     handles: Handles, is_writing: bool

@@ -30,6 +30,7 @@ _FLOAT = (
     r"^\s*-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
     r"|^\s*-?(?i:inf|infinity|nan)\s*$"
 )
+_IN_COLUMN = re.compile(r"In CSV column #(\d+): (.*)", re.DOTALL)  # what Arrow says of a value
 _BOOL = r"^(true|True|TRUE|false|False|FALSE)$"
 
 
@@ -205,6 +206,14 @@ class _CsvFile:
                     stream, read_options=read, parse_options=parse, convert_options=convert
                 )
         except (pa.ArrowInvalid, OSError) as error:
+            if found := _IN_COLUMN.match(str(error)):
+                name = list(columns or self.names)[int(found[1])]
+                kind = types.get(name)
+                given = "" if kind is None else f", as which types={name}={kind} reads it"
+                raise DataError(
+                    f"{self.file}, column {name!r}: {found[2].strip()}{given}. Correct the file, or let an import read "
+                    f"the column as text: types={name}=text"
+                ) from error
             raise self._unreadable(error) from error
 
     def check(self, table: pa.Table) -> None:

@@ -123,4 +123,6 @@ def _incomplete(
             columns[name].missing(first)  # raises, if it was purged
             said.append(f"{len(rows)} of {what} are not in {name!r} (the first: {first!r})")
     text = f"not all samples are in all columns: {'; '.join(said)}; {common} are in all"
-    return DataError(f"{text}. Pass missing='drop' to leave out the others, or add what is missing.")
+    return DataError(
+        f"{text}. To leave out the others: stock.data.samples({[*columns]!r}, missing='drop'); or add what is missing."
+    )

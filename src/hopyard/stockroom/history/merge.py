@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from hopyard.errors import NotFoundError
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.conflicts import merge_columns
 from hopyard.stockroom.data.dataset_changes import merge_datasets
@@ -120,6 +121,14 @@ def merge_since(
     if is_whole and not is_old and theirs is not None:
         parents.append(theirs)
     return result, parents
+
+
+def is_merged(objects: Readable, base: str | None, ours: str, theirs: str) -> bool:
+    """Whether ours has what changed from ``base`` to theirs, as it follows theirs: a base behind theirs undoes."""
+    try:
+        return is_ancestor(objects, theirs, ours) and (base is None or is_ancestor(objects, base, theirs))
+    except NotFoundError:
+        return False
 
 
 def merge_message(objects: Readable, name: str, base: str | None, theirs: str | None, is_whole: bool) -> str:

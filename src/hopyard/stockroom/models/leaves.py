@@ -168,7 +168,8 @@ def _advice(value: Any) -> str:
         return f"{shown}what is stored comes back as a plain {plain.__name__}. Convert it: {plain.__name__}(...)."
     return (
         f"{shown}a model may hold dicts, lists, tuples, None, bool, int, float, str, and tensors and arrays of "
-        "PyTorch, NumPy, JAX and Keras. Leave it out, or convert it; nothing is ever pickled."
+        "PyTorch, NumPy, JAX and Keras. Leave it out, or convert it; nothing is ever pickled here. A file of it, as "
+        "joblib.dump writes of an estimator of scikit-learn, is kept with a run: run.log_artifact(path)."
     )
 
 
