@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -181,7 +182,9 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        check_header(json.loads((root / "FORMAT").read_bytes()), "stockroom")
+        header, _, check = (root / "FORMAT").read_bytes().partition(b"\n")
+        require(check == b"%08x" % zlib.crc32(header), "the CRC-32 of FORMAT")
+        check_header(json.loads(header), "stockroom")
         self.places: dict[str, tuple[Path, int, int, str, str, list[int]]] = {}
         for path in sorted(root.glob("packs/*")):
             self._read_pack(path)

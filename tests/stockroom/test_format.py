@@ -30,7 +30,7 @@ from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.packs import Objects
 from hopyard.storage import LocalStore
-from hopyard.storage.format import FORMAT_NAME, claim_format, format_header
+from hopyard.storage.format import FORMAT_NAME, claim_format, format_header, root_format
 
 Change = Callable[[Draft], None]
 
@@ -285,8 +285,11 @@ def test_references_and_what_is_refused(made: Made) -> None:
     path.write_bytes(data)
     with pytest.raises(reader.RefusedError):
         made.read().records(commit)
-    (made.root / FORMAT_NAME).write_text(json.dumps(format_header("stockroom", 1, ["new"])))
+    (made.root / FORMAT_NAME).write_bytes(root_format(format_header("stockroom", 1, ["new"])))
     with pytest.raises(reader.RefusedError, match="newer format"):
+        made.read()
+    (made.root / FORMAT_NAME).write_bytes(root_format(format_header("stockroom")).replace(b": 1,", b": 3,"))
+    with pytest.raises(reader.RefusedError, match="CRC-32 of FORMAT"):
         made.read()
 
 

@@ -154,6 +154,40 @@ def test_a_conflict_is_resolved_by_a_function(stock: StockRoom) -> None:
     assert stock.merge("dev").how == "up to date"
 
 
+def test_a_text_that_a_side_has_is_no_side(stock: StockRoom) -> None:
+    stock.branch("dev")
+    for branch, text in (("main", "theirs"), ("dev", "zzz")):
+        stock.switch(branch)
+        with stock.enable_write():
+            stock.data["w"] = {0: text}
+            stock.experiment["w"] = text
+    stock.switch("main")
+    before = stock.head
+    with pytest.raises(
+        UsageError, match=r"data/w.*was resolved with None, as by a function that lacks a return"
+    ):
+        stock.merge("dev", resolve=lambda conflict: None)
+    assert stock.head == before
+    stock.merge("dev", resolve=lambda conflict: min(conflict.ours, conflict.theirs))
+    assert (stock.data["w"][0], stock.experiment["w"]) == ("theirs", "theirs")
+
+
+def test_a_function_says_by_a_side_that_a_sample_goes(stock: StockRoom) -> None:
+    with stock.enable_write():
+        stock.data["w"] = {0: "a", 1: "b"}
+    stock.branch("dev")
+    with stock.enable_write():
+        stock.data["w"][0] = "c"
+    stock.switch("dev")
+    with stock.enable_write():
+        del stock.data["w"][0]
+    stock.switch("main")
+    with pytest.raises(UsageError, match="'theirs', which removes what that side removed"):
+        stock.merge("dev", resolve=lambda conflict: conflict.theirs)
+    stock.merge("dev", resolve=lambda conflict: "theirs")
+    assert list(stock.data["w"]) == [1]
+
+
 def test_a_conflict_of_models_is_resolved_by_a_side(stock: StockRoom) -> None:
     stock.branch("dev")
     for branch, values in (("main", np.zeros(3)), ("dev", np.ones(3))):

@@ -7,7 +7,7 @@ import pytest
 from hopyard import __version__
 from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageFullError, UsageError
 from hopyard.storage import LocalStore, MemoryStore, open_store
-from hopyard.storage.format import check_format, claim_format, format_header, read_format
+from hopyard.storage.format import check_format, claim_format, format_header, read_format, root_format
 from hopyard.storage.full import wait_for_space
 
 
@@ -78,7 +78,18 @@ def test_a_newer_format_names_the_version_to_install() -> None:
         check_format(format_header("run", flags=["zstd", "a"]), "run", known_flags=["a"])
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"kind": "run"}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"kind": "run"}',
+        b"\xff",
+        root_format(format_header("run", 2)).replace(b": 2", b": 3"),
+        root_format({}),
+    ],
+)
 def test_a_damaged_format_is_corrupt(content: bytes) -> None:
     store = MemoryStore()
     store.put("FORMAT", content)

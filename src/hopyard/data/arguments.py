@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
+import pyarrow as pa
 
+from hopyard.data.reading.strings import LARGE
 from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Schema
 from hopyard.errors import ColumnError, UsageError, missing_extra, nearest
 
 Output: TypeAlias = Literal["numpy", "torch", "jax"]
+Strings: TypeAlias = Literal["objects", "arrow"]
 Remainder: TypeAlias = Literal["drop", "repeat", "error"]
 Tail: TypeAlias = Literal["short", "join", "drop"]
 Columns: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -58,6 +61,30 @@ def wanted_of(schema: Schema, columns: Columns | None) -> Wanted:
                 "side, but only scalar columns of one dtype can be. Ask for the others under names of their own."
             )
     return wanted
+
+
+def arrow_types(strings: Strings, schema: Schema, wanted: Wanted) -> dict[str, pa.DataType]:
+    """The Arrow type of each entry of a batch that shall be an Arrow array.
+
+    Raises:
+        UsageError: ``strings`` is no form of strings.
+        ColumnError: a column has several in a row, as windows have.
+    """
+    if choice("strings", strings, get_args(Strings)) == "objects":
+        return {}
+    types = {}
+    for name, its in wanted.items():
+        column = schema[its if isinstance(its, str) else its[0]]
+        if column.kind not in LARGE:
+            continue
+        if column.shape:
+            raise ColumnError(
+                f"strings='arrow' was given, but column {column} has several in a row, and an Arrow array has one "
+                "dimension. Leave it out with columns=, or take one row of each window: windows(..., columns="
+                f"{{{name!r}: ({name!r}, 0)}})."
+            )
+        types[name] = LARGE[column.kind]
+    return types
 
 
 def flag(name: str, value: Any) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.arguments import Columns, Output, Remainder, Tail, Transform
+from hopyard.data.arguments import Columns, Output, Remainder, Strings, Tail, Transform
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.loader import Batches, Loader
 from hopyard.data.order import WINDOW_BYTES, Reach, Rows
@@ -169,6 +169,7 @@ class BaseDataset(ABC):
         tail: Tail = "short",
         epoch: int = 0,
         views: bool = False,
+        strings: Strings = "objects",
         drop_last: bool = False,
         **torch_options: Any,
     ) -> Batches:
@@ -183,6 +184,7 @@ class BaseDataset(ABC):
         loader = Loader(
             self, batch_size, shuffle, seed, rank, world_size, columns, remainder, output,
             window=window, transform=transform, tail="drop" if drop_last else tail, epoch=epoch, views=views,
+            strings=strings,
         )  # fmt: skip
         if output == "torch":
             from hopyard.data.outputs.torch_loader import torch_loader

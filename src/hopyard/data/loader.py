@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, get_args
 
 import numpy as np
+import pyarrow as pa
 
 from hopyard.data.arguments import (
     Columns,
     Output,
     Remainder,
+    Strings,
     Tail,
     Transform,
+    arrow_types,
     callable_transform,
     checked_views,
     choice,
@@ -94,6 +97,8 @@ class Loader:
         epoch: of the first iteration.
         views: batches of mapped data are read-only views of the files where the rows of a batch lie side by
             side, and copies where they do not. For numpy, without shuffle.
+        strings: ``"objects"``: strings and bytes are object arrays, whatever the output; ``"arrow"``: Arrow arrays of
+            ``large_string`` and ``large_binary``.
 
     Raises:
         UsageError: an argument is impossible, or some rank would get no rows.
@@ -117,6 +122,7 @@ class Loader:
         tail: Tail = "short",
         epoch: int = 0,
         views: bool = False,
+        strings: Strings = "objects",
     ) -> None:
         self.dataset = dataset
         self.batch_size = integer("batch_size", batch_size, 1)
@@ -140,7 +146,8 @@ class Loader:
         self._start = 0  # where the latest iteration began
         self._begun = False
         self._iteration = object()  # the latest; only it moves the position
-        self._buffers = Buffers()
+        self._arrow_types = arrow_types(strings, dataset.schema, self.wanted)
+        self._buffers = Buffers(bool(self._arrow_types))
         self._check_share()
 
     def __len__(self) -> int:
@@ -285,7 +292,7 @@ class Loader:
             yield first, first + stop - start
 
     def _batches(self, stream: Stream, epoch: int, steps: Iterator[Step]) -> Iterator[Any]:
-        buffers, convert, transform = self._buffers, self._convert, self._transform
+        buffers, convert, transform = self._buffers, self._converted, self._transform
         gather = stream.views if self._views else several_at_once(stream.batch, self)
         try:
             for first, last in steps:
@@ -298,9 +305,15 @@ class Loader:
         finally:
             stream.close()
 
+    def _converted(self, batch: Batch) -> Batch:
+        for name, kind in self._arrow_types.items():
+            if isinstance(batch[name], np.ndarray):  # not every dataset gives Arrow's
+                batch[name] = pa.array(batch[name], kind)
+        return self._convert(batch)
+
     def finished(self, batch: Batch, epoch: int, first: int) -> Any:
         """A batch of a stream, whose first row is at that position, as the loader yields it."""
-        made = self._convert(batch)
+        made = self._converted(batch)
         return made if self._transform is None else _given(self._transform(made, self._rng(epoch, first)))
 
     def changed(

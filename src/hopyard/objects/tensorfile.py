@@ -64,16 +64,31 @@ def file_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> l
     return pieces + [tensor.data.data for _, tensor in ordered if tensor.nbytes]
 
 
-def put_pieces(store: Store, name: str, pieces: Sequence[bytes | memoryview]) -> None:
-    """Store the object that these pieces are, one after the other; large ones without a copy in memory."""
+def put_pieces(
+    store: Store,
+    name: str,
+    pieces: Sequence[bytes | memoryview],
+    check: Callable[[Bytes], None] | None = None,
+) -> None:
+    """Store the object that these pieces are, one after the other; large ones without a copy in memory.
+
+    Args:
+        check: is given the object as it was written, before anybody can see it; an exception keeps it from being
+            stored. Memory that others may write to while it is stored can have changed by then.
+    """
     staging = store.staging() if sum(map(len, pieces)) > _JOINED else None
     if staging is None:
-        store.put(name, b"".join(pieces))
+        data = b"".join(pieces)
+        if check is not None:
+            check(np.frombuffer(data, np.uint8))
+        store.put(name, data)
         return
     path = staging / temporary_name()
     try:
         with write_errors(path), path.open("wb", buffering=0) as file:
             write_pieces(file.fileno(), pieces)
+        if check is not None:
+            check(_map(store, name, path))
         store.put_file(name, path)
     finally:
         path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 from hopyard.errors import UsageError
@@ -60,7 +60,7 @@ class Guard:
         self._doing = ""
         self._process: int | None = None  # which writes; None: whichever has the object
         self._is_torn = False
-        self.settle: Callable[[], None] | None = None  # what is to be done before anything else, once
+        self.settle: Callable[[], None] | None = None  # what is to be done before anything else
         _GUARDS.add(self)
 
     # The lock
@@ -71,16 +71,24 @@ class Guard:
                 f"the process {os.getpid()} was forked while another thread was writing, so its copy of what is not "
                 f"committed is not whole. {self._advice}"
             )
-        self._lock.acquire()
+        me = threading.current_thread()
+        if self._inside is not me:
+            try:
+                self._lock.acquire()
+                self._inside = me
+            except BaseException:
+                # A Ctrl-C may come when the lock is held already.
+                with suppress(RuntimeError):
+                    self._lock.release()
+                raise
         self._depth += 1
-        self._inside = threading.current_thread()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
             self._inside = None
-        self._lock.release()
+            self._lock.release()
 
     def write(self, what: str) -> _Write:
         """The lock, for a write.
@@ -163,8 +171,13 @@ class Guard:
         with self:
             settle = self.settle
             if settle is not None and self._depth == 1:
+                try:
+                    settle()
+                except Exception:
+                    self.settle = None
+                    raise
+                # After a Ctrl-C it is still to be done.
                 self.settle = None
-                settle()
 
     @property
     def _advice(self) -> str:

@@ -7,18 +7,22 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError, nearest
-from hopyard.stockroom import remotes
+from hopyard.stockroom import care, remotes
 from hopyard.stockroom.git import HEAD_NAME, at, author, commits_in_history, named_commits, read
 from hopyard.stockroom.guard import exclusive
+from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
 from hopyard.stockroom.looking.status import unmerged_advice
+from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.quoting import check_text, check_texts
-from hopyard.stockroom.remotes import Brought, Fetched, Known, Pulled, Pushed, Repository, Wanted
+from hopyard.stockroom.remotes import Brought, Fetched, Known, Need, Pulled, Pushed, Repository, Wanted
 from hopyard.stockroom.remotes.cloning import MAIN
+from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.stockroom.remotes.selecting import Names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.writing import Fetching
@@ -170,14 +174,20 @@ class RemoteCalls(HistoryCalls):
             chosen = (
                 [self._recall(each) for each in self.remotes()] if remote is None else [self._remote(remote)]
             )
-            needs = remotes.select(self._objects, [self.resolve(revision)], wanted)
-            return remotes.bring(self.local, [self._open(each) for each in chosen], needs, max_bytes, report)
+            commit = self.resolve(revision)
+            needs = list(remotes.select(self._objects, [commit], wanted))
+            brought = remotes.bring(
+                self.local, [self._open(each) for each in chosen], needs, max_bytes, report
+            )
+            commits = ancestors(self._objects, [commit]) if history else [commit]
+            return replace(brought, returned=self._returned(commits, needs) if brought.objects else [])
         target = self._remote(remote)
         guard = self.guard.write("stock.fetch(accept_purges=True)") if accept_purges else nullcontext()
         with guard, self._purging("fetch") if accept_purges else nullcontext():
             fetched = remotes.fetch(
-                self.local, self._open(target), branches, prune, self._author, accept_purges, self._in_git
-            )
+                self.local, self._open(target), branches, prune, self._author, accept_purges, self._in_git,
+                self._collect,
+            )  # fmt: skip
         self._remember_fetched(target, fetched)
         return fetched
 
@@ -222,7 +232,7 @@ class RemoteCalls(HistoryCalls):
 
             pulled = remotes.pull(
                 local, opened, own, self._author, branch, resolve, fetched, moving.announce, accept_purges,
-                self._in_git,
+                self._in_git, self._collect,
             )  # fmt: skip
             self._remember_fetched(target, pulled.fetched)
             if pulled.how != "conflicts":
@@ -253,6 +263,20 @@ class RemoteCalls(HistoryCalls):
     def _in_git(self) -> set[str]:
         """The commits that all of git's history names."""
         return commits_in_history(self.place)
+
+    def _collect(self) -> None:
+        """Delete what nothing leads to. For who holds the collector's lock."""
+        self.local.objects.rebuild()  # an index that lost rows would hide what is to be removed
+        care.collect(self.local, self.place, False, care.KEEP, datetime.now(UTC))
+
+    def _returned(self, commits: Iterable[str], needs: Iterable[Need]) -> list[Returned]:
+        """What was purged here, and is again in the columns of commits that were brought."""
+        look = Returning(Tombstones(self.local.store).all(), self.local.objects)
+        things = {need.thing for need in needs}
+        versions = look.versions(commits)
+        return look.described(
+            look.found({name: versions[name] for name in versions if f"data/{name}" in things})
+        )
 
     def _named_by_git(self, branches: Collection[str]) -> tuple[set[str], list[str]]:
         """The commits that git's history of these branches names; and why they are not known."""

@@ -76,6 +76,7 @@ class Room(Shelves):
         self._draft: Draft | None = None
         self._last: Position | None = None  # of what is staged, as far as the draft has it
         self._seen: State | None = None  # of the working tree, before it was last looked at
+        self._is_whole = False  # the draft has just what is staged up to `_last`, besides its own
         self._log: Log  # while something is written outside of blocks
         self._is_closed = False
         self._writes = enable_write
@@ -249,7 +250,8 @@ class Room(Shelves):
             )
 
     def _refresh(self) -> None:
-        """Be where ``head.stock`` says."""
+        """Be where ``head.stock`` says. The draft is not, until what is staged there was applied to it."""
+        self._is_whole = False
         state = self._tree.state()
         self._stand(self._tree.stand())
         self._seen = state
@@ -279,9 +281,11 @@ class Room(Shelves):
 
     def _add(self, draft: Draft, entries: Sequence[Entry]) -> None:
         """Let a draft have these, which follow what it has."""
+        self._is_whole = False
         for entry in entries:
             draft.apply(map(Operation.decode, entry.operations))
             self._last = entry.position
+        self._is_whole = True
 
     def _renew(self) -> None:
         """Be where ``head.stock`` says, with what is staged there, also for reading only."""
@@ -293,6 +297,7 @@ class Room(Shelves):
     def _move_on(self) -> None:
         """Be where ``head.stock`` says, and have what is staged there."""
         with self.guard:
+            # A Ctrl-C may come in the middle: the draft is not whole then, and all of this is done again.
             self._refresh()
             if self._draft is not None:
                 self._catch_up()
@@ -303,6 +308,7 @@ class Room(Shelves):
         """Have what is staged and nothing else, so that the collector need not be kept out."""
         assert self._draft is not None
         with self.guard:
+            self._is_whole = False
             self._draft.discard()
             self._move_on()
             self._draft.release()
@@ -318,7 +324,8 @@ class Room(Shelves):
         if draft is None or self._blocks or self._is_closed or self.guard.is_forked or draft.is_writing:
             return
         state = self._tree.state()
-        if state == self._seen and not (is_whole and not self._tree.is_as(self._standing)):
+        is_as_seen = self._is_whole and state == self._seen
+        if is_as_seen and not (is_whole and not self._tree.is_as(self._standing)):
             return
         with self.guard:
             if not (self._blocks or draft.is_writing):
@@ -331,8 +338,8 @@ class Room(Shelves):
 
     def _new_entries(self) -> list[Entry] | None:
         """What others staged behind what the draft has; None: this is gone, or the working tree is at another commit
-        or branch by now."""
-        if self._tree.is_moving or not self._tree.is_as(self._standing):
+        or branch by now, or the draft has a part of it."""
+        if not self._is_whole or self._tree.is_moving or not self._tree.is_as(self._standing):
             return None
         return self._stage.since(self._last)
 
@@ -408,23 +415,39 @@ class Room(Shelves):
                         "this one with it: nothing of it has happened. Run it again."
                     )
             elif error is not None:
-                self._undo(block)
+                self._lose(block)
+                return
             else:
                 block.is_over = True
             self._end_blocks()
+
+    def _lose(self, block: _Block) -> None:
+        """Undo a block, at once if no Ctrl-C comes, else before this is used again."""
+        block.is_lost = True
+        guard = self.guard
+        guard.settle = self._undo_lost
+        self._undo_lost()
+        guard.settle = None
 
     def _undo_lost(self) -> None:
         lost = next((block for block in self._blocks if block.is_lost), None)
         if lost is not None:
             self._undo(lost)
-            self._end_blocks()
+        elif not self._blocks:
+            # The end was interrupted.
+            self._end_draft()
+            if self._draft is None:
+                self._refresh()
+        self._end_blocks()
 
     def _undo(self, block: _Block) -> None:
         """Undo what was written in a block, and in those within it."""
         while block in self._blocks:
             error = RuntimeError("undone")
+            self._is_whole = False
             with contextlib.suppress(RuntimeError):
-                self._blocks.pop().held.__exit__(RuntimeError, error, None)
+                self._blocks[-1].held.__exit__(RuntimeError, error, None)
+            self._blocks.pop()
             if not self._blocks:
                 self._end_draft()
 
@@ -433,8 +456,11 @@ class Room(Shelves):
         try:
             if self._blocks and all(block.is_over for block in self._blocks):
                 self._commit_block()
-        except BaseException:
-            self._undo(self._blocks[0])
+        except BaseException as error:
+            self._lose(self._blocks[0])
+            if self._draft is None and not isinstance(error, ConflictError):
+                # What was interrupted, or failed, behind the moment in which the commit was there has happened.
+                self._refresh()
             raise
         while self._blocks and self._blocks[-1].is_over:
             self._blocks.pop().held.__exit__(None, None, None)
@@ -468,7 +494,11 @@ class Room(Shelves):
         """Commit this draft upon what stands there by then; None: nothing is new."""
         while True:
             with contextlib.suppress(_StagedMovedError):
-                return self._commit(message)
+                try:
+                    return self._commit(message)
+                except BaseException:
+                    self._is_whole = False
+                    raise
             if self._blocks:
                 self._carry_block()
             else:

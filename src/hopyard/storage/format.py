@@ -2,11 +2,15 @@
 
 A header is a JSON object ``{"hopyard", "kind", "version", "flags"}``: who wrote it (or the first version
 that reads it), what it is, the version of its layout, and names of features that a reader must know to read it right.
+
+The object ``FORMAT`` of a root is such a header, a line feed, and the CRC-32 of the header in 8 hex digits, in whatever
+version: by it a digit that flipped is told from a newer version.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -66,9 +70,14 @@ def check_format(
 
 def claim_format(store: Store, kind: str, version: int = 1, flags: Iterable[str] = ()) -> None:
     """Write the object ``FORMAT`` at the root of ``store``, or check the one that is there."""
-    header = format_header(kind, version, flags)
-    if not store.put_new(FORMAT_NAME, json.dumps(header).encode()):
+    if not store.put_new(FORMAT_NAME, root_format(format_header(kind, version, flags))):
         read_format(store, kind, version, flags)
+
+
+def root_format(header: Mapping[str, Any]) -> bytes:
+    """The bytes of an object ``FORMAT`` with this header."""
+    data = json.dumps(header).encode()
+    return data + b"\n%08x" % zlib.crc32(data)
 
 
 def read_format(store: Store, kind: str, version: int = 1, known_flags: Iterable[str] = ()) -> dict[str, Any]:
@@ -77,7 +86,7 @@ def read_format(store: Store, kind: str, version: int = 1, known_flags: Iterable
     Raises:
         NotFoundError: the root carries no format; FormatError, CorruptError: as `check_format`.
     """
-    data = get_small(store, FORMAT_NAME)
+    data, _, check = get_small(store, FORMAT_NAME).partition(b"\n")
     where = f"{store.url}/{FORMAT_NAME}"
     try:
         header = json.loads(data)
@@ -85,5 +94,10 @@ def read_format(store: Store, kind: str, version: int = 1, known_flags: Iterable
         header = None
     if not isinstance(header, dict):
         raise CorruptError(f"{where} is not a JSON object: {data[:60]!r}. Restore it from a copy.")
+    if check != b"%08x" % zlib.crc32(data):
+        raise CorruptError(
+            f"{where} is not as it was written: {data[:120]!r} has the CRC-32 {zlib.crc32(data):08x}, but the file "
+            f"says {check[:20].decode('ascii', 'replace')!r}. Restore it from a copy."
+        )
     check_format(header, kind, version, known_flags, where=store.url)
     return header

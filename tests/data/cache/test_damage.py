@@ -24,7 +24,7 @@ from .entries import content_of, key, put, sized
         lambda data: data + b"x",
         lambda data: bytes(len(data)),
         lambda data: data[:-70] + b"?" + data[-69:],
-        lambda data: data[:-1] + b"\x03",
+        lambda data: data[:-1] + b"\x7f",
         lambda data: data[:500] + b"d" + data[501:],
     ],
     ids=[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -30,6 +29,7 @@ from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.remotes import Known, Repository, Wanted, bring, fetch, needs, push, remember, select
 from hopyard.stockroom.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore
+from hopyard.storage.format import format_header, root_format
 
 
 @pytest.fixture(scope="module")
@@ -311,9 +311,7 @@ def test_what_is_no_repository_or_a_newer_one_is_refused(tmp_path: Path) -> None
     with pytest.raises(NotFoundError, match="there is no stockroom at"):
         verify(at(tmp_path / "nothing"))
     store = LocalStore(tmp_path / "newer")
-    store.put(
-        "FORMAT", json.dumps({"hopyard": "9.0", "kind": "stockroom", "version": 99, "flags": []}).encode()
-    )
+    store.put("FORMAT", root_format({"hopyard": "9.0", "kind": "stockroom", "version": 99, "flags": []}))
     with pytest.raises(FormatError, match=r"hopyard>=9\.0"):
         verify(at(store))
 
@@ -390,13 +388,36 @@ def test_a_format_of_another_kind_where_a_stockroom_is_is_written_anew(tmp_path:
     with StockRoom.init(tmp_path) as stock, stock.enable_write():
         stock.experiment["x"] = 1
     file = tmp_path / ".hopyard" / "FORMAT"
-    good = json.loads(file.read_bytes())
-    file.write_text(json.dumps(good | {"kind": kind}))
+    good = file.read_bytes()
+    file.write_bytes(root_format(format_header(kind)))
     with pytest.raises(CorruptError, match=f"holds a {kind}.*so its file FORMAT is damaged.*verify --repair"):
         StockRoom(tmp_path)
     assert [problem.name for problem in StockRoom.verify_in(tmp_path).problems] == ["FORMAT"]
     StockRoom.verify_in(tmp_path, repair=True)
-    assert json.loads(file.read_bytes()) == good
+    assert file.read_bytes() == good
+    with StockRoom(tmp_path) as stock:
+        assert stock.experiment["x"] == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b'"version": 1', b'"version": 3'), (b"stockroom", b"stocjroom"), (b"[]", b"{}"), (b"\n", b"\r")],
+)
+def test_a_flipped_byte_of_format_is_damage_and_no_newer_version(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write():
+        stock.experiment["x"] = 1
+    file = tmp_path / ".hopyard" / "FORMAT"
+    good = file.read_bytes()
+    file.write_bytes(good.replace(old, new))
+    with pytest.raises(CorruptError, match=r"FORMAT .*hopyard stock verify --repair"):
+        StockRoom(tmp_path)
+    report = StockRoom.verify_in(tmp_path)
+    assert [problem.name for problem in report.problems] == ["FORMAT"]
+    assert not report.ok
+    assert StockRoom.verify_in(tmp_path, repair=True).ok
+    assert file.read_bytes() == good
     with StockRoom(tmp_path) as stock:
         assert stock.experiment["x"] == 1
 

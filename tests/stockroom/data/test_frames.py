@@ -142,3 +142,42 @@ def test_a_nested_tensor_is_the_tensors_that_it_holds(draft: Draft, layout: Any)
         column[4] = nested
     with pytest.raises(DataError, match=r"update was given a .*Tensor, which has no keys"):
         column.update(nested)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        (pa.array(["a", "bc"]), ["a", "a", "bc"]),
+        (pa.array(["a", "bc"]).dictionary_encode(), ["a", "a", "bc"]),
+        (pa.array(["a", "bc"], pa.string_view()), ["a", "a", "bc"]),
+        (pa.array([b"a", b"bc"]), [b"a", b"a", b"bc"]),
+        (pa.array([1, 2], pa.int16()), [1, 1, 2]),
+    ],
+    ids=["text", "dictionary", "view", "bytes", "numbers"],
+)
+def test_runs_of_arrow_are_stored_as_the_values_that_they_stand_for(
+    draft: Draft, values: pa.Array, want: list[Any]
+) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays([2, 3], values)
+    for given, samples in (
+        (runs, want),
+        (runs[1:], want[1:]),
+        (pa.chunked_array([runs, runs[1:]]), want + want[1:]),
+    ):
+        column = draft()
+        column.replace(given)
+        assert list(_content(column).values()) == samples
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array([1, 2], pa.timestamp("s")), "Columns store no times"),
+        (pa.array(["a", None]), "1 missing value, the first under 2"),
+    ],
+)
+def test_runs_of_arrow_that_cannot_be_samples_are_refused(
+    draft: Draft, values: pa.Array, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        draft().replace(pa.RunEndEncodedArray.from_arrays([2, 3], values))

@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError, UsageError
 from hopyard.objects import Tensor, digest
-from hopyard.stockroom.packs import Objects, writer
+from hopyard.stockroom.packs import ChangedError, Objects, writer
 from hopyard.stockroom.packs.layout import read_pack
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore
@@ -298,3 +298,49 @@ def test_adding_a_tensor_takes_as_many_steps_however_many_are_pending() -> None:
     adding = Objects(MemoryStore()).writing()
     first, *_, last = [steps(number) for number in range(100)]
     assert last == first > 0
+
+
+@pytest.mark.parametrize("size", [1_000, 3_000_000, 80_000_000], ids=["small", "kept", "written on the way"])
+def test_a_tensor_that_is_written_to_while_it_is_stored_is_refused(local: LocalStore, size: int) -> None:
+    memory = np.zeros(size, np.uint8)
+    objects = Objects(local)
+
+    def training(tensors: list[Tensor]) -> Iterator[Tensor]:
+        for tensor in tensors:
+            _ = tensor.digest
+            memory[-1] += 1
+            yield tensor
+
+    with objects.writing() as adding:
+        before = adding.add_tensor(Tensor.from_numpy(np.ones(5)))
+        with pytest.raises(
+            ChangedError, match="was written to while it was stored, so nothing of it was"
+        ) as found:
+            adding.add_tensors(training([Tensor.from_numpy(memory)]))
+        # Nothing of it stands in the way of what follows.
+        after = adding.add_tensor(Tensor.from_numpy(memory))
+    changed = pickle.loads(pickle.dumps(found.value))
+    assert (changed.digest, str(changed)) == (found.value.digest, str(found.value))
+    assert objects.missing([before, after, found.value.digest]) == {found.value.digest}
+    assert objects.tensors([after])[after].data[-1] == 1
+
+
+def test_memory_that_is_written_to_after_an_interrupted_call_is_not_stored(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = np.zeros(1_000, np.uint8)
+    objects = Objects(local)
+    with objects.writing() as adding:
+
+        def interrupted(_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "private", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                adding.add_tensor(Tensor.from_numpy(memory))
+        memory[:] = 1
+        with pytest.raises(ChangedError, match="Let nothing write to it until it is stored"):
+            adding.publish()
+        adding.add("page", b"one")
+    assert not objects.missing([digest(b"one", "hopyard.page")])

@@ -18,6 +18,7 @@ from hopyard.stockroom.history.commits import write_commit
 from hopyard.stockroom.remotes import OnDemand, Repository, clone, open_remote, push, recall
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore
+from hopyard.storage.format import format_header, root_format
 
 
 def opened(path: Path, store: Store) -> Repository:
@@ -76,7 +77,7 @@ def test_a_wrong_address_makes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = MemoryStore()
     commit(at(store), image=samples(1))
-    store.put("FORMAT", b'{"kind": "stockroom", "version": 1, "flags": []}')
+    store.put("FORMAT", root_format(format_header("stockroom")))
     with pytest.raises(StorageError, match="file"):
         clone(store, tmp_path / "file")
 

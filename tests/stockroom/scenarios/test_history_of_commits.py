@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from tests.stockroom.scenarios.model import content
 
 from hopyard import StockRoom
 from hopyard.errors import ConflictError, FormatError, NotFoundError, UsageError
+from hopyard.storage.format import format_header, root_format
 
 
 def write(stock: StockRoom, **columns: dict[Any, Any] | None) -> str:
@@ -335,8 +335,7 @@ def test_two_roots_are_no_damage(stock: StockRoom, tmp_path: Path) -> None:
 
 def test_a_newer_repository_is_refused(stock: StockRoom) -> None:
     file = stock.place.objects / "FORMAT"
-    value = json.loads(file.read_text())
-    for change in ({"version": 99}, {"flags": ["from-the-future"]}):
-        file.write_text(json.dumps(value | change))
+    for newer in (format_header("stockroom", 99), format_header("stockroom", flags=["from-the-future"])):
+        file.write_bytes(root_format(newer))
         with pytest.raises(FormatError, match=r"99|from-the-future"):
             StockRoom(stock.place.root)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from hopyard.data.base import BaseDataset, Stream
 from hopyard.data.combining.shares import BLOCK, Picks, Shares, fractions_of
@@ -195,6 +196,7 @@ class MixStream(Stream):
             pick, its = places[0]
             return self._rows_of(pick, int(before[pick]), int(before[pick]) + len(its), buffers)
         self._scratch.reset()
+        self._scratch.arrow_strings = buffers.arrow_strings
         parts = [
             self._rows_of(pick, int(before[pick]), int(before[pick]) + len(its), self._scratch)
             for pick, its in places
@@ -279,6 +281,8 @@ def merge(parts: Sequence[Batch], places: Sequence[Rows], buffers: Buffers) -> B
 def _merged(parts: Sequence[Any], places: Sequence[Rows], back: Rows, buffers: Buffers) -> Any:
     if isinstance(parts[0], Ragged):
         return Ragged.concatenate(parts).take(back)
+    if isinstance(parts[0], pa.Array):
+        return pa.concat_arrays(parts).take(pa.array(back))
     shape, dtype = parts[0].shape[1:], parts[0].dtype
     if dtype.kind == "O":
         return np.concatenate(parts)[back]

@@ -19,6 +19,7 @@ from hopyard.data.order import Reach, Rows, epoch_windows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import first_rows_of
 from hopyard.data.reading.stream import WindowStream
+from hopyard.data.reading.strings import as_objects
 from hopyard.data.reading.views import Batch, View, Wanted
 from hopyard.data.schema import Schema
 from hopyard.errors import UsageError
@@ -199,9 +200,10 @@ class Windows(BaseDataset):
         self, batch: Batch, windows: int, steps: list[Step] | None, buffers: Buffers | None = None
     ) -> Batch:
         """The rows of so many windows as a batch of windows."""
-        whole = {
-            name: values.reshape(windows, self.length, *values.shape[1:]) for name, values in batch.items()
-        }
+        whole = {}
+        for name, values in batch.items():
+            array = as_objects(values)
+            whole[name] = array.reshape(windows, self.length, *array.shape[1:])
         return whole if steps is None or self._parts is None else self._parts.chosen(whole, steps, buffers)
 
     def partitions(self, p: int) -> list[Windows]:

@@ -309,7 +309,8 @@ def torch_loader(
         pin_memory = False
     on_gpu = target is not None and target.type == "cuda"
     if pin_memory or on_gpu:
-        loader = loader.changed(convert=as_host_tensors, buffers=HostBuffers(pinned=True))
+        host = HostBuffers(pinned=True, arrow_strings=loader.buffers.arrow_strings)
+        loader = loader.changed(convert=as_host_tensors, buffers=host)
     reading = Reading()
     reading.loader = loader
     # Where a framework builds a plain DataLoader from the parts, `pin_memory` finds the batches pinned already.

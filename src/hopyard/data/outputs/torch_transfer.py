@@ -24,10 +24,11 @@ class HostBuffers(Buffers):
 
     Args:
         pinned: page-locked; False where there is no device.
+        arrow_strings: as of ``Buffers``.
     """
 
-    def __init__(self, pinned: bool) -> None:
-        super().__init__()
+    def __init__(self, pinned: bool, arrow_strings: bool = False) -> None:
+        super().__init__(arrow_strings)
         self._pinned = pinned
 
     def buffer(self, rows: int, width: int) -> Buffer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -114,7 +116,36 @@ class Categories(State):
     def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
         return {name: self._numbers(name, batch[name], missing.get(name)) for name in self.known}
 
+    @cached_property
+    def _numbers_of(self) -> dict[str, dict[Any, int]]:
+        """Of each column of texts or bytes, the numbers of its categories."""
+        return {
+            name: {value: number for number, value in enumerate(known.to_pylist(), 1)}
+            for name, known in self.known.items()
+            if not pa.types.is_primitive(known.type)
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"known": self.known, "unknown": self.unknown}
+
+    def _looked_up(self, name: str, values: Any) -> npt.NDArray[np.int64] | None:
+        """The numbers, if the values are objects and all of them are known: those of loaders are often the same
+        objects again and again, which a dict finds faster than Arrow."""
+        numbers_of = self._numbers_of.get(name)
+        if numbers_of is None or not isinstance(values, np.ndarray) or values.dtype != object:
+            return None
+        try:
+            found = np.fromiter(
+                map(numbers_of.get, values.ravel().tolist(), repeat(0)), np.int64, values.size
+            )
+        except TypeError:  # something is no text and cannot be looked up, which Arrow says better
+            return None
+        return found.reshape(values.shape) if found.all() else None
+
     def _numbers(self, name: str, values: Any, lost: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.int64]:
+        looked_up = None if lost is not None else self._looked_up(name, values)
+        if looked_up is not None:
+            return looked_up
         known, given = self.known[name], _as_arrow(name, values, check=False)
         try:
             # Whole numbers come as floats where a frame has a null among them.

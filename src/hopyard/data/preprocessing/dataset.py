@@ -12,6 +12,7 @@ from hopyard.data.cache.node import NodeCache
 from hopyard.data.order import Reach, Rows
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of, schema_of
 from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.strings import as_objects
 from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Schema
 from hopyard.objects.digests import digest_json
@@ -103,7 +104,9 @@ class _PreprocessedStream(Stream):
         self._dataset, self._wanted, self._rows = dataset, wanted, rows
 
     def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
-        return self._dataset.after(self._rows.batch(first, last, buffers), self._wanted)
+        batch = self._rows.batch(first, last, buffers)
+        objects = {name: as_objects(values) for name, values in batch.items()}
+        return self._dataset.after(objects, self._wanted)
 
     def close(self) -> None:
         self._rows.close()

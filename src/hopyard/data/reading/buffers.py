@@ -46,9 +46,14 @@ _IDLE = _references_of_an_idle_buffer()
 
 
 class Buffers:
-    """Recycled buffers by rows and width; the memory of each begins at a multiple of 64 bytes."""
+    """Recycled buffers by rows and width; the memory of each begins at a multiple of 64 bytes.
 
-    def __init__(self) -> None:
+    Args:
+        arrow_strings: strings and bytes may come as Arrow arrays (large) instead of object arrays.
+    """
+
+    def __init__(self, arrow_strings: bool = False) -> None:
+        self.arrow_strings = arrow_strings
         self._by_size: dict[tuple[int, int], deque[Buffer]] = {}
 
     def __getstate__(self) -> dict[str, Any]:

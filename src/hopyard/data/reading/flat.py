@@ -9,7 +9,9 @@ columns                       block
 scalars of one dtype          one (rows, columns) array, *packed*: one take gathers all of them (those
                               that a batch holds as one array are packed by themselves)
 a tensor of a shape           one (rows, *shape) array
-ragged, sparse, strings, ...  (rows + 1) int64 offsets, counted in elements, and the values behind all else
+ragged, sparse                (rows + 1) int64 offsets, counted in elements, and the values behind all else
+strings, bytes                views of the rows, or codes and views of the different values, and the long
+                              ones' bytes (see ``strings.py``), behind all else
 ============================  ===========================================================================
 
 Every block begins at a multiple of 64 bytes and of the width of its rows, so that the blocks of files that
@@ -21,7 +23,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -31,8 +33,11 @@ import numpy.typing as npt
 from hopyard.data.preparing.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.hugepages import mapped_size, reserve
+from hopyard.data.reading.strings import CODE, LARGE, VIEW, views_of, with_codes
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sparse import pair_dtype
+
+Part: TypeAlias = Literal["rows", "offsets", "views", "codes", "values"]
 
 ALIGNMENT = 64
 _NARROW = 1024  # bytes of a row
@@ -43,7 +48,8 @@ class Block:
     """One array of a flat file.
 
     Attributes:
-        part: ``"rows"``, or of rows that differ in length ``"offsets"`` and ``"values"``.
+        part: ``"rows"``; of rows that differ in length ``"offsets"`` and ``"values"``; of strings and bytes
+            ``"views"`` and ``"values"``, where there are few different ones ``"codes"`` too.
         columns: names, in the order in which they lie side by side.
         dtype: of the elements.
         shape: of one column's row.
@@ -51,7 +57,7 @@ class Block:
         count: rows, offsets or values.
     """
 
-    part: Literal["rows", "offsets", "values"]
+    part: Part
     columns: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
@@ -79,10 +85,8 @@ class Block:
 
 
 def element_dtype(column: Column) -> str:
-    """Of what lies in the file: strings and bytes are bytes, sparse rows pairs of index and element."""
-    if column.sparse:
-        return pair_dtype(column.dtype)
-    return column.dtype if column.kind in ("tensor", "ragged") else "uint8"
+    """Of what lies in the file: sparse rows are pairs of index and element."""
+    return pair_dtype(column.dtype) if column.sparse else column.dtype
 
 
 Packs: TypeAlias = tuple[tuple[str, ...], ...]
@@ -108,20 +112,20 @@ def pack(columns: Sequence[Column], together: Iterable[tuple[str, ...]] = ()) ->
 
 
 def plan_blocks(schema: Schema, packs: Packs, rows: int) -> list[Block]:
-    """The blocks whose place is known before anything is decoded: all but values that differ in number."""
+    """The blocks whose place is known before anything is decoded: all but strings, and values that differ in number."""
     blocks: list[Block] = []
     for names in packs:
         column = schema[names[0]]
         if column.stored_width is not None:
             _append(blocks, "rows", names, column.dtype, column.shape, rows)
-        else:
+        elif column.kind not in LARGE:
             _append(blocks, "offsets", names, "int64", (), rows + 1)
     return blocks
 
 
 def _append(
     blocks: list[Block],
-    part: Literal["rows", "offsets", "values"],
+    part: Part,
     columns: tuple[str, ...],
     dtype: str,
     shape: tuple[int, ...],
@@ -158,14 +162,16 @@ def write_flat(
         OSError: among others, the disk is full.
     """
     blocks = plan_blocks(schema, packs, rows)
-    narrow = sum(block.width * block.count for block in blocks if block.width <= _NARROW)
-    planned = max((block.end for block in blocks), default=0)
+    texts = [names[0] for names in packs if schema[names[0]].kind in LARGE]
+    views = VIEW.itemsize * rows * len(texts)
+    narrow = views + sum(block.width * block.count for block in blocks if block.width <= _NARROW)
+    planned = views + max((block.end for block in blocks), default=0)
     if 2 * narrow > planned:  # of longer rows, the TLB is little of what they cost
         reserve(descriptor, planned)
     fixed = {block.columns[0]: block for block in blocks if block.part == "rows"}
     offsets = {block.columns[0]: block for block in blocks if block.part == "offsets"}
-    varying: dict[str, list[Ragged]] = {name: [] for name in offsets}
-    ends = dict.fromkeys((block.columns[0] for block in blocks), 0)
+    varying: dict[str, list[Ragged]] = {name: [] for name in (*offsets, *texts)}
+    ends = dict.fromkeys((*fixed, *varying), 0)
     for first, columns, packed in pieces:
         for name, rectangle in packed.items():
             ends[name] = first + len(rectangle)
@@ -183,7 +189,10 @@ def write_flat(
     if any(end != rows for end in ends.values()):
         raise ValueError(f"{rows} rows were promised, {ends} came")
     for name, parts in varying.items():
-        _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), parts)
+        if name in offsets:
+            _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), parts)
+        else:
+            _write_strings(descriptor, blocks, name, parts)
     os.ftruncate(descriptor, mapped_size(max((block.end for block in blocks), default=0)))
     return blocks
 
@@ -208,6 +217,23 @@ def _write_varying(
         _write(descriptor, np.ascontiguousarray(part.values), values.offset + count * values.width)
         rows, count = rows + len(part), count + len(part.values)
     _write(descriptor, np.array([count], np.int64), offsets.offset + 8 * rows)
+
+
+def _write_strings(descriptor: int, blocks: list[Block], name: str, parts: Sequence[Ragged]) -> None:
+    coded = with_codes(parts)
+    if coded is not None:
+        codes, different = coded
+        _write(descriptor, codes, _append(blocks, "codes", (name,), CODE.str, (), len(codes)).offset)
+        parts = [different]
+    views = _append(blocks, "views", (name,), VIEW.str, (), sum(map(len, parts)))
+    start = _append(blocks, "values", (name,), "uint8", (), 0).offset
+    row = size = 0
+    for part in parts:
+        words, values = views_of(name, part, size)
+        _write(descriptor, words, views.offset + VIEW.itemsize * row)
+        _write(descriptor, np.ascontiguousarray(values), start + size)
+        row, size = row + len(part), size + len(values)
+    blocks[-1] = replace(blocks[-1], count=size)
 
 
 def _write(descriptor: int, data: npt.NDArray[Any], place: int) -> None:

@@ -245,7 +245,7 @@ class MappedRagged:
         if column.sparse:
             dense = buffers.empty(len(rows), np.dtype(column.dtype), column.shape)
             return dense_rows(rows, column.shape[0], dense)
-        return rows if column.kind == "ragged" else _objects(rows, column.kind)
+        return rows
 
     def look(self, places: Rows, groups: Rows) -> None:
         """Rows that differ in length are always copied."""
@@ -258,13 +258,6 @@ class MappedRagged:
         # Position of each value taken: its row's first value, plus how far it is into the row.
         begin = np.cumsum(lengths) - lengths
         return self._values.take(np.repeat(starts - begin, lengths) + np.arange(total))
-
-
-def _objects(rows: Ragged, kind: str) -> npt.NDArray[np.object_]:
-    """Strings or bytes as Python objects, made by Arrow, which NumPy could only do row by row."""
-    arrow = pa.large_string() if kind == "string" else pa.large_binary()
-    buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.values)]
-    return pa.Array.from_buffers(arrow, len(rows), buffers).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def first_rows_of(group_rows: Sequence[int]) -> Rows:

@@ -19,7 +19,7 @@ from hopyard.data.order import Rows
 from hopyard.data.preparing.layout import stored_dtype
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.decoder import Decoder, Flat
-from hopyard.data.reading.flat import Packs, pack
+from hopyard.data.reading.flat import Block, Packs, pack
 from hopyard.data.reading.listed import Guard, check_content, open_entry
 from hopyard.data.reading.mapped import (
     Bodies,
@@ -33,6 +33,7 @@ from hopyard.data.reading.parallel import of_each
 from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
 from hopyard.data.reading.stored import StoredFile
+from hopyard.data.reading.strings import CODE, LARGE, VIEW, Lying, MappedStrings
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
@@ -190,7 +191,10 @@ class Reader:
             if column.stored_width is not None:
                 size += column.stored_width * rows
             else:
-                size += self._stored_size(column, group) * rows // max(self._whole_rows[group], 1) + 8 * rows
+                beside = VIEW.itemsize if column.kind in LARGE else 8  # a view, or an offset
+                size += (
+                    self._stored_size(column, group) * rows // max(self._whole_rows[group], 1) + beside * rows
+                )
         return size
 
     def _sizes(self) -> Callable[[Sequence[Column], int], int]:
@@ -395,29 +399,49 @@ class Reader:
         rows = np.array([self.group_rows[group] for group in groups], np.int64)
         firsts = first_rows_of(rows.tolist())
 
-        def starts(block: int, width: int) -> Rows:
-            at = [
-                region.starts[place[0]] + flats[place[0]].blocks[block].offset + place[1] * width
-                for group in groups
-                if (place := places.get(group)) is not None
+        # Nothing is read where there are no rows, but it is a place like the others.
+        spare = next(iter(places.values()))
+        at = [places.get(group, spare) for group in groups]
+
+        def blocks_of(part: str, columns: tuple[str, ...]) -> list[Block | None]:
+            found = [
+                next((block for block in flat.blocks if (block.part, block.columns) == (part, columns)), None)
+                for flat in flats
             ]
-            found = iter(at)  # nothing is read where there are no rows, but it is a place like the others
-            return np.array([next(found) if group in places else at[0] for group in groups], np.int64)
+            return [found[number] for number, _ in at]
+
+        def starts(blocks: Sequence[Block | None], width: int | Rows) -> Rows:
+            begins = [
+                0 if block is None else region.starts[number] + block.offset
+                for (number, _), block in zip(at, blocks, strict=True)
+            ]
+            return np.array(begins, np.int64) + np.array([first for _, first in at], np.int64) * width
+
+        def strings(columns: tuple[str, ...]) -> Lying:
+            codes, views, values = (blocks_of(part, columns) for part in ("codes", "views", "values"))
+            is_coded = np.array([block is not None for block in codes])
+            rows = [view if code is None else code for code, view in zip(codes, views, strict=True)]
+            sizes = np.array([0 if block is None else block.count for block in views], np.int64)
+            widths = np.where(is_coded, CODE.itemsize, VIEW.itemsize)
+            return Lying(starts(rows, widths), is_coded, starts(views, 0), sizes, starts(values, 0))
 
         sources: list[Source] = []
         schema = self.manifest.schema
-        blocks = flats[0].blocks
-        values_of = {block.columns: number for number, block in enumerate(blocks) if block.part == "values"}
-        for number, block in enumerate(blocks):
+        for block in flats[0].blocks:
+            columns = block.columns
             if block.part == "rows":
                 dtype = np.dtype(block.dtype)
-                plain = len(block.columns) == 1 and not block.shape
+                plain = len(columns) == 1 and not block.shape
                 stored = dtype if plain else np.dtype((np.void, block.width))
-                bodies = Bodies(region.bytes, starts(number, block.width), firsts, rows)
-                sources.append(MappedColumn(block.columns, dtype, block.shape, stored, bodies, False))
+                begins = starts(blocks_of("rows", columns), block.width)
+                bodies = Bodies(region.bytes, begins, firsts, rows)
+                sources.append(MappedColumn(columns, dtype, block.shape, stored, bodies, False))
             elif block.part == "offsets":
-                column, values = schema[block.columns[0]], starts(values_of[block.columns], 0)
-                sources.append(MappedRagged(column, region.bytes, starts(number, 8), values, firsts))
+                offsets = starts(blocks_of("offsets", columns), 8)
+                values = starts(blocks_of("values", columns), 0)
+                sources.append(MappedRagged(schema[columns[0]], region.bytes, offsets, values, firsts))
+            elif block.part == "views":
+                sources.append(MappedStrings(schema[columns[0]], region.bytes, strings(columns), firsts))
         return sources
 
     def _not_flat(self, column: Column) -> str:

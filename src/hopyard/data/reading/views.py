@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged
@@ -14,7 +15,7 @@ from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import first_rows_of
 
 Batch: TypeAlias = dict[str, Any]
-"""Column -> array (n, *shape), object array (n,) of str or bytes, or ``Ragged``."""
+"""Column -> array (n, *shape), ``Ragged``, or of strings and bytes an object array (n,) or an Arrow array."""
 
 Wanted: TypeAlias = Mapping[str, str | tuple[str, ...]]
 """What a batch holds: a column by its name, or scalar columns of one dtype side by side, (n, k)."""
@@ -228,6 +229,8 @@ def join(parts: Sequence[Batch], buffers: Buffers) -> Batch:
 def _join(parts: Sequence[Any], buffers: Buffers) -> Any:
     if isinstance(parts[0], Ragged):
         return Ragged.concatenate(parts)
+    if isinstance(parts[0], pa.Array):
+        return pa.concat_arrays(parts)
     if parts[0].dtype == object:
         return np.concatenate(parts)
     out = buffers.empty(sum(map(len, parts)), parts[0].dtype, parts[0].shape[1:])

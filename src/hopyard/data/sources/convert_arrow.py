@@ -73,7 +73,7 @@ def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if pa.types.is_dictionary(kind):
         return _decoded(array)
     if pa.types.is_run_end_encoded(kind):
-        return _plain(pc.run_end_decode(array))
+        return _plain(runs_decoded(array))
     if pa.types.is_decimal(kind):
         return decimals_as_floats(array)
     target = _plain_type(kind)
@@ -144,6 +144,22 @@ def _decoded(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         kind = _plain(pa.array([], array.type.value_type)).type
         return pa.chunked_array([_decoded(chunk) for chunk in array.chunks], kind)
     return _plain(array.dictionary).take(array.indices)
+
+
+def runs_decoded(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The values of a run-end-encoded array, one for each row. Arrow's own decoding lacks types of values, such as
+    dictionaries, so that the numbers of the runs are decoded."""
+    if isinstance(array, pa.ChunkedArray):
+        if not array.num_chunks:
+            return pa.chunked_array([], array.type.value_type)
+        return pa.chunked_array([runs_decoded(chunk) for chunk in array.chunks])
+    values = array.values
+    if pa.types.is_string_view(values.type):
+        values = values.cast(pa.large_string())
+    elif pa.types.is_binary_view(values.type):
+        values = values.cast(pa.large_binary())
+    runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, pa.array(range(len(values)), pa.int64()))
+    return values.take(pc.run_end_decode(runs).slice(array.offset, len(array)))
 
 
 def _storage(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

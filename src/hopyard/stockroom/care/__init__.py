@@ -18,9 +18,20 @@ Rules:
 what ``remotes.needs`` names.
 """
 
-from hopyard.stockroom.care.garbage import Collected, gc
+from hopyard.stockroom.care.garbage import KEEP, Collected, collect, gc
 from hopyard.stockroom.care.problems import Problem, Unproven, Verified
 from hopyard.stockroom.care.purging import PurgeReport, purge
 from hopyard.stockroom.care.verifying import verify
 
-__all__ = ["Collected", "Problem", "PurgeReport", "Unproven", "Verified", "gc", "purge", "verify"]
+__all__ = [
+    "KEEP",
+    "Collected",
+    "Problem",
+    "PurgeReport",
+    "Unproven",
+    "Verified",
+    "collect",
+    "gc",
+    "purge",
+    "verify",
+]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hopyard.stockroom.maps import Key
+from hopyard.stockroom.remotes.returning import Returned
 from hopyard.wording import are, counted, describe_bytes, some_lines, visible
 
 _SHOWN = 10  # keys
@@ -80,6 +81,8 @@ class Verified:
         elsewhere: objects that are needed, and are only at a remote, as in every clone that has not fetched all.
         unproven: by column and purge, samples that rest on a remote's word. That is no problem which was found: it is
             what cannot be looked for.
+        returned: by column and purge, samples that were purged here, and that commits or staged writes have under their
+            keys again, as far as their fragments are here. That is no problem either: they may have been added again.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -88,6 +91,7 @@ class Verified:
     commits: int = 0
     elsewhere: int = 0
     unproven: list[Unproven] = field(default_factory=list)
+    returned: list[Returned] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -95,14 +99,15 @@ class Verified:
         return all(problem.repaired for problem in self.problems)
 
     def __str__(self) -> str:
-        return "\n".join(map(visible, [*map(str, self.problems), *map(str, self.unproven), self._summary()]))
+        told = [*self.problems, *self.unproven, *self.returned, self._summary()]
+        return "\n".join(map(visible, map(str, told)))
 
     def __repr__(self) -> str:
-        problems, unproven = (
+        problems, unproven, returned = (
             some_lines(list(map(str, found[: _LINES + 1])), _LINES, len(found))
-            for found in (self.problems, self.unproven)
+            for found in (self.problems, self.unproven, self.returned)
         )
-        return "\n".join(map(visible, [*problems, *unproven, self._summary()]))
+        return "\n".join(map(visible, [*problems, *unproven, *returned, self._summary()]))
 
     def _summary(self) -> str:
         known = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -38,9 +37,10 @@ from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, un
 from hopyard.stockroom.packs.tombstones import read as read_tombstone
 from hopyard.stockroom.remotes import KIND, Repository, check_format, names, recall
 from hopyard.stockroom.remotes.purges import prove
+from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.stockroom.repacking import buried
 from hopyard.storage import Store
-from hopyard.storage.format import FORMAT_NAME, format_header
+from hopyard.storage.format import FORMAT_NAME, format_header, root_format
 
 _HEAD = "head.stock"  # how problems call that of the working tree that is looked at
 
@@ -202,7 +202,7 @@ class _Verification:
     def _repair_format(self) -> bool:
         if not _has_lost_format(self._store):
             return False
-        self._store.put(FORMAT_NAME, json.dumps(format_header(KIND)).encode())
+        self._store.put(FORMAT_NAME, root_format(format_header(KIND)))
         return True
 
     def _repair_head(self) -> bool:
@@ -270,7 +270,9 @@ class _Verification:
         problems.sort(key=lambda problem: (problem.name, problem.reason))
         commits = sum(named.kind == "commit" for named in self._walk.found.values())
         nbytes = sum(self._present.values())
-        return Verified(problems, len(self._present), nbytes, commits, self._away, self._unproven())
+        return Verified(
+            problems, len(self._present), nbytes, commits, self._away, self._unproven(), self._returned()
+        )
 
     def _unproven(self) -> list[Unproven]:
         """The samples that rest on a remote's word, by column and purge."""
@@ -289,6 +291,14 @@ class _Verification:
             Unproven(column, [decode(key) for key in sorted(keys)], remote, time, by, why)
             for (column, remote, time, by, why), keys in sorted(found.items())
         ]
+
+    def _returned(self) -> list[Returned]:
+        """The samples that were purged and are there again, by column and purge."""
+        with suppress(StorageError):  # what cannot be read is noted
+            look = Returning(Tombstones(self._store).all(), self._objects)
+            versions = {name: self._walk.columns.get(f"data/{name}", set()) for name in look.columns}
+            return look.described(look.found(versions))
+        return []
 
     def _add(self, kind: Kind, name: str, reason: str, needed_by: str = "") -> None:
         self._found[name, reason] = Problem(kind, name, reason, needed_by)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopyard.data.ragged import Ragged
-from hopyard.data.sources.convert_arrow import from_arrow
+from hopyard.data.sources.convert_arrow import from_arrow, runs_decoded
 from hopyard.errors import DataError, UnsupportedTypeError
 from hopyard.wording import counted
 
@@ -137,6 +137,9 @@ def _samples_of_pandas(where: str, series: Any) -> Any:
 
 def _of_arrow(where: str, array: pa.Array | pa.ChunkedArray, index: Any) -> Any:
     kind = array.type
+    if pa.types.is_run_end_encoded(kind):
+        # Before anything is asked of the values: their type and their nulls are not those of the array.
+        return _of_arrow(where, runs_decoded(array), index)
     if array.null_count:
         at = array.is_null().index(True).as_py()
         raise _missing(where, array.null_count, at if index is None else _at(index, at))

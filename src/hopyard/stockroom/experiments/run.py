@@ -163,8 +163,11 @@ class Run:
             self._check_running()
             # Not under the guard: the file is stored at once, and belongs to the run when the run is stored.
             # Not linked, which makes a file read only: it may be written to again.
-            digest = self._view.writer.add_file(file, link=False)
-            self._artifacts[name] = digest, file.stat().st_size
+            writer = self._view.writer
+            digest = writer.add_file(file, link=False)
+            # Of the copy: the file may have grown meanwhile.
+            copy = writer.file(digest, verify=False)
+            self._artifacts[name] = digest, (copy or file).stat().st_size
 
     def set(self, **tags: Any) -> None:
         """Add tags: plain values. Those of the same name are replaced.

@@ -50,7 +50,28 @@ class Conflict:
 
 Resolve: TypeAlias = Side | Callable[[Conflict], Any] | None
 """Who decides: a side, always; or a function that returns ``"ours"``, ``"theirs"``, or, for samples and values of
-experiments, what to have instead (None for a sample: it goes). None: nobody, conflicts are listed."""
+experiments, what to have instead. A text that one of the sides has is that text, also if it is such a word. What one
+side removed goes if that side is returned. None: nobody, conflicts are listed."""
+
+
+def chosen(resolve: Callable[[Conflict], Any], conflict: Conflict) -> tuple[Side | None, Any]:
+    """What a function chose of a sample or a value: a side; or None, and what to have instead.
+
+    Raises:
+        UsageError: it returned None.
+    """
+    answer = resolve(conflict)
+    if answer is None:
+        raise UsageError(
+            f"the conflict {conflict} was resolved with None, as by a function that lacks a return. Return 'ours' or "
+            "'theirs', which removes what that side removed; or what to have instead. Nothing was merged."
+        )
+    if isinstance(answer, str) and answer in ("ours", "theirs"):
+        # A text that a side has is meant as such: min(conflict.ours, conflict.theirs) may be "theirs".
+        is_text = any(isinstance(side, str) and side == answer for side in (conflict.ours, conflict.theirs))
+        if not is_text:
+            return ("ours" if answer == "ours" else "theirs"), None
+    return None, answer
 
 
 def chosen_side(resolve: Resolve, conflict: Conflict) -> Side:

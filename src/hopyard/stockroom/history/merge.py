@@ -33,6 +33,7 @@ from hopyard.stockroom.history.conflicts import (
     Conflict,
     Resolve,
     check_resolve,
+    chosen,
     chosen_side,
 )
 from hopyard.stockroom.maps import SortedMap, encode, merge
@@ -219,10 +220,10 @@ class _Merge:
             self.conflicts.append(conflict)
             return entries[1]
         if callable(self._resolve) and any(isinstance(record, ValueRecord) for record in records):
-            answer = self._resolve(conflict)
-            if not isinstance(answer, str) or answer not in ("ours", "theirs"):
+            side, answer = chosen(self._resolve, conflict)
+            if side is None:
                 return values.write(self._writer, values.plain(answer, path)).to_json()
-            return entries[1 if answer == "ours" else 2]
+            return entries[1 if side == "ours" else 2]
         return entries[1 if chosen_side(self._resolve, conflict) == "ours" else 2]
 
     def _shown(self, record: Record | None) -> Any:
@@ -275,10 +276,10 @@ class _Merge:
         if self._resolve is None:
             self.conflicts.append(conflict)
             return conflict.ours
-        answer = self._resolve(conflict) if callable(self._resolve) else self._resolve
-        if isinstance(answer, str) and answer in ("ours", "theirs"):
-            return conflict.ours if answer == "ours" else conflict.theirs
-        return answer
+        side, answer = chosen(self._resolve, conflict) if callable(self._resolve) else (self._resolve, None)
+        if side is None:
+            return answer
+        return conflict.ours if side == "ours" else conflict.theirs
 
 
 def _dispute(record: Json | None, keys: list[Any] | None) -> Json:

@@ -21,7 +21,7 @@ from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
 from hopyard.objects import Tensor, Tree, flatten, unflatten
 from hopyard.stockroom import parsing
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
-from hopyard.stockroom.packs import Location, PackWriter
+from hopyard.stockroom.packs import ChangedError, Location, PackWriter
 from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.view import Readable
@@ -193,10 +193,14 @@ def write(writer: PackWriter, taken: Taken) -> ModelRecord:
     """Add a model's objects. Tensors that are here are not written again.
 
     Raises:
-        DataError: a key that cannot be stored. Nothing was added.
+        DataError: a key that cannot be stored; a tensor that was written to meanwhile. Nothing of the model is kept.
     """
     tensors, skeleton = flatten(taken.tree)
-    digests = writer.add_tensors(_hashed(list(tensors.values())))
+    try:
+        digests = writer.add_tensors(_hashed(list(tensors.values())))
+    except ChangedError as error:
+        path = next(path for path, tensor in tensors.items() if tensor.digest == error.digest)
+        raise ChangedError(error.digest, f"{path!r} of the model: {error}") from None
     listed = [
         [path, tensor.dtype, list(tensor.shape), digest, kind]
         for (path, tensor), digest, kind in zip(tensors.items(), digests, taken.kinds, strict=True)

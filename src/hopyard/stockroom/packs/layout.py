@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError
+from hopyard.errors import CorruptError, DataError
 from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensorfile import put_pieces, wire
 from hopyard.objects.tensors import ITEM_SIZES
@@ -36,6 +36,7 @@ _DOMAIN = "hopyard.pack"
 _HEADER_ALIGNMENT = 64
 _LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 _FIRST_READ = 1 << 16  # holds the header of most packs
+_THREADED = 1 << 20  # bytes; smaller ones are hashed faster by one thread
 _NAME = re.compile(r"packs/(data|meta)-([0-9a-f]{64})")
 
 
@@ -60,7 +61,10 @@ def file_location(digest: str, size: int) -> Location:
 
 
 class Piece(NamedTuple):
-    """An object that is to be packed. Its byte ``body`` is to stand at a multiple of ``width``, if that is not 0."""
+    """An object that is to be packed. Its byte ``body`` is to stand at a multiple of ``width``, if that is not 0.
+
+    ``data`` that is no ``bytes`` is memory of the user, who may write to it meanwhile.
+    """
 
     digest: str
     kind: str
@@ -69,6 +73,21 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
     width: int = 0
     body: int = 0
+
+
+class ChangedError(DataError):
+    """The memory of a tensor was written to while it was stored. ``digest`` is the one that it had at first."""
+
+    def __init__(self, digest: str, message: str = "") -> None:
+        super().__init__(
+            message
+            or "a tensor was written to while it was stored, so nothing of it was. Let nothing write to it until it is "
+            "stored, as a thread that trains does; or store a copy."
+        )
+        self.digest = digest
+
+    def __reduce__(self) -> tuple[type[ChangedError], tuple[str, str]]:
+        return type(self), (self.digest, str(self))
 
 
 class Pack(NamedTuple):
@@ -94,7 +113,11 @@ def is_pack(name: str) -> bool:
 
 
 def put_pack(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
-    """Store one pack of these objects, durably. ``group`` is ``data`` or ``meta``."""
+    """Store one pack of these objects, durably. ``group`` is ``data`` or ``meta``.
+
+    Raises:
+        ChangedError: one of them was written to meanwhile. Nothing was stored.
+    """
     metadata = _metadata(pieces)
     starts, text = _entries(pieces, metadata, 0)
     base = _header_size(text)
@@ -118,8 +141,39 @@ def put_pack(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
         position = start + len(piece.data)
         content.append(piece.data)
         objects[piece.digest] = Location(name, start, position, piece.kind, piece.dtype, piece.shape)
-    put_pieces(store, name, content)
+    shared = [piece for piece in pieces if type(piece.data) is not bytes]
+
+    def check(written: npt.NDArray[np.uint8]) -> None:
+        for piece in shared:
+            place = objects[piece.digest]
+            check_digest(piece, written[place.start : place.stop])
+
+    put_pieces(store, name, content, check if shared else None)
     return Pack(name, position, position, objects)
+
+
+def private(piece: Piece) -> Piece:
+    """The object with a copy of its bytes.
+
+    Raises:
+        ChangedError: it was written to since its digest was taken.
+    """
+    if type(piece.data) is bytes:
+        return piece
+    data = bytes(piece.data)
+    check_digest(piece, np.frombuffer(data, np.uint8))
+    return piece._replace(data=data)
+
+
+def check_digest(piece: Piece, data: npt.NDArray[np.uint8]) -> None:
+    """See that bytes are the object that the piece says.
+
+    Raises:
+        ChangedError: they are not.
+    """
+    place = Location("", 0, len(data), piece.kind, piece.dtype, piece.shape)
+    if digest_at(place, data, None if len(data) >= _THREADED else 1) != piece.digest:
+        raise ChangedError(piece.digest)
 
 
 def _metadata(pieces: Sequence[Piece]) -> str:
@@ -234,7 +288,7 @@ def _location(name: str, entry: dict[str, Any], base: int, kind: str, is_complex
     return Location(name, base + start, base + stop, kind, dtype, shape)
 
 
-def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int = 1) -> str:
+def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int | None = 1) -> str:
     """The digest of an object's bytes, of the kind, dtype and shape that its place says."""
     hasher = Hasher(f"hopyard.{place.kind}", threads)
     if place.kind == "tensor":

@@ -21,10 +21,12 @@ from hopyard.stockroom.packs.index import Index
 from hopyard.stockroom.packs.layout import (
     DATA_KINDS,
     META_KINDS,
+    ChangedError,
     Location,
     Pack,
     Piece,
     file_location,
+    private,
     put_pack,
 )
 from hopyard.stockroom.packs.mapped import Bytes
@@ -108,7 +110,7 @@ class PackWriter:
 
         Args:
             kind: ``commit``, ``page``, ``json`` or ``fragment``.
-            data: contiguous bytes, or an array; copied, if they are kept.
+            data: contiguous bytes, or an array; copied.
             width: bytes of a row. Of less than 32 KiB, byte ``body`` of the object is at a multiple of it in the pack.
             body: where the rows begin in ``data``.
 
@@ -120,7 +122,9 @@ class PackWriter:
                 f"an object of kind {kind!r} was added, but bytes are of kind commit, page, json or fragment. "
                 "Use add_tensor for tensors and add_file for files."
             )
-        content = data if type(data) is bytes else _flat(data)
+        # Hashed is what is kept: the memory may be written to meanwhile.
+        view = data.data if isinstance(data, np.ndarray) else data
+        content = view if type(view) is bytes else bytes(view)
         name = digest(content, _DOMAINS[kind])
         self._keep(Piece(name, kind, content, "U8", (len(content),), width, body))
         return name
@@ -150,6 +154,9 @@ class PackWriter:
         """The digests of many, which may be changed afterwards.
 
         What fills packs on the way is not copied, and a pack is stored while the next is filled.
+
+        Raises:
+            ChangedError: one of them was written to meanwhile. Nothing of it was stored.
         """
         with self._lock:
             return self._add_tensors(tensors)
@@ -172,9 +179,12 @@ class PackWriter:
             pending = self._pending["data"]
             # Only of this call: going through all that is pending makes many small calls quadratic.
             for name in seen:
-                piece = pending.get(name)
-                if piece is not None and type(piece.data) is not bytes:
-                    pending[name] = piece._replace(data=bytes(piece.data))
+                try:
+                    if name in pending:
+                        pending[name] = private(pending[name])
+                except ChangedError as error:
+                    failed = failed or error
+                    self._bytes["data"] -= len(pending.pop(name).data)
         if failed is not None:
             raise failed
         return names
@@ -204,9 +214,6 @@ class PackWriter:
         size = len(piece.data)
         if piece.digest in pending or (size >= _LOOKED_UP_AT_ONCE and self._present((piece.digest,))):
             return
-        # A larger one is written before this returns; tensors are copied when all are added.
-        if size < PACK_BYTES and type(piece.data) is not bytes and piece.kind != "tensor":
-            piece = piece._replace(data=bytes(piece.data))
         pending[piece.digest] = piece
         self._bytes[group] += size
         if self._bytes[group] >= PACK_BYTES or len(pending) >= PACK_OBJECTS:
@@ -244,7 +251,12 @@ class PackWriter:
             # Reading needs no lock: at any time a piece is pending, under way, or in the index.
             pieces = list(pending.values())
             if self._pool is None:
-                self._index.add([put_pack(self._store, group, pieces)])
+                try:
+                    pack = put_pack(self._store, group, pieces)
+                except ChangedError as error:  # of a call that was interrupted: nothing has its digest
+                    self._bytes[group] -= len(pending.pop(error.digest).data)
+                    raise
+                self._index.add([pack])
             else:
                 future = self._pool.submit(put_pack, self._store, group, pieces)
                 self._under_way.append((dict(pending), future))
@@ -345,11 +357,6 @@ class PackWriter:
             else:
                 found[name] = np.frombuffer(piece.data, np.uint8)
         return found, rest
-
-
-def _flat(data: Data) -> bytes | memoryview:
-    view = data.data if isinstance(data, np.ndarray) else memoryview(data)
-    return view.cast("B") if view.nbytes else b""
 
 
 def _digest_of_file(path: Path) -> str:

@@ -15,6 +15,7 @@ from hopyard.stockroom.remotes.closure import Need
 from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.purges import as_purged, unaccepted
 from hopyard.stockroom.remotes.repository import Repository, unreadable
+from hopyard.stockroom.remotes.returning import Returned
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
 from hopyard.storage.format import FORMAT_NAME
@@ -23,6 +24,7 @@ from hopyard.wording import are, counted, describe_bytes, one_line, shown
 # Bytes that are read beyond what was asked for. The least come in the time that a request takes until it is answered.
 _LEAST_AHEAD = 1 << 20
 _MOST_AHEAD = 16 << 20
+_SHOWN = 10  # purges
 
 
 class Left(NamedTuple):
@@ -39,11 +41,13 @@ class Brought:
     Attributes:
         objects: how many, and ``nbytes`` of them; what was here already does not count.
         left: by thing, what did not fit into ``max_bytes``.
+        returned: samples that were purged here, and that are in the columns which came under their keys again.
     """
 
     objects: int = 0
     nbytes: int = 0
     left: dict[str, Left] = field(default_factory=dict)
+    returned: list[Returned] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Lines that tell a user what came."""
@@ -53,6 +57,7 @@ class Brought:
                 f"left: {counted(left.objects, 'object')} of {thing}, {describe_bytes(left.nbytes)}"
                 for thing, left in self.left.items()
             ),
+            *map(str, self.returned[:_SHOWN]),
         ]
 
     def __str__(self) -> str:

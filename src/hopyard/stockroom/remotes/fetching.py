@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from hopyard.errors import BusyError, HopyardError, NotFoundError, nearest
+from hopyard.errors import (
+    BusyError,
+    CorruptError,
+    HopyardError,
+    NotFoundError,
+    StorageError,
+    nearest,
+)
+from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.locks import WAIT, Tell, alone, writing
+from hopyard.stockroom.maps import encode
+from hopyard.stockroom.packs.tombstones import Tombstone, Tombstones
 from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
 from hopyard.stockroom.remotes.purges import Claims, Purges
 from hopyard.stockroom.remotes.repository import Repository, check_format
+from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.wording import one_line
 
 SHOWN = 12  # hex digits of a commit
@@ -70,6 +81,7 @@ def fetch(
     by: str = "",
     accept_purges: bool = False,
     named: Callable[[], Iterable[str]] = tuple,
+    collect: Callable[[], object] = lambda: None,
     wait: float = WAIT,
     tell: Tell | None = None,
 ) -> Fetched:
@@ -84,6 +96,7 @@ def fetch(
         accept_purges: purge here what the remote says was purged, where that can be so, as soon as nobody writes here.
             Copies of the samples that were made here go, too.
         named: gives the commits that git's history names, where such copies may be.
+        collect: deletes, for who holds the collector's lock, what nothing leads to: that may be such copies, too.
         wait: seconds to wait for who writes. tell: told so, in words.
 
     Raises:
@@ -108,7 +121,8 @@ def fetch(
     with writing(local.store):
         commits = {commit for _, commit in moved.values()} | set(new_tags.values())
         nbytes = bring_metadata(local, remote, commits, is_all=branches is None)
-        shown = commits | set(heads.values()) | _whole_here(local)
+        here = _whole_here(local)
+        shown = commits | set(heads.values()) | here
         claims = Claims(local, remote, shown)
         purges = claims.examined()
         for name, (_, commit) in moved.items() if remote.name else ():
@@ -121,11 +135,18 @@ def fetch(
         try:
             with alone(local.store, wait, tell):
                 purges = claims.accepted(named())
+                if purges.accepted:
+                    try:
+                        collect()
+                    except (CorruptError, StorageError) as error:
+                        purges = replace(purges, kept=str(error))
         except BusyError as error:
             raise BusyError(
                 f"{error} What the remote has is here, but nothing was purged: fetch again with accept_purges=True "
                 "(--accept-purges) then."
             ) from None
+    returned, unseen = _returned(local, remote, commits, here, shown, purges.accepted)
+    purges = replace(purges, returned=returned, unseen=unseen)
     all_tags = tags if branches is None else None
     return Fetched(heads, moved, new_tags, differing, gone, nbytes, purges, all_tags)
 
@@ -185,6 +206,34 @@ def _whole_here(local: Repository) -> set[str]:
         commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
     }
     return here - local.objects.missing(here)  # packs were lost
+
+
+def _returned(
+    local: Repository,
+    remote: Repository,
+    commits: set[str],
+    here: set[str],
+    shown: set[str],
+    accepted: Iterable[Tombstone],
+) -> tuple[list[Returned], int]:
+    """What was purged here and is in the commits that came again, unless it was in those that were here; of purges
+    that were accepted just now, what is in any. And the number of fragments that were not looked at."""
+    tombstones = Tombstones(local.store).all()
+    if not tombstones:
+        return [], 0
+    look = Returning(tombstones, local.objects, remote.objects)
+    found = look.found(look.versions(ancestors(local.objects, commits, here)))
+    if found:
+        known = look.found(look.versions(here))
+        found = {column: codes - known.get(column, set()) for column, codes in found.items()}
+    new: dict[str, set[bytes]] = {}
+    for one in accepted:
+        new.setdefault(one.column, set()).update(map(encode, one.keys))
+    if new:
+        every = look.found(look.versions(ancestors(local.objects, shown)))
+        for column, codes in every.items():
+            found[column] = found.get(column, set()) | (codes & new.get(column, set()))
+    return look.described(found), len(look.left)
 
 
 def _of_remote(local: Repository, remote: str) -> dict[str, str]:

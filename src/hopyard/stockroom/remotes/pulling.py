@@ -55,6 +55,7 @@ def pull(
     announce: Callable[[str], None] = lambda _: None,
     accept_purges: bool = False,
     named: Callable[[], Iterable[str]] = tuple,
+    collect: Callable[[], object] = lambda: None,
 ) -> Pulled:
     """Fetch, and let ``branch`` follow the remote's branch. If another writer moves it meanwhile, that is merged too.
 
@@ -64,12 +65,12 @@ def pull(
         theirs: the remote's branch, if it has another name.
         resolve: who decides conflicts, as ``merge_roots`` takes it.
         fetched_all: is called when all has come. announce: is told the commit before the branch moves to it.
-        accept_purges, named: as ``fetch``.
+        accept_purges, named, collect: as ``fetch``.
 
     Raises:
         NotFoundError: the remote has no such branch. And as ``fetch``; the branch is as it was.
     """
-    fetched = fetch(local, remote, by=author, accept_purges=accept_purges, named=named)
+    fetched = fetch(local, remote, by=author, accept_purges=accept_purges, named=named, collect=collect)
     name = theirs or branch
     if name not in fetched.heads:
         raise NotFoundError(

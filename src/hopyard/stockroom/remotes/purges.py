@@ -51,6 +51,7 @@ from hopyard.stockroom.packs.tombstones import (
 from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.remotes.closure import Need, changed_pages
 from hopyard.stockroom.remotes.repository import Repository
+from hopyard.stockroom.remotes.returning import Returned
 from hopyard.stockroom.repacking import bury, bury_samples
 from hopyard.stockroom.view import place_of
 from hopyard.wording import counted, one_line
@@ -71,6 +72,9 @@ class Purges:
         proved: what had been accepted on a remote's word, and is so: this remote has the fragment.
         disproved: by the name of a tombstone that was accepted on a remote's word, what of it was a lie. What is
             read is now what the commit says.
+        returned: samples that were purged here, and that commits which came have under their keys again.
+        unseen: the number of fragments of such commits in which there may be more. They are only at the remote.
+        kept: why bytes that nothing leads to any more, and that may be of what was accepted now, are still here.
     """
 
     claimed: list[Tombstone] = field(default_factory=list)
@@ -80,6 +84,9 @@ class Purges:
     unproven: list[Tombstone] = field(default_factory=list)
     proved: list[Tombstone] = field(default_factory=list)
     disproved: dict[str, str] = field(default_factory=dict)
+    returned: list[Returned] = field(default_factory=list)
+    unseen: int = 0
+    kept: str = ""
 
     @property
     def waiting(self) -> int:
@@ -92,6 +99,22 @@ class Purges:
         if told:
             told.append("nothing was purged here; to do that: hopyard stock fetch --accept-purges")
         told += [f"purged here too: {line}" for line in _described(self.accepted)]
+        if self.kept:
+            told.append(
+                "copies of these samples that no commit has any more, as of what a block replaced, may still be in the "
+                f"stockroom's files: {self.kept.rstrip('.')}. When that is mended: hopyard stock gc"
+            )
+        told += [str(one) for one in self.returned[:_SHOWN]]
+        if len(self.returned) > _SHOWN:
+            told.append(
+                f"and so are those of {len(self.returned) - _SHOWN} more purges: hopyard stock verify"
+            )
+        if self.unseen:
+            told.append(
+                f"whether purged samples are also in {counted(self.unseen, 'fragment')} of the commits that came was "
+                "not looked at: they are only at the remote. Bring them (hopyard stock fetch --data NAME), then run "
+                "hopyard stock verify"
+            )
         if self.unproven:
             rest = "rest" if self.accepted else "would then rest"
             told.append(

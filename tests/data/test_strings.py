@@ -1,0 +1,259 @@
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.data import Category, NodeCache, fit_steps, mix, open_dataset, prepare
+from hopyard.data.ragged import Ragged
+from hopyard.data.reading import strings
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.strings import LARGE, Lying, MappedStrings, views_of, with_codes
+from hopyard.data.schema import Column
+from hopyard.errors import ColumnError, DataError, UsageError
+from hopyard.storage import LocalStore
+
+TEXTS = st.one_of(
+    st.sampled_from(["", "a", "\0", "a\0", "\0a", "exactly twelve"[:12], "exactly 13 by", "ü" * 6, "ü" * 7]),
+    st.text(max_size=5),
+    st.text(st.characters(min_codepoint=0x10000, max_codepoint=0x10FFFF), max_size=5),
+    st.text("ab", min_size=10, max_size=80),
+)
+TYPES = [
+    pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()),
+    pa.dictionary(pa.uint32(), pa.large_string()),
+]  # fmt: skip
+
+
+@st.composite
+def columns(draw):
+    """A list of values of which few or many are different, in another place of the list another share."""
+    values = []
+    for _ in range(draw(st.integers(1, 3))):
+        some = draw(st.lists(TEXTS, min_size=1, max_size=8))
+        rows = draw(st.integers(1, 40))
+        values += [some[draw(st.integers(0, len(some) - 1))] for _ in range(rows)]
+    return values
+
+
+@given(
+    columns(), st.sampled_from(TYPES), st.booleans(), st.integers(3, 60), st.integers(1, 50), st.booleans()
+)
+@settings(max_examples=60, deadline=None)
+def test_batches_are_what_arrow_takes(
+    tmp_path_factory, values, kind, is_binary, group, batch, is_dictionary_page
+):
+    folder = tmp_path_factory.mktemp("strings")
+    if pa.types.is_dictionary(kind):
+        kind = pa.dictionary(kind.index_type, pa.binary()) if is_binary else kind
+    elif is_binary:
+        kind = pa.large_binary()
+    given_values = [value.encode() for value in values] if is_binary else values
+    if pa.types.is_dictionary(kind):
+        column = pa.array(given_values).dictionary_encode().cast(kind)
+    else:
+        column = pa.array(given_values, kind)
+    table = pa.table({"text": column, "row": np.arange(len(values))})
+    pq.write_table(table, folder / "a.parquet", row_group_size=group, use_dictionary=is_dictionary_page)
+    cache = NodeCache(folder / "cache")
+    for _ in range(2):  # decoded, then from the cache
+        dataset = open_dataset(folder / "a.parquet", cache=cache)
+        for shuffle in (False, True):
+            for made in dataset.loader(batch, shuffle=shuffle, output="numpy"):
+                assert made["text"].dtype == object
+                assert made["text"].tolist() == [given_values[row] for row in made["row"]]
+            for made in dataset.loader(batch, shuffle=shuffle, output="numpy", strings="arrow"):
+                assert made["text"].type == LARGE["bytes" if is_binary else "string"]
+                assert made["text"].to_pylist() == [given_values[row] for row in made["row"]]
+        rows = np.arange(len(values))[:: max(1, len(values) // 7)]
+        assert dataset[rows]["text"].tolist() == [given_values[row] for row in rows]
+
+
+def write(path, texts, group=40, **columns):
+    pq.write_table(
+        pa.table({"text": texts, "row": np.arange(len(texts)), **columns}), path, row_group_size=group
+    )
+    return path
+
+
+FEW = [f"one of the seven, number {row % 7}" for row in range(40)]
+MANY = [f"each its own text, number {row}" for row in range(40)]
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Row groups of few and of many different texts; the dictionaries of files differ."""
+    write(tmp_path / "a.parquet", FEW + MANY + FEW[::-1])
+    write(tmp_path / "b.parquet", [text.upper() for text in FEW] + FEW)
+    texts = FEW + MANY + FEW[::-1] + [text.upper() for text in FEW] + FEW
+    cache = NodeCache(tmp_path / "cache")
+    return open_dataset([tmp_path / "a.parquet", tmp_path / "b.parquet"], cache=cache), texts
+
+
+def blocks_of(dataset):
+    """Of each row group, the parts in which the column of texts lies in the node cache."""
+    reader = dataset.reader()
+    flats = reader._decoder.flats((("text",),), range(dataset.num_row_groups))
+    return [[block.part for block in flat.blocks] for flat in sorted(flats, key=lambda flat: flat.groups)]
+
+
+def test_columns_of_few_different_texts_are_codes_and_others_are_views(mixed):
+    dataset, texts = mixed
+    coded, plain = ["codes", "views", "values"], ["views", "values"]
+    assert blocks_of(dataset) == [coded, plain, coded, coded, coded]
+    for _ in range(2):
+        assert [text for made in dataset.loader(13, output="numpy") for text in made["text"]] == texts
+    rows = np.random.default_rng(0).permutation(len(texts))
+    assert dataset[rows]["text"].tolist() == [texts[row] for row in rows]
+    assert pickle.loads(pickle.dumps(dataset))[rows]["text"].tolist() == [texts[row] for row in rows]
+    parts = dataset.partitions(3)
+    assert sorted(text for part in parts for text in part[:]["text"]) == sorted(texts)
+
+
+def test_equal_texts_of_few_are_one_object_whatever_row_group_they_are_in(tmp_path):
+    path = write(tmp_path / "a.parquet", FEW + FEW[::-1])
+    dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache"))
+    made = [text for batch in dataset.loader(16, shuffle=True, output="numpy") for text in batch["text"]]
+    assert len(set(map(id, made))) == len(set(made)) == 7
+
+
+@pytest.mark.parametrize("most", [0, 7, 1 << 18])
+def test_dictionaries_too_large_for_objects_give_the_same_batches(mixed, monkeypatch, most):
+    monkeypatch.setattr(strings, "_MOST_OBJECTS", most)
+    dataset, texts = mixed
+    part = dataset.part([0, 2, 3, 4])
+    assert part[:]["text"].tolist() == texts[:40] + texts[80:]
+
+
+def test_texts_held_in_memory_are_those_of_the_cache(tmp_path):
+    path = write(tmp_path / "a.parquet", FEW + MANY + FEW, group=10)
+    dataset = open_dataset(path, cache=False)
+    for _ in range(2):
+        made = {
+            row: text
+            for batch in dataset.loader(16, shuffle=True, output="numpy", window=2000)
+            for row, text in zip(batch["row"].tolist(), batch["text"], strict=True)
+        }
+        assert [made[row] for row in range(120)] == FEW + MANY + FEW
+
+
+@pytest.mark.parametrize("nulls", ["fill", "mask"])
+def test_filters_and_nulls_leave_the_texts_of_the_other_rows(tmp_path, nulls):
+    texts = [None if row % 5 == 0 else text for row, text in enumerate(FEW + MANY)]
+    path = write(tmp_path / "a.parquet", texts, x=np.arange(80.0))
+    dataset = open_dataset(path, nulls=nulls, filters=pc.field("x") > 7, cache=NodeCache(tmp_path / "cache"))
+    for _ in range(2):
+        for made in dataset.loader(11, shuffle=True, output="numpy"):
+            assert made["text"].tolist() == [texts[row] or "" for row in made["row"]]
+            if nulls == "mask":
+                (mask,) = [name for name in made if name not in ("text", "row", "x")]
+                assert made[mask].tolist() == [texts[row] is None for row in made["row"]]
+
+
+def test_prepared_texts_are_those_of_their_rows(tmp_path):
+    path = write(tmp_path / "a.parquet", FEW + MANY, x=np.arange(80.0))
+    train = prepare(path, LocalStore(tmp_path / "store")).train
+    for _ in range(2):
+        for made in train.loader(11, shuffle=True, output="numpy", strings="arrow"):
+            assert made["text"].to_pylist() == [(FEW + MANY)[row] for row in made["row"]]
+
+
+def test_values_beyond_2_gib_of_the_mapped_bytes_are_found(tmp_path):
+    texts = ["the first long text", "short", "a text across the bound of 2 GiB", "far behind all of that"]
+    places = [100_000, 0, (1 << 31) - 10, 5 << 30]
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(6 << 30)
+    content = np.memmap(path, np.uint8, "r+")
+    for number, (text, place) in enumerate(zip(texts, places, strict=True)):
+        data = text.encode()
+        words = views_of("text", Ragged(np.frombuffer(data, np.uint8), np.array([0, len(data)])), 0).words
+        if len(data) > 12:
+            content[place : place + len(data)] = np.frombuffer(data, np.uint8)
+            words[0, 1] = place - 64
+        content[64 + 16 * number : 80 + 16 * number] = words.view(np.uint8).reshape(-1)
+    lying = Lying(np.array([64]), np.array([False]), np.array([64]), np.array([4]), np.array([64]))
+    column = MappedStrings(Column("text", "string"), content, lying, np.array([0]))
+    rows = np.array([3, 0, 2, 1, 3])
+    found = column.gather(rows + column.shift[0], np.zeros(5, np.int64), Buffers())
+    assert found.tolist() == [texts[row] for row in rows]
+
+
+def test_pieces_too_large_for_arrow_are_viewed_in_halves(monkeypatch):
+    rows = Ragged.from_rows([np.frombuffer(text.encode(), np.uint8) for text in MANY], np.uint8)
+    whole = views_of("text", rows, 17)
+    monkeypatch.setattr(strings, "_LONGEST", 40)
+    halves = views_of("text", rows, 17)
+    assert np.array_equal(whole.words, halves.words)
+    assert np.array_equal(whole.values, halves.values)
+    monkeypatch.setattr(strings, "_LONGEST", 20)
+    rule = "Column 'text' holds a value of 27 bytes, but none may be longer than 20. Store what is so large in files"
+    with pytest.raises(DataError, match=rule):
+        views_of("text", rows, 0)
+
+
+def test_codes_are_made_only_where_they_save_something():
+    def rows_of(texts):
+        return Ragged.from_rows([np.frombuffer(text.encode(), np.uint8) for text in texts], np.uint8)
+
+    codes, different = with_codes([rows_of(FEW[:25]), rows_of(FEW[25:])])
+    assert [different[code].tobytes().decode() for code in codes] == FEW
+    assert with_codes([rows_of(MANY)]) is None
+    assert with_codes([rows_of(["a", "b", "a"])]) is None
+    assert with_codes([rows_of([])]) is None
+    assert with_codes([]) is None
+    once = ["a"] * 2999 + [f"{row}" for row in range(1001)]  # the sample misses most of them
+    assert with_codes([rows_of(once)]) is None
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_arrow_arrays_come_from_every_dataset(mixed, tmp_path, output):
+    dataset, _ = mixed
+    other = open_dataset(
+        write(tmp_path / "c.parquet", ["eine zusätzliche Zeile"] * 30), cache=NodeCache(tmp_path / "cache")
+    )
+    both = mix([dataset, other], weights=[3, 1])
+    fitted = fit_steps([Category("row", most=3)], dataset).of(dataset)
+    window = dataset.windows(3, columns={"text": ("text", 1), "row": ("row", 1)})
+    for each in (dataset, both, fitted, window):
+        for shuffle in (False, True):
+            plain = each.loader(16, shuffle=shuffle, output=output, seed=3)
+            arrow = each.loader(16, shuffle=shuffle, output=output, seed=3, strings="arrow")
+            count = 0
+            for expected, made in zip(plain, arrow, strict=True):
+                assert made["text"].type == pa.large_string()
+                assert made["text"].to_pylist() == expected["text"].tolist()
+                assert type(made["row"]) is type(expected["row"])
+                count += len(made["text"])
+            assert count == len(each)
+
+
+def test_impossible_forms_of_strings_are_refused(mixed):
+    dataset, _ = mixed
+    with pytest.raises(
+        UsageError, match="strings='arow', but it must be one of 'objects', 'arrow'; did you mean"
+    ):
+        dataset.loader(4, strings="arow")
+    rule = r"strings='arrow' was given, but column text: string\[3\] has several in a row, and an Arrow array has one"
+    with pytest.raises(ColumnError, match=rule):
+        dataset.windows(3).loader(4, strings="arrow")
+
+
+def test_texts_become_the_numbers_of_their_categories_in_every_process_and_part(mixed):
+    dataset, texts = mixed
+    fitted = fit_steps([Category("text")], dataset.part([0, 1]))
+    known = sorted(set(texts[:80]))
+    assert fitted.categories("text") == known
+    numbers = {text: number for number, text in enumerate(known, 1)}
+    for steps in (fitted, pickle.loads(pickle.dumps(fitted))):
+        for part in (dataset, *dataset.partitions(3)):
+            plain = part.loader(17, shuffle=True, output="numpy")
+            for expected, made in zip(
+                plain, steps.of(part).loader(17, shuffle=True, output="numpy"), strict=True
+            ):
+                assert made["text"].dtype == np.int64
+                assert made["text"].tolist() == [numbers.get(text, 0) for text in expected["text"]]
