@@ -23,6 +23,7 @@ from hopyard.stockroom.git import (
     current_branch,
     discard,
     has_had,
+    mark_of,
     read,
     write,
     write_beside,
@@ -30,10 +31,11 @@ from hopyard.stockroom.git import (
 from hopyard.stockroom.history.commits import is_ancestor, read_commit, write_commit
 from hopyard.stockroom.history.locks import locked, writing
 from hopyard.stockroom.history.references import check_name
-from hopyard.stockroom.history.stage import Log, Position, Stage
+from hopyard.stockroom.history.stage import Log, Position, Stage, stages
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
+from hopyard.storage.oserrors import write_errors
 from hopyard.storage.small import get_small
 
 State = tuple[bytes, tuple[int, ...] | None]
@@ -79,6 +81,25 @@ class WorkingTree:
         self.place, self._local, self.bring = place, local, bring
         self._pending = f"stage/{place.worktree}.moving"
         self._any_stage = self.stage(None)
+
+    def begin(self) -> None:
+        """Discard what was staged in a worktree that git removed, and whose name another one has now: its index went
+        with it, too. This is done once, where a worktree is first opened.
+
+        Raises:
+            NotWritableError: it cannot be noted that this was done.
+        """
+        mark = mark_of(self.place)
+        if mark is None or mark.exists():
+            return
+        with self._any_stage.held() as log:
+            if not mark.exists():
+                for stage in stages(self._local.store, self.place.worktree):
+                    log.upon(stage.base).clear()
+                self._local.store.delete(self._pending)
+                with write_errors(mark):
+                    mark.parent.mkdir(exist_ok=True)
+                    mark.touch()
 
     def stand(self) -> Standing:
         """Where it stands; what a killed process began is done first.

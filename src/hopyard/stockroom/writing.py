@@ -85,6 +85,7 @@ class Room(Shelves):
         self.local, self._objects, self._tree = open_place(self.place, fetch)
         with contextlib.suppress(NotWritableError):
             settle(self.place)
+            self._tree.begin()
         self._refresh()
         if enable_write:
             for commit, base in read(self.place.head).unmerged:

@@ -307,3 +307,34 @@ def test_the_command_line_in_a_git_repository(project: Path) -> None:
         assert stock.log()[0].message.startswith("first")
     assert "lr" in stock_command(project, "list")
     stock_command(project, "verify")
+
+
+def test_what_was_staged_in_a_worktree_that_git_removed_is_not_in_another_of_its_name(project: Path) -> None:
+    tree = project.parent / "tree"
+    for other in ("first", "second"):
+        run_git(project, "worktree", "add", "--detach", str(tree))
+        with StockRoom(tree, enable_write=True) as stock:
+            stock.experiment[other] = "staged"
+        with StockRoom(tree, enable_write=True) as stock:
+            assert [name for name in stock.experiment if name != "lr"] == [other]
+        run_git(project, "worktree", "remove", "--force", str(tree))
+    run_git(project, "worktree", "add", "--detach", str(tree))
+    with StockRoom(tree) as stock, pytest.warns(UserWarning, match="committed to no branch"), stock.enable_write():
+        stock.experiment["mine"] = 1
+    moved = project.parent / "moved"
+    with StockRoom(tree, enable_write=True) as stock:
+        stock.experiment["kept"] = 1
+    run_git(project, "worktree", "move", str(tree), str(moved))
+    with StockRoom(moved, enable_write=True) as stock:
+        assert set(stock.experiment) == {"lr", "mine", "kept"}
+
+
+def test_a_worktree_that_is_opened_by_many_at_first_loses_nothing(project: Path) -> None:
+    tree = project.parent / "tree"
+    run_git(project, "worktree", "add", "--detach", str(tree))
+    code = "import sys; from hopyard import StockRoom; s = StockRoom(sys.argv[1], enable_write=True); "
+    code += "s.experiment[sys.argv[2]] = 1; s.close()"
+    writers = [subprocess.Popen([sys.executable, "-c", code, tree, f"value-{n}"]) for n in range(4)]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    with StockRoom(tree, enable_write=True) as stock:
+        assert {f"value-{n}" for n in range(4)} <= set(stock.experiment)

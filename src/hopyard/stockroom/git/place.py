@@ -162,6 +162,15 @@ def settle(place: Place) -> None:
         LocalStore(place.objects).put(f"{_FOLDERS}/{place.worktree}", os.fsencode(inside))
 
 
+def mark_of(place: Place) -> Path | None:
+    """The file in git's own directory of a linked worktree that says that this stockroom was opened there: git deletes
+    it with the worktree, so that another worktree of the same name has none. None: it is no linked worktree."""
+    layout = None if place.git is None else locate(place.root)
+    if layout is None or layout.own == layout.common:
+        return None
+    return layout.own / _IN_GIT / f"{place.id}.{place.worktree}"
+
+
 def prepare(place: Place) -> None:
     """Make the folder for objects. A ``.hopyard`` ignores itself, so that no git will ever add it.
 
