@@ -339,6 +339,10 @@ def test_a_shell_is_offered_branches_tags_and_things(typed: Stock, offered: Offe
     assert offered("branch", "--delete", "") == ["dev", "main"]
     assert offered("tag", "--delete", "") == ["v1"]
     assert offered("purge", "i") == ["image"]
+    assert offered("purge", "image", "--key", "") == ["0", "1", "2"]
+    assert offered("purge", "data/label", "--key", "1") == ["1"]
+    assert offered("purge", "none", "--key", "") == []
+    assert offered("leaks", "image", "label", "--columns", "") == []
     assert offered("fetch", "--data", "") == ["image", "label"]
     assert offered("fetch", "--model", "n") == ["net"]
     typed("push", "./remote")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hopyard.stockroom.typed_keys import TypedKey, split_at_commas
+from hopyard.stockroom.typed_keys import TypedKey, split_at_commas, typed
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,10 @@ def test_of_nested_columns_two_parts_are_a_pair() -> None:
     assert TypedKey("'a,b',007").keys(nested=True) == [("a,b", "007")]
     assert TypedKey("a").keys(nested=True) == ["a"]
     assert split_at_commas("a,'b,c',,d") == ["a", "'b,c'", "", "d"]
+
+
+@pytest.mark.parametrize(
+    "key", [3, -1, "3", "003", "a b", "a,b", "it's", "it's, 3", "", ("a", 1), ("a,b", "1"), (2, "x")]
+)
+def test_a_key_is_offered_as_it_would_be_typed(key: Any) -> None:
+    assert TypedKey(typed(key)).keys(nested=isinstance(key, tuple))[0] == key

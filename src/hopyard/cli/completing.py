@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
 
 import typer
 
+from hopyard.data import Dataset
 from hopyard.errors import HopyardError
+from hopyard.stockroom.data import Column
 from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.looking.listing import list_shelves
 from hopyard.stockroom.records import SHELVES
 from hopyard.stockroom.remotes.fetching import SHOWN
 from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom.typed_keys import typed
 
 _COMMITS = 100  # that are offered by their digests
+_SAMPLES = 10_000  # of which keys are looked at
+_KEYS = 100
 _HEX = re.compile("[0-9a-f]{1,64}")
 
 
@@ -90,6 +97,38 @@ def complete_thing(incomplete: str) -> list[str]:
 def complete_column(incomplete: str) -> list[str]:
     """Columns and datasets that begin so."""
     return _on_shelf("data", incomplete)
+
+
+def complete_dataset_columns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Columns of the datasets that were named, as ``image,label``: the last one, where it begins so."""
+    # An option without its value yet ends parsing before the arguments are named.
+    names = [*(ctx.params.get("names") or ()), *ctx.args]
+    before, comma, begun = incomplete.rpartition(",")
+
+    def columns(room: StockRoom) -> Iterator[str]:
+        for name in names:
+            found = _in(room, name)
+            if isinstance(found, Dataset):
+                yield from found.schema.names
+
+    return [f"{before}{comma}{each}" for each in _of_room(begun, columns) if each not in before.split(",")]
+
+
+def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Keys of samples of the column that was named, as they are typed, that begin so; of the first samples only."""
+    name = ctx.params.get("column") or next(iter(ctx.args), "")
+
+    def keys(room: StockRoom) -> Iterator[str]:
+        found = _in(room, name)
+        if isinstance(found, Column):
+            yield from (typed(key) for key in islice(found, _SAMPLES))
+
+    return _of_room(incomplete, keys)[:_KEYS]
+
+
+def _in(room: StockRoom, name: str) -> Any:
+    """The column or dataset of this name; None: there is none."""
+    return room.data.get(name.removeprefix("data/"))
 
 
 def _on_shelf(shelf: str, incomplete: str) -> list[str]:

@@ -10,6 +10,7 @@ import typer
 from hopyard.cli.completing import (
     complete_branch,
     complete_column,
+    complete_key,
     complete_model,
     complete_remote,
     complete_revision,
@@ -211,6 +212,7 @@ def purge(
         list[str],
         typer.Option(
             "--key",
+            autocompletion=complete_key,
             help="Of a sample; repeat it for several. 3 is an int, 003 a string, and so is '3' in quotes (in a shell "
             "\"'3'\"). Of a nested column SAMPLE, all its parts, or SAMPLE,PART.",
         ),

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hopyard.cli.completing import (
     complete_column,
+    complete_dataset_columns,
     complete_import_option,
     complete_importer,
     complete_revision,
@@ -294,7 +295,10 @@ def leaks(
         ),
     ],
     columns: Annotated[
-        str | None, typer.Option(help="Of datasets: compare these, with commas between.")
+        str | None,
+        typer.Option(
+            help="Of datasets: compare these, with commas between.", autocompletion=complete_dataset_columns
+        ),
     ] = None,
     at: At = None,
 ) -> None:

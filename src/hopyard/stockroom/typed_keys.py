@@ -38,6 +38,17 @@ class TypedKey:
         return self.text
 
 
+def typed(key: Key) -> str:
+    """A text that stands for a key, as people type it."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return ",".join(map(_typed, parts))
+
+
+def _typed(part: int | str) -> str:
+    is_plain = isinstance(part, int) or (_meanings(part)[0] == part and split_at_commas(part) == [part])
+    return str(part) if is_plain else f'"{part}"' if "'" in str(part) else f"'{part}'"
+
+
 def split_at_commas(text: str) -> list[str]:
     """The parts of a text between commas that are not in quotes."""
     parts = []

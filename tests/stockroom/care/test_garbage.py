@@ -229,7 +229,8 @@ def test_who_writes_is_waited_for(tmp_path: Path) -> None:
     with (
         writing(repository.store),
         pytest.raises(
-            StorageError, match=r"is being written to.*committed or closed it\. 0\.1 seconds were waited"
+            StorageError,
+            match=r"is being written to.*Try again when the blocks .* have ended\. 0\.1 seconds were waited",
         ),
     ):
         gc(repository, wait=0.1, tell=told.append)

@@ -756,6 +756,25 @@ def test_another_sample_under_the_key_of_a_purged_one_stays_when_that_is_accepte
         assert stock.verify().ok
 
 
+def test_a_purge_says_what_to_wait_for_while_a_block_over_staged_writes_is_open(tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write("samples"):
+        stock.data["c"] = {key: f"SECRET{key}" for key in range(5)}
+    with StockRoom(tmp_path, enable_write=True) as writer, StockRoom(tmp_path) as stock:
+        writer.data["c"][1] = "staged"
+        with writer.enable_write("block"):
+            writer.data["c"][3] = "new"
+            with pytest.raises(BusyError) as caught:
+                purge(stock.local, "c", 2, "asked", "Ada", stock.place, wait=0)
+            assert str(caught.value) == (
+                f"{stock.local.store.url} is being written to, in this process or another one, so nothing can be "
+                "deleted from it now: what is written might need it. Try again when the blocks (`with "
+                "stock.enable_write():`), imports and pushes that write there have ended. 0 seconds were waited."
+            )
+            assert writer.data["c"][2] == "SECRET2"
+        purge(stock.local, "c", 2, "asked", "Ada", stock.place, wait=0)
+    assert holds(tmp_path, b"SECRET2") == []
+
+
 def test_a_purge_is_not_accepted_while_another_handle_has_read_its_neighbour(tmp_path: Path) -> None:
     purged_and_pushed(tmp_path)
     remote = at(tmp_path / "remote", "origin", index=False)

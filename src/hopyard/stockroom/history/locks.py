@@ -57,8 +57,9 @@ def collecting(store: Store) -> Iterator[None]:
             stack.enter_context(locked(store, _GC, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
             raise BusyError(
-                f"{store.url} is being written to, so nothing can be deleted from it now: what is written might need "
-                "it. Try again when those who write have committed or closed it."
+                f"{store.url} is being written to, in this process or another one, so nothing can be deleted from it "
+                "now: what is written might need it. Try again when the blocks (`with stock.enable_write():`), imports "
+                "and pushes that write there have ended."
             ) from None
         yield
 
