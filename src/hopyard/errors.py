@@ -6,6 +6,7 @@
     ├── UsageError              fix the call
     │   ├── DataError           fix the data, or state a policy for it
     │   │   ├── ColumnError     name other columns
+    │   │   ├── ChangedError    let nothing write to it while it is stored
     │   │   ├── NullsError      fill or drop nulls, or say what becomes of them
     │   │   └── UnsupportedTypeError  turn the column into numbers, text or bytes
     │   ├── SpaceError          fix the search space
@@ -163,6 +164,21 @@ class BusyError(StorageError):
 
 class BehindError(StorageError):
     """A remote's branch has commits that are not here, or was moved by a faster push. Pull, then push again."""
+
+
+class ChangedError(DataError):
+    """The memory of a tensor was written to while it was stored. ``digest`` is the one that it had at first."""
+
+    def __init__(self, digest: str, message: str = "") -> None:
+        super().__init__(
+            message
+            or "a tensor was written to while it was stored, so nothing of it was. Let nothing write to it until it is "
+            "stored, as a thread that trains does; or store a copy."
+        )
+        self.digest = digest
+
+    def __reduce__(self) -> tuple[type[ChangedError], tuple[str, str]]:
+        return type(self), (self.digest, str(self))
 
 
 class RunError(HopyardError):

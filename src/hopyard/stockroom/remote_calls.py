@@ -18,6 +18,7 @@ from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history_calls import HistoryCalls, conflict_error
 from hopyard.stockroom.looking.status import unmerged_advice
+from hopyard.stockroom.opening import Fetching
 from hopyard.stockroom.packs.tombstones import Tombstones
 from hopyard.stockroom.quoting import check_text, check_texts
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Need, Pulled, Pushed, Repository, Wanted
@@ -25,7 +26,6 @@ from hopyard.stockroom.remotes.cloning import MAIN
 from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.stockroom.remotes.selecting import Names
 from hopyard.stockroom.remotes.transfer import Report
-from hopyard.stockroom.writing import Fetching
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.storage.names import path_given
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Self, cast
 
 from hopyard.errors import (
     ConflictError,
-    CorruptError,
-    KindError,
-    NotFoundError,
     NotWritableError,
     UsageError,
 )
@@ -31,29 +28,19 @@ from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.history.stage import Entry, Log, Position
 from hopyard.stockroom.looking.status import unmerged_advice
+from hopyard.stockroom.opening import Fetching, open_place
 from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.records import Shelf
 from hopyard.stockroom.remotes import (
-    KIND,
-    Never,
-    OnDemand,
     Repository,
-    fetch_commit,
-    names,
-    open_remote,
-    recall,
 )
 from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Others, Snapshot, View
-from hopyard.stockroom.working import Standing, State, WorkingTree, root_of, short
-from hopyard.storage import LocalStore, Store
-from hopyard.storage.format import FORMAT_NAME, read_format
+from hopyard.stockroom.working import Standing, State, root_of, short
 from hopyard.storage.names import path_given
 from hopyard.wording import shown
-
-Fetching = Literal["auto", "never"]
 
 _NAMED = 4  # things that a commit's message names, if none is given
 
@@ -691,45 +678,6 @@ class Room(Shelves):
         return self._author, None if found == GitFacts() else asdict(found)
 
 
-def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Objects, WorkingTree]:
-    """The repository at a place, its objects, which come from remotes where they are not here, and the working tree.
-
-    Raises:
-        NotFoundError: its objects are not here; FormatError: a newer version wrote them; CorruptError: the root is
-            damaged.
-    """
-    store = LocalStore(place.objects).without_links()
-    if not store.exists(FORMAT_NAME):
-        if _has_objects(store):
-            raise CorruptError(
-                f"{place.objects} holds the objects of {place.head}, but its file {FORMAT_NAME} is gone. This writes "
-                "it anew: hopyard stock verify --repair"
-            )
-        raise NotFoundError(
-            f"{place.head} is there, but its objects, which would be in {place.objects}, are not: git does not carry "
-            f"them. Bring them from where they were pushed: hopyard stock clone URL {place.root}"
-        )
-    try:
-        read_format(store, KIND)
-    except KindError as error:
-        if not _has_objects(store):
-            raise
-        raise CorruptError(
-            f"{error} But objects of a stockroom are there, so its file {FORMAT_NAME} is damaged. This writes it anew: "
-            "hopyard stock verify --repair"
-        ) from error
-    except CorruptError as error:
-        raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
-    index = place.objects / "index.sqlite"
-    local = Repository.at(store, index)
-    absent = Absent(local, fetch)
-    return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
-
-
-def _has_objects(store: Store) -> bool:
-    return any(next(store.list(folder), None) is not None for folder in ("packs", "refs"))
-
-
 def is_clean(objects: Objects, local: Repository, log: Log) -> bool:
     """Whether what is staged, if anything is, changes nothing. Then it is gone afterwards."""
     operations = log.stage.operations()
@@ -772,49 +720,6 @@ class Writing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._room._leave_block(self._entered.pop(), error)
-
-
-class Absent:
-    """Brings objects that are read and are not here, from the remotes that are known then. Picklable.
-
-    Args:
-        local: the repository.
-        fetch: ``"never"``: says which call would bring them instead.
-    """
-
-    def __init__(self, local: Repository, fetch: Fetching) -> None:
-        self._local, self._fetch = local, fetch
-        self._urls: list[str] = []
-        self._bring: Callable[[Sequence[str]], None] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Absent, (self._local, self._fetch)
-
-    def __call__(self, digests: Sequence[str]) -> None:
-        store = self._local.store
-        known = [recall(store, name) for name in names(store)]
-        urls = [each.url for each in known]
-        if not known:
-            return
-        if self._bring is None or urls != self._urls:
-            if self._fetch == "never":
-                self._bring = Never(self._local, urls)
-            else:
-                self._bring = OnDemand(self._local, [open_remote(store, each) for each in known])
-            self._urls = urls
-        self._bring(digests)
-
-    def bring_commit(self, commit: str, branch: str | None) -> bool:
-        """Bring a commit with its history and metadata from the first remote that has it; whether one has. What that
-        remote's branch has is seen, too."""
-        store = self._local.store
-        known = [recall(store, name) for name in names(store)]
-        if known and self._fetch == "never":
-            raise NotFoundError(
-                f"head.stock is at the commit {short(commit)}, which is not here, and fetch='never' was given. Bring "
-                "it: hopyard stock fetch; or open the stockroom without fetch='never'."
-            )
-        return any(fetch_commit(self._local, open_remote(store, each), commit, branch) for each in known)
 
 
 def _summary(draft: Draft) -> str:

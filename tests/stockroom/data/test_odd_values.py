@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 from torch._subclasses import FakeTensorMode
 
 from hopyard import StockRoom
@@ -204,7 +205,8 @@ def test_names_and_paths_that_nothing_can_be_called(tmp_path: Path) -> None:
         with stock.enable_write("begin"):
             stock.data["x"] = [1]
         with pytest.raises(
-            UsageError, match=r"the name 'a\\ud800' has half of a surrogate pair at character 1, which"
+            UsageError,
+            match=r"the name of a branch 'a\\ud800' has half of a surrogate pair at character 1, which",
         ):
             stock.branch(LONE)
         with pytest.raises(
@@ -217,3 +219,24 @@ def test_names_and_paths_that_nothing_can_be_called(tmp_path: Path) -> None:
         UsageError, match=r"is no path: it holds a null character, or half of a surrogate pair"
     ):
         StockRoom.init(f"{tmp_path}/a\0b")
+
+
+def test_an_image_of_pil_is_an_array_of_colours_or_refused(tmp_path: Path) -> None:
+    image = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))
+    with StockRoom.init(tmp_path) as stock, stock.enable_write("begin"):
+        stock.data["x"] = {"a": image}
+        assert np.array_equal(stock.data["x"]["a"], np.asarray(image))
+        with pytest.raises(
+            DataError, match=r"column 'y' was given one PIL\.Image\.Image, not samples\. Give a list"
+        ):
+            stock.data["y"] = image
+        palette = image.convert("P")
+        for given in ([palette], {"a": palette}):
+            with pytest.raises(
+                DataError, match=r"is an image of PIL with a palette.*image\.convert\('RGB'\)"
+            ):
+                stock.data["y"] = given
+        with pytest.raises(DataError, match="is an image of PIL with a palette"):
+            stock.data["x"]["b"] = palette
+        assert list(stock.data) == ["x"]
+        assert list(stock.data["x"]) == ["a"]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError, UsageError
+from hopyard.errors import ChangedError, CorruptError, DataError, NotFoundError, StorageFullError, UsageError
 from hopyard.objects import Tensor, digest
-from hopyard.stockroom.packs import ChangedError, Objects, writer
+from hopyard.stockroom.packs import Objects, writer
 from hopyard.stockroom.packs.layout import read_pack
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore

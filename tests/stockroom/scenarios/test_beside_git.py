@@ -319,7 +319,11 @@ def test_what_was_staged_in_a_worktree_that_git_removed_is_not_in_another_of_its
             assert [name for name in stock.experiment if name != "lr"] == [other]
         run_git(project, "worktree", "remove", "--force", str(tree))
     run_git(project, "worktree", "add", "--detach", str(tree))
-    with StockRoom(tree) as stock, pytest.warns(UserWarning, match="committed to no branch"), stock.enable_write():
+    with (
+        StockRoom(tree) as stock,
+        pytest.warns(UserWarning, match="committed to no branch"),
+        stock.enable_write(),
+    ):
         stock.experiment["mine"] = 1
     moved = project.parent / "moved"
     with StockRoom(tree, enable_write=True) as stock:

@@ -225,7 +225,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             DataError: one of them does not fit the column; none was written.
         """
         values = without_frame(self.name, values, "update")
-        given.check_dense(self.name, values)
+        given.check_samples(self.name, values)
         with self._writing(values):
             self._update(values, **more)
 
@@ -297,7 +297,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             DataError: one of them does not fit the column; none was written.
         """
         values = without_frame(self.name, values, "extend")
-        given.check_dense(self.name, values)
+        given.check_samples(self.name, values)
         with self._writing(values):
             self._extend(values)
 

@@ -116,9 +116,9 @@ class Settings:
         return rows_of_array(array, self.record)
 
 
-def check_dense(name: str, values: Any) -> None:
-    """Raise unless what a column is given is no sparse matrix or tensor, which is taken apart in as many ways as it has
-    formats.
+def check_samples(name: str, values: Any) -> None:
+    """Raise unless what a column is given are samples: no image of PIL, and no sparse matrix or tensor, which is taken
+    apart in as many ways as it has formats.
 
     Raises:
         DataError: it is one.
@@ -128,6 +128,11 @@ def check_dense(name: str, values: Any) -> None:
         whole = ".toarray()"
     elif torch is not None and isinstance(values, torch.Tensor) and values.layout != torch.strided:
         whole = ".to_dense()"
+    elif is_array(values) and not hasattr(values, "__len__"):
+        raise DataError(
+            f"column {name!r} was given one {type(values).__module__}.{type(values).__qualname__}, not samples. Give a "
+            "list of samples, or samples by key: {key: sample}."
+        )
     else:
         return
     raise DataError(

@@ -90,6 +90,11 @@ def as_stored(value: Any) -> Stored | Weak:
     if isinstance(value, Tensor):
         return value
     if is_array(value):
+        if getattr(value, "mode", None) == "P" and hasattr(value, "getpalette"):
+            raise DataError(
+                "is an image of PIL with a palette, of which an array would hold the numbers of colours. Convert it: "
+                "image.convert('RGB'), or 'RGBA' if it is transparent"
+            )
         dtype, array = raw_array(value)
         if dtype in ("string", "bytes"):
             if array.shape:

@@ -14,7 +14,6 @@ from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.dataset_changes import DatasetDiff, diff_datasets
 from hopyard.stockroom.experiments import values
 from hopyard.stockroom.looking.listing import describe_column
-from hopyard.stockroom.looking.notebook import table_html
 from hopyard.stockroom.maps import Key, SortedMap
 from hopyard.stockroom.models.content import read
 from hopyard.stockroom.models.describe import compare
@@ -223,6 +222,8 @@ class Diff:
 
     def _repr_html_(self) -> str:
         """A table of what differs, for notebooks. Reads metadata only."""
+        from hopyard.stockroom.looking.notebook import table_html
+
         rows = (
             (_SIGNS[thing.how], thing.path, *map(thing.describe, (thing.before, thing.after)))
             for thing in self.things[:_SHOWN]

@@ -11,7 +11,6 @@ from hopyard.stockroom.git import Place, branch_like, current_branch, read
 from hopyard.stockroom.git.driver import merge_command, offer
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.looking.notebook import status_html
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.stockroom.working import Standing, short
 from hopyard.wording import are, counted, one_line, some_lines
@@ -69,6 +68,8 @@ class Status:
 
     def _repr_html_(self) -> str:
         """What is said in words, and a table of what is staged, for notebooks."""
+        from hopyard.stockroom.looking.notebook import status_html
+
         around = [*self._standing_lines(), *self._elsewhere_lines(), *self.advice]
         return status_html(around, self.staged)
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
+from hopyard.errors import ChangedError, CorruptError, NotFoundError, UsageError, nearest
 from hopyard.objects import Tensor, Tree, flatten, unflatten
 from hopyard.stockroom import parsing
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
-from hopyard.stockroom.packs import ChangedError, Location, PackWriter
+from hopyard.stockroom.packs import Location, PackWriter
 from hopyard.stockroom.quoting import check_text
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.view import Readable

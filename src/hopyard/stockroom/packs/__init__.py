@@ -17,8 +17,8 @@ Rules:
   process that sees the store. A ``PackWriter`` is for one thread.
 """
 
-from hopyard.stockroom.packs.layout import ChangedError, Location
+from hopyard.stockroom.packs.layout import Location
 from hopyard.stockroom.packs.objects import Objects
 from hopyard.stockroom.packs.writer import PackWriter
 
-__all__ = ["ChangedError", "Location", "Objects", "PackWriter"]
+__all__ = ["Location", "Objects", "PackWriter"]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError, DataError
+from hopyard.errors import ChangedError, CorruptError
 from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensorfile import put_pieces, wire
 from hopyard.objects.tensors import ITEM_SIZES
@@ -73,21 +73,6 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
     width: int = 0
     body: int = 0
-
-
-class ChangedError(DataError):
-    """The memory of a tensor was written to while it was stored. ``digest`` is the one that it had at first."""
-
-    def __init__(self, digest: str, message: str = "") -> None:
-        super().__init__(
-            message
-            or "a tensor was written to while it was stored, so nothing of it was. Let nothing write to it until it is "
-            "stored, as a thread that trains does; or store a copy."
-        )
-        self.digest = digest
-
-    def __reduce__(self) -> tuple[type[ChangedError], tuple[str, str]]:
-        return type(self), (self.digest, str(self))
 
 
 class Pack(NamedTuple):

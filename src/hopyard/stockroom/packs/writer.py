@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hopyard.errors import DataError, NotFoundError, UsageError
+from hopyard.errors import ChangedError, DataError, NotFoundError, UsageError
 from hopyard.objects.digests import Hasher, digest
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom import parsing
@@ -21,7 +21,6 @@ from hopyard.stockroom.packs.index import Index
 from hopyard.stockroom.packs.layout import (
     DATA_KINDS,
     META_KINDS,
-    ChangedError,
     Location,
     Pack,
     Piece,
