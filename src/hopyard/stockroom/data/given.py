@@ -19,6 +19,7 @@ from hopyard.stockroom.data.samples import (
     as_stored,
     cast_exactly,
     empty_record,
+    is_array,
     is_uncommon,
     misfit,
     misfit_of,
@@ -128,7 +129,7 @@ def check_samples(name: str, values: Any) -> None:
         whole = ".toarray()"
     elif torch is not None and isinstance(values, torch.Tensor) and values.layout != torch.strided:
         whole = ".to_dense()"
-    elif is_array(values) and not hasattr(values, "__len__"):
+    elif is_array(values) and not hasattr(values, "ndim") and not hasattr(values, "__len__"):
         raise DataError(
             f"column {name!r} was given one {type(values).__module__}.{type(values).__qualname__}, not samples. Give a "
             "list of samples, or samples by key: {key: sample}."
