@@ -130,10 +130,16 @@ class Content:
         for entry in self.entries:
             if entry.tie not in leaves:
                 tensor = found[entry.digest]
-                # Tensors that are equal but not one must not become one when they are written to.
-                data = tensor.data.copy() if entry.digest in given else tensor.data
+                if (
+                    entry.digest in given
+                ):  # equal but not one: they must not become one when they are written to
+                    tensor = replace(tensor, data=tensor.data.copy())
+                elif (
+                    entry.kind == "tensor"
+                ):  # whose memory may be written to, so that its digest is not known
+                    tensor = replace(tensor)
                 given.add(entry.digest)
-                leaves[entry.tie] = give_back(replace(tensor, data=data), entry.kind, entry.path)
+                leaves[entry.tie] = give_back(tensor, entry.kind, entry.path)
         tree = self._put_together({entry.path: leaves[entry.tie] for entry in self.entries})
         try:
             ordered = {keys: metadata and unflatten({}, metadata) for keys, metadata in self.ordered.items()}
