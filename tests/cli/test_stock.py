@@ -329,14 +329,14 @@ def test_a_shell_is_offered_branches_tags_and_things(typed: Stock, offered: Offe
         room.data["image"] = np.zeros((3, 2))
         room.data["label"] = np.arange(3)
         room.model["net"] = {"w": np.ones(2)}
-    typed("branch", "dev")
+    typed("branch", "topic")
     typed("tag", "v1")
-    assert offered("switch", "") == ["dev", "main", "v1"]
-    assert offered("merge", "d") == ["dev"]
+    assert offered("switch", "") == ["main", "topic", "v1"]
+    assert offered("merge", "t") == ["topic"]  # no digit of a digest
     assert offered("inspect", "") == ["data/image", "data/label", "model/net"]
     assert offered("export", "data/l") == ["data/label"]
     assert offered("leaks", "image", "") == ["image", "label"]
-    assert offered("branch", "--delete", "") == ["dev", "main"]
+    assert offered("branch", "--delete", "") == ["main", "topic"]
     assert offered("tag", "--delete", "") == ["v1"]
     assert offered("purge", "i") == ["image"]
     assert offered("purge", "image", "--key", "") == ["0", "1", "2"]
@@ -356,11 +356,11 @@ def test_a_shell_is_offered_branches_tags_and_things(typed: Stock, offered: Offe
         assert offered(*call, "o") == ["origin"]
     assert offered("fetch", "") == ["origin"]
     for call in (
-        ("diff",), ("diff", "main"), ("log",), ("log", "dev"), ("reset",), ("merge", "--base"), ("list", "--at"),
+        ("diff",), ("diff", "main"), ("log",), ("log", "topic"), ("reset",), ("merge", "--base"), ("list", "--at"),
         ("fetch", "--at"), ("inspect", "--against"),
     ):  # fmt: skip
-        assert offered(*call, "") == ["dev", "main", "v1", "origin/main"]
-    assert offered("push", "--branch", "") == offered("pull", "--branch", "") == ["dev", "main"]
+        assert offered(*call, "") == ["main", "topic", "v1", "origin/main"]
+    assert offered("push", "--branch", "") == offered("pull", "--branch", "") == ["main", "topic"]
     assert offered("push", "--tag", "") == ["v1"]
     assert offered("list", "m") == ["model"]
 

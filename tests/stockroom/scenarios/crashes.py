@@ -76,7 +76,7 @@ def dying(at: int) -> Iterator[_Counter]:
         discard(file, prepared)
 
     targets: dict[str, Any] = {
-        "hopyard.stockroom.writing.LocalStore": Store,
+        "hopyard.stockroom.opening.LocalStore": Store,
         "hopyard.stockroom.working.write": head,
         "hopyard.stockroom.working.write_beside": beside,
         "hopyard.stockroom.working.discard": gone,

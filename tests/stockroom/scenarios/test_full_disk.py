@@ -221,4 +221,16 @@ def walk(name: str, source: Path, disk: Path, full: Callable[[int], AbstractCont
         assert not (stock / ".hopyard/stage/main.moving").exists()
         room += 1
     assert len(ends) > 1, "it was never full"
+    if name == "commit before what another staged":
+        # Made again it is a call of a handle that looks anew, and may have what the other staged, too.
+        ends = [with_staged(end) for end in ends]
     assert all(end == ends[-1] for end in ends)
+
+
+def with_staged(end: dict[str, Any]) -> dict[str, Any]:
+    """What a writer sees, of whom another has staged one value."""
+    assert (end["staged"], end["values"].get("experiment/other")) in [
+        ([("experiment/other", "added")], None),
+        ([], 1),
+    ]
+    return {**end, "staged": [], "values": {**end["values"], "experiment/other": 1}}
