@@ -40,6 +40,7 @@ HEAD_NAME = "head.stock"
 _TITLE = (
     "# StockRoom: the data, models and experiments that belong to this working tree (hopyard stock status)"
 )
+_BLANKS = re.compile(r"[ \t]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STOCKROOM = re.compile(r"^stockroom +([0-9A-Fa-f]{16})$", re.MULTILINE)
 _UNMERGED = re.compile(r"unmerged +([0-9a-f]{64})(?: +([0-9a-f]{64}))?")
@@ -222,7 +223,8 @@ def _text(file: Path) -> str:
 
 def _decoded(data: bytes, file: Path) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        # The codec "utf-8-sig" would have to be imported first.
+        text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise CorruptError(
             f"{file} is not UTF-8 text: it begins with {data[:20]!r}. {_restore(file)}"
@@ -242,7 +244,7 @@ def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
             comments.append(line)
         if not line or line.startswith("#"):
             continue
-        word, value = (*re.split(r"[ \t]+", line, maxsplit=1), "")[:2]
+        word, value = (*_BLANKS.split(line, maxsplit=1), "")[:2]
         if (pair := _UNMERGED.fullmatch(f"{word} {value}")) is not None:
             comments.append(line)
             unmerged.append((pair[1], pair[2]))
