@@ -10,20 +10,14 @@ keeps nothing for the next process. Ten columns are float32, one is int64.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data import NodeCache, open_dataset
-
-BATCH = 1024
+from _first_epochs import BATCH, compare
 
 
 def write(folder: Path, files: int, rows: int) -> None:
@@ -32,14 +26,6 @@ def write(folder: Path, files: int, rows: int) -> None:
         columns = {f"f{column}": random.standard_normal(rows, np.float32) for column in range(10)}
         columns["label"] = random.integers(0, 2, rows)
         pq.write_table(pa.table(columns), folder / f"part-{number:05}.parquet")
-
-
-def with_hopyard(folder: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as cache:
-        for _ in open_dataset(folder, cache=NodeCache(Path(cache))).loader(
-            BATCH, shuffle=True, output="numpy"
-        ):
-            pass
 
 
 def with_pyarrow(folder: Path) -> None:
@@ -51,12 +37,6 @@ def with_pyarrow(folder: Path) -> None:
             column.take(order[start : start + BATCH])
 
 
-def seconds(action: Callable[[Path], None], folder: Path) -> float:
-    started = time.perf_counter()
-    action(folder)
-    return time.perf_counter() - started
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--files", type=int, default=2000)
@@ -66,19 +46,13 @@ def main() -> None:
     rows = arguments.files * arguments.rows
     with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as directory:
         write(Path(directory), arguments.files, arguments.rows)
-        with_hopyard(Path(directory)), with_pyarrow(Path(directory))  # what is imported once
-        pairs = [
-            (seconds(with_hopyard, Path(directory)), seconds(with_pyarrow, Path(directory)))
-            for _ in range(arguments.repeats)
-        ]
-    line = {
-        "name": f"first epoch over {arguments.files} files of {arguments.rows} rows",
-        "value": round(rows / statistics.median(ours for ours, _ in pairs)),
-        "unit": "rows/s",
-        "peer": round(rows / statistics.median(theirs for _, theirs in pairs)),
-        "ratio": round(statistics.median(theirs / ours for ours, theirs in pairs), 3),
-    }
-    print(json.dumps(line), flush=True)
+        compare(
+            f"first epoch over {arguments.files} files of {arguments.rows} rows",
+            Path(directory),
+            rows,
+            with_pyarrow,
+            arguments.repeats,
+        )
 
 
 if __name__ == "__main__":

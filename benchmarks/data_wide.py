@@ -11,32 +11,20 @@ float32, in row groups of 10,000 rows.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data import NodeCache, open_dataset
-
-BATCH = 1024
+from _first_epochs import BATCH, compare
 
 
 def write(path: Path, rows: int, columns: int) -> None:
     random = np.random.default_rng(0)
     table = {f"f{number:04}": random.standard_normal(rows, np.float32) for number in range(columns)}
     pq.write_table(pa.table(table), path, row_group_size=10_000)
-
-
-def with_hopyard(path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as cache:
-        for _ in open_dataset(path, cache=NodeCache(Path(cache))).loader(BATCH, shuffle=True, output="numpy"):
-            pass
 
 
 def with_pyarrow(path: Path) -> None:
@@ -47,12 +35,6 @@ def with_pyarrow(path: Path) -> None:
     order = np.random.default_rng(0).permutation(len(rows))
     for start in range(0, len(rows), BATCH):
         np.take(rows, order[start : start + BATCH], axis=0)
-
-
-def seconds(action: Callable[[Path], None], path: Path) -> float:
-    started = time.perf_counter()
-    action(path)
-    return time.perf_counter() - started
 
 
 def main() -> None:
@@ -66,18 +48,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as directory:
             path = Path(directory) / "wide.parquet"
             write(path, rows, columns)
-            with_hopyard(path), with_pyarrow(path)  # what is imported once
-            pairs = [
-                (seconds(with_hopyard, path), seconds(with_pyarrow, path)) for _ in range(arguments.repeats)
-            ]
-        line = {
-            "name": f"first epoch over {columns} float32 columns x {rows} rows",
-            "value": round(rows / statistics.median(ours for ours, _ in pairs)),
-            "unit": "rows/s",
-            "peer": round(rows / statistics.median(theirs for _, theirs in pairs)),
-            "ratio": round(statistics.median(theirs / ours for ours, theirs in pairs), 3),
-        }
-        print(json.dumps(line), flush=True)
+            compare(
+                f"first epoch over {columns} float32 columns x {rows} rows",
+                path,
+                rows,
+                with_pyarrow,
+                arguments.repeats,
+            )
 
 
 if __name__ == "__main__":
