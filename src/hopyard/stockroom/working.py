@@ -80,7 +80,7 @@ class WorkingTree:
     def __init__(self, place: Place, local: Repository, bring: Callable[[str, str | None], bool]) -> None:
         self.place, self._local, self.bring = place, local, bring
         self._pending = f"stage/{place.worktree}.moving"
-        self._any_stage = self.stage(None)
+        self._any_stage = Stage(local.store, place.worktree, None)
 
     def begin(self) -> None:
         """Discard what was staged in a worktree that git removed, and whose name another one has now: its index went
@@ -236,7 +236,7 @@ class WorkingTree:
 
     def stage(self, commit: str | None) -> Stage:
         """What is written upon a commit."""
-        return Stage(self._local.store, self.place.worktree, commit)
+        return self._any_stage.upon(commit)
 
     def state(self) -> State:
         """A value that differs from the one of before if anything was staged or cleared, or the working tree has moved,

@@ -34,6 +34,9 @@ _SETTINGS = (
     "-c", "log.diffMerges=separate",
 )  # fmt: skip
 
+_NAME = "git"
+_programs: dict[str, str] = {}  # by PATH
+
 # Variables that tie git to one repository: they must not lead a call for another one astray.
 _PATHS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
 _TIED = (
@@ -49,7 +52,15 @@ _TIED = (
 
 def installed() -> bool:
     """Whether there is a program ``git``."""
-    return shutil.which("git") is not None
+    return _program() != _NAME
+
+
+def _program() -> str:
+    """The path of ``git``, or its bare name if it is nowhere. Each commit runs it, and looking takes a while."""
+    path = os.environ.get("PATH", os.defpath)
+    if path not in _programs and (found := shutil.which(_NAME, path=path)) is not None:
+        _programs[path] = found
+    return _programs.get(path, _NAME)
 
 
 def ask(
@@ -75,7 +86,7 @@ def ask(
     options = ["--no-pager", "--no-replace-objects", *_SETTINGS]
     try:
         answer = subprocess.run(
-            ["git", *options, *arguments],
+            [_program(), *options, *arguments],
             cwd=folder, env=environment, input=given, capture_output=True, timeout=seconds,
         )  # fmt: skip
     except FileNotFoundError:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from hopyard.stockroom.git.command import ask, installed
 from hopyard.stockroom.git.head import HEAD_NAME
-from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import read_error
+from hopyard.storage.small import read_small
 
 _SECONDS = 10.0
 
@@ -63,13 +63,13 @@ def facts(place: Place, seconds: float = _SECONDS) -> GitFacts:
 
 def current_branch(place: Place) -> str | None:
     """git's branch, read from its files; None: detached, or no git."""
-    layout = None if place.git is None else locate(place.root)
-    if layout is None:
+    if place.git_own is None:
         return None
+    head = place.git_own / "HEAD"
     try:
-        text = (layout.own / "HEAD").read_text(errors="surrogateescape").strip()
+        text = os.fsdecode(read_small(head)).strip()
     except OSError as error:
-        raise read_error(str(layout.own / "HEAD"), error) from error
+        raise read_error(str(head), error) from error
     if not text.startswith("ref:"):
         return None
     name = text.removeprefix("ref:").strip().removeprefix("refs/heads/")

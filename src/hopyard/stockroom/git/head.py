@@ -26,6 +26,7 @@ import stat
 import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from hopyard.errors import CorruptError, HopyardError, UsageError
@@ -191,7 +192,7 @@ def mark_unmerged(file: Path, add: Collection[tuple[str, str | None]], remove: C
 
 
 def _content(file: Path, head: Head, room_id: str | None) -> bytes:
-    lines = (_parse(_text(file), file)[1] if file.exists() else []) or [_TITLE]
+    lines = [*(_parse(_text(file), file)[1] if file.exists() else ())] or [_TITLE]
     if room_id is not None and not any(_STOCKROOM.fullmatch(line) for line in lines):
         lines.append(f"stockroom {room_id}")
     return "".join(line + "\n" for line in [*lines, *lines_of(head)]).encode()
@@ -232,7 +233,8 @@ def _decoded(data: bytes, file: Path) -> str:
     return "\n".join(line.strip(" \t") for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
 
 
-def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
+@lru_cache(maxsize=16)  # each commit reads the same few lines six times
+def _parse(text: str, file: Path) -> tuple[Head, tuple[str, ...]]:
     """The head; and the lines that stay: comments, the id of the stockroom, and what is not merged."""
     if _MARKER.search(text):
         raise UsageError(_conflict(text, file))
@@ -277,7 +279,7 @@ def _parse(text: str, file: Path) -> tuple[Head, list[str]]:
             f"where this working tree is. {_restore(file)}"
         )
     commit = None if found["commit"] == _NONE else found["commit"]
-    return Head(found.get("branch"), commit, found.get("git"), tuple(unmerged)), comments
+    return Head(found.get("branch"), commit, found.get("git"), tuple(unmerged)), tuple(comments)
 
 
 def _checked_branch(name: str) -> str:

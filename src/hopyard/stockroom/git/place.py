@@ -50,6 +50,7 @@ class Place:
             the folder within it, ``copy2-main``.
         git: git's common directory, or None without git.
         id: of the stockroom.
+        git_own: git's own directory of this working tree, whose ``HEAD`` says which branch git is at; None without git.
     """
 
     root: Path
@@ -57,6 +58,7 @@ class Place:
     worktree: str
     git: Path | None
     id: str = ""
+    git_own: Path | None = None
 
     @property
     def head(self) -> Path:
@@ -132,10 +134,11 @@ def at(root: Path, room_id: str | None = None) -> Place:
     for older in (root, _in_main_worktree(root, layout)):
         if (older / _WITHOUT_GIT / FORMAT_NAME).is_file():
             objects = older / _WITHOUT_GIT
-            return Place(root, objects, _worktree(layout), layout.common, room_id or new_id())
+            return Place(root, objects, _worktree(layout), layout.common, room_id or new_id(), layout.own)
     room_id = room_id or _remembered(layout, root) or new_id()
     objects = layout.common / _IN_GIT / room_id
-    return Place(root, objects, _own_worktree(objects, layout, root, room_id), layout.common, room_id)
+    worktree = _own_worktree(objects, layout, root, room_id)
+    return Place(root, objects, worktree, layout.common, room_id, layout.own)
 
 
 def folders(objects: Path) -> dict[str, str]:
@@ -165,10 +168,9 @@ def settle(place: Place) -> None:
 def mark_of(place: Place) -> Path | None:
     """The file in git's own directory of a linked worktree that says that this stockroom was opened there: git deletes
     it with the worktree, so that another worktree of the same name has none. None: it is no linked worktree."""
-    layout = None if place.git is None else locate(place.root)
-    if layout is None or layout.own == layout.common:
+    if place.git_own is None or place.git_own == place.git:
         return None
-    return layout.own / _IN_GIT / f"{place.id}.{place.worktree}"
+    return place.git_own / _IN_GIT / f"{place.id}.{place.worktree}"
 
 
 def prepare(place: Place) -> None:

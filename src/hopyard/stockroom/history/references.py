@@ -123,6 +123,7 @@ class References:
                 raise
         _copy(self._store, prefix, number, data)
         self._seen[prefix] = number
+        self._entries[prefix] = _decode(number, data)
         return Tip(number, commit)
 
     def _is(self, name: str, data: bytes) -> bool:

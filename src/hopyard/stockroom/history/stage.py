@@ -23,6 +23,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import NamedTuple
 from zlib import crc32
 
@@ -99,14 +100,24 @@ class Stage:
     """
 
     def __init__(self, store: Store, worktree: str, base: str | None) -> None:
-        self.worktree, self.base = worktree, base
+        self.worktree = worktree
         self._store = store
-        self._name = base or _NONE
-        self.prefix = f"stage/{worktree}/{self._name}"
         self._lock = f"stage/{worktree}.lock"
         path = store.path(self._lock)
         self._noted_in = None if path is None else str(path)  # looked at before each read of a working tree
+        self._stand_upon(base)
+
+    def _stand_upon(self, base: str | None) -> None:
+        self.base = base
+        self._name = base or _NONE
+        self.prefix = f"stage/{self.worktree}/{self._name}"
         self._is_listed = False  # since this process looks: from then on what the lock's file says is right
+
+    def upon(self, base: str | None) -> Stage:
+        """The stage of the same working tree at another commit."""
+        stage = copy(self)
+        stage._stand_upon(base)
+        return stage
 
     def __repr__(self) -> str:
         return f"Stage({self._store!r}, {self.worktree!r}, {self.base!r})"
@@ -298,11 +309,11 @@ class Log:
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self._store = stage, stage._store
-        self._path = self._store.path(stage._lock)
+        self._path = stage._noted_in
 
     def upon(self, base: str | None) -> Log:
         """The log of the same working tree upon another commit."""
-        return self if base == self.stage.base else Log(Stage(self._store, self.stage.worktree, base))
+        return self if base == self.stage.base else Log(self.stage.upon(base))
 
     def last(self) -> Position | None:
         """The last entry; None: nothing is staged.
@@ -394,7 +405,9 @@ class Log:
         if last is None:
             with contextlib.suppress(CorruptError):  # whoever reads it says so
                 last = self.last()
-        self._write(self._given(), last, is_synced=True)
+        # Where nothing was staged before, and nothing is, what is noted upon another commit is not believed anyway.
+        note = _Note.decode(self.stage.state())
+        self._write(self._given(), last, is_synced=note is None or note.last is not None or last is not None)
 
     def _given(self, there: Sequence[int] = ()) -> int:
         """The last number that was given, here or upon another commit."""
@@ -431,10 +444,14 @@ class Log:
             data = _Note(given, self.stage._name, last).encode()
         else:
             data = _Note(given, note.base if note else "-", note.last if note else None).encode()
-        with write_errors(self._path), self._path.open("r+b", buffering=0) as file:
-            file.write(data)
-            if is_synced:
-                os.fsync(file.fileno())
+        with write_errors(self._path):
+            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.pwrite(file, data, 0)
+                if is_synced:
+                    os.fsync(file)
+            finally:
+                os.close(file)
 
     def _delete(self, numbers: Sequence[int]) -> None:
         for number in numbers:

@@ -91,7 +91,7 @@ class _Front:
 def same(a: Any, b: Any) -> bool:
     """Whether two JSON values, or None, are stored alike: 1, 1.0 and true are not."""
     try:
-        return _text(a) == _text(b)
+        return repr(a) == repr(b) or _text(a) == _text(b)  # mostly they are equal, and repr is found faster
     except RecursionError:
         raise CorruptError(
             "a page of a sorted map holds a value that is nested too deep, as Hopyard writes none. Bring that column, "

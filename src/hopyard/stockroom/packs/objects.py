@@ -123,11 +123,11 @@ class Objects:
             NotFoundError: it is not here; CorruptError: it, or the pack it should be in, is damaged.
         """
         if not self._bad and _DIGEST.fullmatch(digest) is not None:
-            # Most reading is of single objects that were read before.
+            # Most reading is of single small objects, which are mapped and whole.
             place = self._index.find((digest,)).get(digest)
-            known = None if place is None else self._known_whole(place)
-            if known is not None:
-                return known
+            whole = None if place is None else self._mapped_whole(digest, place)
+            if whole is not None:
+                return whole
         return self._read((digest,), verify)[digest][1]
 
     def read_many(self, digests: Iterable[str], verify: bool = True) -> dict[str, Bytes]:
@@ -182,6 +182,19 @@ class Objects:
             return None
         is_checked = place.start in self._checked.of(place.pack, view.identity)
         return view.data[place.start : place.stop] if is_checked else None
+
+    def _mapped_whole(self, name: str, place: Location) -> Bytes | None:
+        """The bytes of an object at a place, compared with its digest; None: they are not that, or not mapped, or so
+        many that they are hashed on all cores."""
+        known = self._known_whole(place)
+        if known is None and 0 < place.stop - place.start < _INLINE:
+            view = self._mapped.get(place.pack)
+            if view is not None and place.stop <= len(view.data):
+                data = view.data[place.start : place.stop]
+                if digest_at(place, data) == name:
+                    self._checked.of(place.pack, view.identity).add(place.start)
+                    return data
+        return known
 
     def whole(self, places: Mapping[str, Location]) -> dict[str, Location]:
         """Where objects, which packs hold at these places, are what was written: there, if they are, else in another

@@ -91,9 +91,8 @@ class PackWriter:
 
     def discard(self) -> None:
         """Store nothing of what is pending."""
-        for group, pieces in self._pending.items():
-            pieces.clear()
-            self._bytes[group] = 0
+        for group in self._pending:
+            self._forget_pending(group)
 
     # Adding
 
@@ -238,29 +237,53 @@ class PackWriter:
             StorageFullError, NotWritableError, StorageError: as the store; what was stored until then stays.
         """
         with self._lock:
-            self._put("data")
-            self._put("meta")
+            packs: dict[str, Pack] = {}
+            try:
+                for group in ("data", "meta"):
+                    self._drop_present(group)
+                    if self._pending[group]:
+                        packs[group] = self._stored_pack(group)
+            finally:
+                self._note(packs)
 
     def _put(self, group: str, least_bytes: int = 0, least_objects: int = 0) -> None:
         """Store what is pending as one pack, unless what the repository lacks of it is less than asked for."""
+        self._drop_present(group)
+        pending = self._pending[group]
+        if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
+            if self._pool is None:
+                self._note({group: self._stored_pack(group)})
+            else:
+                future = self._pool.submit(put_pack, self._store, group, list(pending.values()))
+                self._under_way.append((dict(pending), future))
+                self._forget_pending(group)
+
+    def _drop_present(self, group: str) -> None:
+        """Do not store what is pending and need not be stored."""
         pending = self._pending[group]
         for known in self._present(pending):
             self._bytes[group] -= len(pending.pop(known).data)
-        if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
-            # Reading needs no lock: at any time a piece is pending, under way, or in the index.
-            pieces = list(pending.values())
-            if self._pool is None:
-                try:
-                    pack = put_pack(self._store, group, pieces)
-                except ChangedError as error:  # of a call that was interrupted: nothing has its digest
-                    self._bytes[group] -= len(pending.pop(error.digest).data)
-                    raise
-                self._index.add([pack])
-            else:
-                future = self._pool.submit(put_pack, self._store, group, pieces)
-                self._under_way.append((dict(pending), future))
-            pending.clear()
-            self._bytes[group] = 0
+
+    def _stored_pack(self, group: str) -> Pack:
+        """A new pack of all that is pending, which stays pending until the index knows the pack."""
+        pending = self._pending[group]
+        try:
+            return put_pack(self._store, group, list(pending.values()))
+        except ChangedError as error:  # of a call that was interrupted: nothing has its digest
+            self._bytes[group] -= len(pending.pop(error.digest).data)
+            raise
+
+    def _note(self, packs: Mapping[str, Pack]) -> None:
+        """Let the index know what was pending, in one transaction. Reading needs no lock: at any time a piece is
+        pending, under way, or in the index."""
+        if packs:
+            self._index.add(list(packs.values()))
+            for group in packs:
+                self._forget_pending(group)
+
+    def _forget_pending(self, group: str) -> None:
+        self._pending[group].clear()
+        self._bytes[group] = 0
 
     # Files
 
