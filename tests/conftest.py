@@ -18,11 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from tests.durations import pytest_configure, pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
+from tests.sampling import LEVEL, SEED
 
-# The same examples everywhere and every time; no deadline, since machines differ and some are busy.
-settings.register_profile("hopyard", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("hopyard")
+# The same examples everywhere and every time, but for the level that looks for new ones; no deadline, since machines
+# differ and some are busy. No test says how many examples it has.
+for level, examples in {"quick": 10, "ci": 40, "exhaustive": 1000}.items():
+    settings.register_profile(
+        level,
+        max_examples=examples,
+        deadline=None,
+        derandomize=level != "exhaustive",
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+settings.load_profile(LEVEL)
+
+SLOW = [Path(__file__).with_name(name) for name in ("services", "long")]
+"""Folders of tests that are only collected, and imported, above the level ``quick``, or where a path names them."""
 
 
 # What the suite starts, hundreds of times, is compiled once.
@@ -35,6 +49,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The frameworks that tests import are millions of objects, of which none becomes garbage.
 gc.disable()
+
+
+def pytest_report_header() -> str:
+    return f"level: {LEVEL} (HOPYARD_TESTS), samples by seed {SEED} (HOPYARD_SEED)"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if LEVEL != "quick" or collection_path not in SLOW:
+        return None
+    named = (Path(argument.partition("::")[0]).absolute() for argument in config.args)
+    return None if any(path.is_relative_to(collection_path) for path in named) else True
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.backend._channel import OUT_OF_BAND, Channel, Kind, dumps, loads
@@ -18,7 +18,6 @@ messages = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
 @given(messages)
 def test_messages_arrive_as_sent(sent: list[tuple[Kind, list[bytes]]]) -> None:
     left, right = socket.socketpair()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.backend import output
@@ -22,7 +22,6 @@ def split(data: bytes, cuts: list[int]) -> list[tuple[str, str]]:
     return [*found, *splitter.finish()]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(pieces, max_size=10), st.lists(st.integers(0, 10_000), max_size=6))
 def test_lines_and_tags_do_not_depend_on_how_the_pipe_cuts_them(
     script: list[tuple[str, str]], cuts: list[int]

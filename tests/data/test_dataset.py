@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import inspect, open_dataset
@@ -43,7 +43,6 @@ def test_rows_out_of_range_are_refused(make_dataset):
     assert sum(1 for _ in dataset) == 10
 
 
-@settings(max_examples=50)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.booleans(), st.data())
 def test_partitions_are_disjoint_complete_and_balanced(group_rows, consecutive, data):
     p = data.draw(st.integers(1, len(group_rows)))
@@ -55,7 +54,6 @@ def test_partitions_are_disjoint_complete_and_balanced(group_rows, consecutive, 
     assert max(rows) - min(rows) <= max(group_rows)
 
 
-@settings(max_examples=25)
 @given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 50), st.data())
 def test_equal_row_groups_are_dealt_in_runs(rows, groups, last, data):
     p = data.draw(st.integers(1, groups))
@@ -71,7 +69,6 @@ def test_partitions_of_files_as_they_are_have_row_groups_from_all_over_them(tmp_
     assert [sorted(set(part[:]["label"].tolist())) for part in parts] == [[0, 1, 2, 3]] * 3
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3), st.data())
 def test_partitions_hold_their_rows_and_only_their_files(make_dataset, expect_rows, layout, data):
     dataset = make_dataset(layout, ("id", "image", "text"))

@@ -13,7 +13,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -67,7 +67,6 @@ def test_rows_are_decoded_in_their_places(threads, count):
     np.testing.assert_array_equal(found, values)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=200), st.integers(1, 8), st.data())
 def test_any_number_of_threads_decodes_each_row_once_into_its_place(numbers, threads, data):
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers))))

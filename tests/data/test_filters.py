@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import open_dataset, prepare
@@ -151,7 +151,6 @@ def test_what_a_filter_does_wrong_is_said(file, filters, error, text):
         open_dataset(file, filters=filters)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     values=st.lists(st.one_of(st.none(), st.integers(-5, 5)), min_size=1, max_size=40),
     group=st.integers(1, 20),

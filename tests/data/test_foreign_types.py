@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import Column, Ragged, as_source, open_dataset, prepare
@@ -371,7 +371,6 @@ def flat_values(table):
             yield name, values, EMPTY[name]
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     table=tables(),
     group=st.integers(1, 20),
@@ -398,7 +397,6 @@ def test_any_table_is_read_as_its_values(tmp_path_factory, table, group, files, 
         assert rows_of(batch[name]) == [empty if value is None else value for value in values]
 
 
-@settings(max_examples=12, deadline=None)
 @given(table=tables(), nulls=st.sampled_from(["fill", "mask"]), ragged=st.sampled_from(["keep", "pad"]))
 def test_opening_and_preparing_agree(tmp_path_factory, table, nulls, ragged):
     path = tmp_path_factory.mktemp("both") / "a.parquet"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data.dataset import Dataset
@@ -15,14 +15,12 @@ EQUAL_LAYOUTS = st.builds(
     lambda groups, rows, last: [[rows] * groups, [rows] * groups + [min(last, rows)]],
     st.integers(1, 4), st.integers(1, 30), st.integers(1, 30),
 )  # fmt: skip
-SETTINGS = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def ids(batches):
     return [row for batch in batches for row in batch["id"].tolist()]
 
 
-@SETTINGS
 @given(
     LAYOUTS | EQUAL_LAYOUTS, st.integers(1, 40), st.integers(0, 2**40), st.booleans(),
     st.sampled_from(["short", "join"]), st.none() | st.integers(1, 60),
@@ -87,7 +85,6 @@ def test_the_stream_does_not_depend_on_batch_size_columns_or_layout_of_files(mak
     )
 
 
-@SETTINGS
 @given(LAYOUTS, st.integers(1, 20), st.integers(1, 5), st.sampled_from(["short", "join"]), st.booleans())
 def test_ranks_together_take_the_steps_of_one_stream(make_dataset, layout, size, ranks, tail, repeat):
     dataset = make_dataset(layout)
@@ -115,7 +112,6 @@ def test_a_remainder_is_an_error_if_asked_for(make_dataset):
     assert len(dataset.loader(2, remainder="error")) == 6
 
 
-@SETTINGS
 @given(LAYOUTS, st.data())
 def test_a_restored_loader_yields_the_same_tail(make_dataset, layout, data):
     dataset = make_dataset(layout)
@@ -194,7 +190,6 @@ def test_batches_are_owned_writable_and_aligned(make_dataset, expect_rows):
         expect_rows(dataset[rows], rows)
 
 
-@SETTINGS
 @given(st.integers(0, 1000), st.sampled_from(["numpy", "torch"]))
 def test_memory_is_never_used_again_while_somebody_holds_it(make_dataset, expect_rows, seed, output):
     if output == "torch":

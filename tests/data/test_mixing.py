@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import Mix, mix, open_dataset, prepare
@@ -19,7 +19,6 @@ from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.objects.digests import derive_seed
 from hopyard.storage import LocalStore
 
-SETTINGS = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=4)
 WEIGHTS = st.floats(0.01, 100) | st.integers(1, 9)
 PINNED_PICKS = [1, 0, 2, 0, 2, 0, 1, 2, 1, 0, 0, 2, 0, 0, 2, 0, 0, 0, 2, 2, 1, 0, 0, 2]
@@ -101,7 +100,6 @@ def stream_in_plain_python(datasets, weights, stop, seed, epoch, shuffle, reache
     ]
 
 
-@SETTINGS
 @given(
     SIZES, st.data(), st.sampled_from(["first", "last"]), st.booleans(), st.integers(0, 2**40),
     st.integers(1, 30), st.none() | st.integers(1, 30),
@@ -123,7 +121,6 @@ def test_the_stream_is_that_of_the_model(write_each, sizes, data, stop, shuffle,
         assert mixture[::-3]["id"].tolist() == expected[::-3]
 
 
-@SETTINGS
 @given(SIZES, st.data(), st.booleans())
 def test_each_row_comes_at_most_once_or_at_least_once(write_each, sizes, data, shuffle):
     datasets = write_each(sizes)
@@ -145,7 +142,6 @@ def test_each_row_comes_at_most_once_or_at_least_once(write_each, sizes, data, s
     assert sorted(ids(by_rows.loader(4, shuffle))) == sorted(every)
 
 
-@settings(max_examples=100)
 @given(st.lists(WEIGHTS, min_size=1, max_size=6), st.integers(0, 10**9))
 def test_shares_are_exact_to_within_the_number_of_datasets(weights, positions):
     shares = Shares(fractions_of(weights))
@@ -175,7 +171,6 @@ def test_any_stretch_of_ten_thousand_rows_has_its_shares():
     assert abs(same - sum(weight**2 for weight in weights)) < 0.01
 
 
-@SETTINGS
 @given(
     SIZES, st.sampled_from(["first", "last"]), st.integers(1, 20), st.integers(1, 20), st.integers(1, 3),
     st.sampled_from(["drop", "repeat"]), st.data(),

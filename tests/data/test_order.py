@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data.order import batch_bounds, epoch_windows, num_batches, permutation, rows_per_rank
@@ -34,7 +34,6 @@ def permutation_in_plain_python(n, seed):
     return sorted(range(n), key=lambda i: (mix((i * 0x9E3779B97F4A7C15 + key) & word) >> 32, i))
 
 
-@settings(deadline=None, max_examples=50)
 @given(n=st.integers(0, 300), seed=st.integers(-(2**70), 2**70))
 def test_permutation_is_the_documented_algorithm(n, seed):
     order = permutation(n, seed)
@@ -62,7 +61,6 @@ def stream(group_rows, *arguments):
     return [int(i) for w in windows for i in np.concatenate([rows[group] for group in w.groups])[w.order()]]
 
 
-@settings(max_examples=50)
 @given(GROUP_ROWS, st.integers(0, 2**62), st.integers(0, 5), st.none() | st.integers(1, 200), st.booleans())
 def test_every_row_comes_once_an_epoch(group_rows, seed, epoch, window, shuffle):
     rows = stream(group_rows, seed, epoch, window, shuffle)
@@ -72,7 +70,6 @@ def test_every_row_comes_once_an_epoch(group_rows, seed, epoch, window, shuffle)
         assert rows == sorted(rows)
 
 
-@settings(max_examples=50)
 @given(GROUP_ROWS, st.integers(1, 200))
 def test_a_window_holds_no_more_rows_than_stated_unless_one_row_group_does(group_rows, window):
     windows = epoch_windows(group_rows, 0, 0, window)
@@ -99,7 +96,6 @@ def test_the_stream_of_an_epoch_is_fixed_forever():
     assert stream([4, 4, 4], 0, 0, 8) == PINNED_WINDOWS
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 500), st.integers(1, 60), st.sampled_from(["short", "join"]))
 def test_batches_follow_one_another_and_only_the_last_differs_in_size(rows, size, tail):
     bounds = list(batch_bounds(rows, size, tail))

@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data.preparing.layout import stored_dtype, stored_schema
@@ -60,7 +60,6 @@ schemas = st.lists(columns, min_size=1, max_size=4).map(
 )
 
 
-@settings(deadline=None, max_examples=40)
 @given(schema=schemas, rows=st.integers(1, 40), groups=st.integers(1, 4), seed=st.integers(0, 99))
 def test_any_reader_reads_what_was_written_and_we_read_it_from_the_footer(
     schema, rows, groups, seed, tmp_path_factory

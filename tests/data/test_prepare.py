@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import open_dataset
@@ -40,7 +40,6 @@ def nested(values):
     return array
 
 
-@settings(max_examples=40)
 @given(
     form=st.sampled_from(
         [dict, as_table, lambda arrays: as_table(arrays).to_reader(max_chunksize=7), as_rows]

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import Category, NodeCache, fit_steps, mix, open_dataset, prepare
@@ -43,7 +43,6 @@ def columns(draw):
 @given(
     columns(), st.sampled_from(TYPES), st.booleans(), st.integers(3, 60), st.integers(1, 50), st.booleans()
 )
-@settings(max_examples=60, deadline=None)
 def test_batches_are_what_arrow_takes(
     tmp_path_factory, values, kind, is_binary, group, batch, is_dictionary_page
 ):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import Windows, open_dataset, prepare
@@ -20,7 +20,6 @@ from hopyard.storage import LocalStore
 
 PINNED_WHOLE = [[9, 11], [12, 14], [3, 5], [0, 2], [6, 8]]
 PINNED_RUNS = [8, 7, 6, 10, 11, 9, 13, 12, 14, 1, 0, 2, 5, 4, 3]
-SETTINGS = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LAYOUTS = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=5), min_size=1, max_size=3)
 
 
@@ -114,7 +113,6 @@ def with_reach(loader, reach):
     return loader
 
 
-@SETTINGS
 @given(
     recordings(), lengths(), st.integers(1, 4), st.none() | st.integers(0, 5), st.booleans(), st.booleans(),
     st.none() | st.integers(1, 80), st.integers(1, 9), st.integers(0, 2**40),
@@ -147,7 +145,6 @@ def test_each_window_of_the_model_comes_exactly_once_an_epoch(
     assert np.array_equal(taken["image"], image[np.array(expected[::-1])])
 
 
-@SETTINGS
 @given(
     LAYOUTS, st.integers(1, 6), st.booleans(), st.none() | st.integers(1, 60), st.integers(1, 9),
     st.integers(1, 9), st.integers(1, 3), st.data(),

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.backend import Backend
@@ -185,7 +185,6 @@ def needed_files(state: Any, keep: str) -> set[str]:
     return {f"{trial.number:05d}/{name}" for trial, reference in needed for name in reference.files}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     make_searcher=SEARCHERS,
     seed=st.integers(0, 10**6),
@@ -274,7 +273,6 @@ COMMANDS = st.one_of(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     make_searcher=SEARCHERS,
     seed=st.integers(0, 10**6),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampling import by_level
 
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start, Unit
 from hopyard.hopper.state import Progress
 
-SEQUENCES = int(os.environ.get("HOPYARD_SCHEDULER_SEQUENCES", "2000"))
+SEQUENCES = by_level(200, 2000, 20_000)
 """How many random sequences of events are played; 100,000 take a quarter of an hour."""
 
 
@@ -205,7 +205,6 @@ def test_any_events_keep_the_invariants_and_no_pack_is_left_behind() -> None:
         play(seed)
 
 
-@settings(max_examples=200, deadline=None)
 @given(seed=st.integers(10**6, 10**9))
 def test_any_events_found_by_hypothesis_do_as_well(seed: int) -> None:
     play(seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, FormatError, RunHeldError
@@ -300,7 +300,6 @@ def test_packs_are_few_and_written_few_times() -> None:
     assert [record["n"] for record in records(store)] == list(range(4000))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("amtTroO"), st.integers(1, 3)), max_size=40))
 def test_any_order_of_appends_merges_takeovers_and_readings(steps: list[tuple[str, int]]) -> None:
     store, model = MemoryStore(), list[bytes]()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import UsageError
@@ -35,7 +35,6 @@ def assert_valid(plan: Plan, trials: int, partitions: int, workers: int, epochs:
     assert 0 <= plan.idle < 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     trials=st.integers(1, 9),
     partitions=st.integers(1, 6),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.objects import Hasher, Tensor, derive_seed, digest, digest_json
@@ -26,7 +26,6 @@ def test_digests_never_change() -> None:
     assert derive_seed(0, "init", 3) == 4017320244360184731
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=100), max_size=5))
 def test_pieces_count_only_together(pieces: list[bytes]) -> None:
     hasher = Hasher("a")
@@ -48,7 +47,6 @@ def test_the_order_of_keys_does_not_count_but_that_of_lists_does() -> None:
     assert digest_json(1, "x") != digest_json(1.0, "x")
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers() | st.text(), max_size=4), st.lists(st.integers() | st.text(), max_size=4))
 def test_seeds_tell_parts_apart(one: list[int | str], other: list[int | str]) -> None:
     assert 0 <= derive_seed(*one) < 2**63

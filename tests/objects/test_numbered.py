@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, RunHeldError
@@ -108,7 +108,6 @@ def test_of_several_processes_exactly_one_wins_each_number(tmp_path: Path) -> No
             assert content[number] == f"{me}:{count}".encode()
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["append", "refresh", "read"])), max_size=30))
 def test_any_interleaving_keeps_what_was_acknowledged(steps: list[tuple[int, str]]) -> None:
     store = MemoryStore()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, DataError, FormatError, NotFoundError, StorageFullError, UsageError
@@ -187,7 +187,6 @@ LEAVES = (
 )
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_any_chain_of_saves_equals_the_plain_values(data: st.DataObject) -> None:
     """Random changes, each saved after the one before, with every older file deleted that no live state needs."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,7 +27,6 @@ def bits(array: np.ndarray[Any, Any]) -> bytes:
     return array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
-@settings(deadline=None, max_examples=100)
 @given(ARRAYS)
 def test_arrays_come_back_bit_by_bit(array: np.ndarray[Any, Any]) -> None:
     tensor = Tensor.from_numpy(array)
@@ -40,7 +39,6 @@ def test_arrays_come_back_bit_by_bit(array: np.ndarray[Any, Any]) -> None:
     assert tensor.digest == Tensor.from_numpy(back.copy()).digest
 
 
-@settings(deadline=None, max_examples=50)
 @given(hnp.arrays("f4", (4, 6)), st.integers(1, 3), st.booleans())
 def test_strides_do_not_count(array: np.ndarray[Any, Any], step: int, transpose: bool) -> None:
     view = array[::-1, ::step]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, DataError
@@ -48,7 +48,6 @@ def exact(value: Any) -> Any:
     return type(value), value
 
 
-@settings(deadline=None, max_examples=200)
 @given(TREES)
 def test_trees_come_back_exactly(tree: Any) -> None:
     tensors, skeleton = flatten(tree)
@@ -63,7 +62,6 @@ def count_tensors(value: Any) -> int:
     return int(isinstance(value, Tensor))
 
 
-@settings(deadline=None, max_examples=100)
 @given(TREES)
 def test_no_two_tensors_share_a_path(tree: Any) -> None:
     tensors, _ = flatten(tree)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.at_once import most_at_once
 
@@ -282,7 +282,6 @@ def searches(draw: st.DrawFn) -> tuple[Callable[[], Searcher], dict[str, Any], i
     return searcher, how, number, most
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_budgets_are_kept_and_the_search_ends_and_replays(data: st.DataObject) -> None:
     searcher, how, number, most = data.draw(searches())
@@ -297,7 +296,6 @@ def test_budgets_are_kept_and_the_search_ends_and_replays(data: st.DataObject) -
     assert replay(searcher(), played.calls) == played.answers
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(VALUES, min_size=1, max_size=60),
     divisor=st.integers(2, 5),

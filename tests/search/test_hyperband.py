@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.at_once import most_at_once
 
@@ -86,7 +86,6 @@ def test_a_later_bracket_begins_where_an_earlier_one_leaves_room() -> None:
     assert searcher.validated(1, 1, 0.6) == [Train(0, 2), Stop(1)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     visits=st.integers(1, 60),
     divisor=st.sampled_from([2, 3, 2.5]),

@@ -14,7 +14,7 @@ from typing import Any
 
 import optuna
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
@@ -116,7 +116,6 @@ SPACES = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(SPACES, st.integers(0, 2**40))
 def test_every_point_is_exactly_one_of_the_space(inner: Any, seed: int) -> None:
     space = {"x": inner, "x.y": hp_uniform(0, 1)}

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.at_once import most_at_once
 
@@ -143,7 +143,6 @@ def test_a_proposer_with_fewer_points_makes_a_smaller_population() -> None:
     assert len(played.params) == 4
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     size=st.integers(1, 9),
     rounds=st.integers(1, 5),
@@ -226,7 +225,6 @@ def test_resampling_draws_from_the_whole_space() -> None:
     assert max(child["uniform"] for child in children) > 0.9 > -0.9 > min(c["uniform"] for c in children)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
 def test_children_are_points_of_the_space_and_repeat(
     seed: int, trial: int, resample: float, factor: float

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import SpaceError
@@ -204,7 +204,6 @@ SPACES = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(), SPACES, min_size=1, max_size=4), st.integers(), st.integers(0, 10**6))
 def test_draws_are_points_of_their_space(space: dict[str, Any], seed: int, trial: int) -> None:
     point = draw(space, seed, trial)
@@ -212,7 +211,6 @@ def test_draws_are_points_of_their_space(space: dict[str, Any], seed: int, trial
     assert json.loads(json.dumps(point)) == point
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(), SPACES, min_size=1, max_size=2))
 def test_as_many_points_are_enumerated_as_are_counted(space: dict[str, Any]) -> None:
     try:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import UsageError
@@ -207,7 +207,6 @@ CONFIGS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(CONFIGS, st.lists(st.floats(), min_size=1, max_size=40))
 def test_a_search_makes_as_many_trials_as_its_budget_says(
     config: dict[str, Any], values: list[float]
@@ -222,7 +221,6 @@ def test_a_search_makes_as_many_trials_as_its_budget_says(
         assert config["max_length"] in units, "the first at each rung trains on"
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 4), st.sampled_from([2, 3, 4]), st.integers(1, 3), st.integers(0, 20))
 def test_the_closed_form_is_what_promotion_does_where_no_rung_has_too_few(
     num_rungs: int, divisor: int, at_the_top: int, concurrent: int
@@ -277,7 +275,6 @@ def as_restated(
     return units
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 40),
     st.integers(1, 4),

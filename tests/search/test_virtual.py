@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.search import (
@@ -86,7 +86,6 @@ def on_equal_machines(searcher: Searcher, failing: Mapping[int, int]) -> list[li
 FAILING = st.dictionaries(st.integers(0, 15), st.integers(0, VISITS), max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(0, 10**6), FAILING, st.none() | st.integers(0, 10**6), st.integers(1, 25))
 def test_whatever_arrives_when_the_searcher_is_told_what_equal_machines_would_tell(
     seed: int, failing: dict[int, int], order_seed: int | None, num_models: int
@@ -99,7 +98,6 @@ def test_whatever_arrives_when_the_searcher_is_told_what_equal_machines_would_te
     assert played.operations == [operation for answer in answers for operation in answer]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(0, 10**6),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.stockroom import reader
 
@@ -33,8 +33,6 @@ from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format, format_header, root_format
 
 Change = Callable[[Draft], None]
-
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Made:
@@ -125,7 +123,6 @@ def found(sample: Any) -> Any:
     return (sample.shape, sample.tobytes()) if isinstance(sample, np.ndarray) else sample
 
 
-@few
 @given(st.lists(columns(), min_size=1, max_size=3))
 def test_columns_of_every_dtype_with_any_keys(
     tmp_path_factory: pytest.TempPathFactory, some: list[Any]
@@ -203,7 +200,6 @@ values = st.recursive(
 )
 
 
-@few
 @given(values)
 def test_plain_values(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     made = Made(tmp_path_factory.mktemp("root"))

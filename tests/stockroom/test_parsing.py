@@ -106,7 +106,7 @@ def refused(read: Callable[[], Any]) -> None:
     assert peak < BYTES
 
 
-FUZZED = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+FUZZED = settings(suppress_health_check=list(HealthCheck))
 NAME = "ab" * 32
 STORE = MemoryStore()
 OBJECTS = Objects(STORE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
@@ -82,7 +82,6 @@ def measured(make: Callable[[], Metric], o: Any, y: Any, w: Any, cuts: list[int]
 splits = st.lists(st.integers(0, 60), max_size=4)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), splits, st.booleans(), st.integers(2, 60))
 def test_any_split_gives_scikit_learns_value(seed: int, cuts: list[int], weighted: bool, n: int) -> None:
     rng = np.random.default_rng(seed)

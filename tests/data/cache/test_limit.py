@@ -178,7 +178,7 @@ class CacheAgainstADict(RuleBasedStateMachine):
             assert self.total() <= self.LIMIT
 
 
-CacheAgainstADict.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+CacheAgainstADict.TestCase.settings = settings(stateful_step_count=30)
 
 
 TestCacheAgainstADict = CacheAgainstADict.TestCase

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.backend import InlineBackend
@@ -47,7 +47,6 @@ def ids(prepared):
     return prepared.train[:]["id"].tolist(), val
 
 
-@settings(max_examples=15)
 @given(
     rows=st.integers(2, 80),
     partitions=st.integers(1, 7),

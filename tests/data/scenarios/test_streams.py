@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import open_dataset
@@ -12,9 +12,6 @@ from hopyard.data.dataset import Dataset
 from hopyard.data.order import epoch_windows
 from hopyard.storage import LocalStore
 
-SETTINGS = settings(
-    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 LAYOUTS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=3)
 SOURCES = st.sampled_from(
     ["prepared", "prepared, far away", "foreign", "foreign, far away", "foreign, plain"]
@@ -109,7 +106,6 @@ def check_batches(batches, stream, places, columns, check):
                     check({column: batch[name][:, number]}, ids)
 
 
-@SETTINGS
 @given(
     SOURCES, CACHES, LAYOUTS, st.none() | st.sets(st.integers(0, 150), min_size=1), COLUMNS, WINDOWS,
     st.integers(1, 40), st.integers(1, 4), st.sampled_from(["drop", "repeat"]), st.integers(0, 2**40),
@@ -148,7 +144,6 @@ def test_any_dataset_gives_the_documented_stream_whatever_is_cached_and_wherever
         check_batches(list(loader), stream, [place + state["rows"] for place in tail], columns, rows.check)
 
 
-@settings(SETTINGS, max_examples=20)
 @given(SOURCES, LAYOUTS, st.none() | st.sets(st.integers(0, 150), min_size=1), st.data())
 def test_any_rows_are_taken_by_number(make, rows, source, layout, kept, data):
     dataset, groups = make(source, layout, data.draw(CACHES), kept)
@@ -160,7 +155,6 @@ def test_any_rows_are_taken_by_number(make, rows, source, layout, kept, data):
     rows.check(dataset[start:stop], ids[start:stop])
 
 
-@settings(SETTINGS, max_examples=15)
 @given(LAYOUTS, st.integers(0, 2**32), st.sampled_from([None, 1, 2000]))
 def test_a_transform_is_cached_by_row_and_its_stream_is_that_of_its_rows(
     write, rows, tmp_path, layout, seed, window

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.objects.identity import describe_value, function_digest, identity
@@ -85,7 +85,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(VALUES)
 def test_descriptions_are_json_and_equal_values_have_equal_ones(value: Any) -> None:
     description = describe_value(value)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.stockroom.care.histories import begun, full, reopened, size_of
 from tests.stockroom.care.stores import FullDisk, KillingStore
@@ -341,7 +341,6 @@ def test_a_gc_that_fails_at_any_operation_can_be_done_again(tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore:.*has no locks")
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["commit", "drop", "tag", "worktree", "merge", "gc"]), st.integers(0, 3)),

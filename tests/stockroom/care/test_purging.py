@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.stockroom.care.histories import begun, holds, reopened
 from tests.stockroom.care.stores import KillingStore
@@ -450,7 +450,6 @@ def test_a_purge_that_is_killed_at_any_operation_is_done_again(tmp_path: Path) -
     assert not verify(reopened(repository)).problems
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(st.dictionaries(st.integers(0, 12), st.integers(0, 250), min_size=1), min_size=1, max_size=4),
     st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True),

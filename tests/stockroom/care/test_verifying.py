@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from tests.stockroom.care.histories import begun, full, reopened
@@ -99,7 +99,6 @@ def test_a_walk_reaches_what_a_transfer_needs(repository: Repository) -> None:
     assert " of the commit " in walk.needed_by(image)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_whatever_byte_is_flipped_is_found_and_repaired(
     original: Path, tmp_path: Path, data: st.DataObject

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import DataError
@@ -50,10 +50,6 @@ def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "AIM_BITS", 6)
 
 
-laws = settings(deadline=None, max_examples=150)
-
-
-@laws
 @given(a=contents, b=contents)
 def test_a_difference_is_that_of_the_samples(a: Content, b: Content) -> None:
     objects = Objects(MemoryStore())
@@ -67,7 +63,6 @@ def test_a_difference_is_that_of_the_samples(a: Content, b: Content) -> None:
     assert found == wanted
 
 
-@laws
 @given(base=contents, ours=contents, theirs=contents, side=st.sampled_from([None, "ours", "theirs", "call"]))
 def test_a_merge_is_that_of_the_samples(base: Content, ours: Content, theirs: Content, side: Any) -> None:
     seen = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.stockroom.data import cutting
@@ -50,7 +50,6 @@ changes = st.dictionaries(keys, st.one_of(st.none(), st.integers(0, 130)), max_s
 
 
 @pytest.mark.parametrize("aim_bits", [3, 7, 11])
-@settings(deadline=None, max_examples=150)
 @given(steps=st.lists(changes, max_size=6), split=st.integers(1, 5))
 def test_the_same_samples_have_the_same_pages_in_whatever_steps_they_were_written(
     aim_bits: int, steps: list[dict[Key, int | None]], split: int

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -349,7 +349,6 @@ def test_keys_of_pairs_need_a_nested_column(draft: ColumnDraft) -> None:
 # The draft
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_draft_is_a_dict_whatever_is_done(data: st.DataObject) -> None:
     keys = st.one_of(st.integers(0, 12), st.sampled_from("abc"))

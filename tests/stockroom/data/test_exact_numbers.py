@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard import StockRoom
@@ -107,7 +107,6 @@ NUMBERS = (
 )
 
 
-@settings(max_examples=200)
 @given(
     st.lists(NUMBERS | st.lists(NUMBERS, min_size=2, max_size=2), min_size=1, max_size=4),
     st.sampled_from(list(WAYS)),

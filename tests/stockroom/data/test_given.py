@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import DataError, HopyardError
@@ -88,7 +88,6 @@ def in_both_ways(call: Callable[[ColumnDraft], object], before: Any) -> None:
         assert together[1] == column(before).flush()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(_KINDS), _BEFORE)
 def test_a_dict_is_stored_as_its_samples_are_one_by_one(data: st.DataObject, kind: Any, before: Any) -> None:
     values = data.draw(st.dictionaries(_KEYS, kind, min_size=8, max_size=20))

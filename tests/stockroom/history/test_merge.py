@@ -253,7 +253,6 @@ KEYS = st.sampled_from("abcd")
 SIDES = st.dictionaries(KEYS, st.integers(0, 2))
 
 
-@settings(max_examples=60)
 @given(SIDES, SIDES, SIDES)
 def test_merges_agree_with_those_of_dicts(base: Any, ours: Any, theirs: Any) -> None:
     """Values and samples, against the definition of a three-way merge."""
@@ -360,7 +359,7 @@ class History(RuleBasedStateMachine):
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(max_examples=30, stateful_step_count=15)
+TestHistory.settings = settings(stateful_step_count=15)
 
 
 # Columns whose settings change, and things that are removed and made anew.
@@ -501,7 +500,6 @@ def histories(draw: Any) -> Any:
     return list(zip((first, left, right, ours, theirs), entries, strict=True))
 
 
-@settings(max_examples=120)
 @given(histories(), st.booleans())
 def test_merges_of_whatever_a_column_becomes_agree_with_those_of_dicts(
     history: Any, is_crossed: bool

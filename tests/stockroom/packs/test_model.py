@@ -103,4 +103,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestModel.settings = settings(stateful_step_count=12)

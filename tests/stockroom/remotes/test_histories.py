@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.stockroom.remotes.repositories import at, commit, content, samples, whole
 
@@ -84,7 +84,6 @@ class World:
             assert not local.objects.missing(metadata)
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 1 << 32))
 def test_whatever_is_shown_is_whole(seed: int) -> None:
     folder = Path(tempfile.mkdtemp())
@@ -97,7 +96,6 @@ def test_whatever_is_shown_is_whole(seed: int) -> None:
         shutil.rmtree(folder)
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.booleans()), min_size=1, max_size=10),
     st.data(),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.stockroom.care.histories import begun, reopened
 from tests.stockroom.care.test_purging import readable
@@ -768,7 +768,6 @@ def run(seed: int, count: int) -> None:
         shutil.rmtree(folder)
 
 
-@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_what_is_read_under_a_commit_is_what_was_committed(seed: int) -> None:
     run(seed, 12)

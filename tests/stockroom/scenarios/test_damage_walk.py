@@ -1,7 +1,7 @@
 """Whatever is done to whatever file: every read is right or an error of ours, ``verify`` names it, and repairing from
 an intact copy brings all of it back.
 
-The suite draws some cases; with HOPYARD_EXHAUSTIVE=1 all are gone through, with more places of each file.
+Some cases are sampled; ``make test-exhaustive`` goes through all, with more places of each file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.sampling import by_level, sample
 from tests.stockroom.scenarios.model import plain
 
 from hopyard import StockRoom
@@ -23,9 +24,7 @@ from hopyard.data import Dataset, prepare
 from hopyard.errors import CorruptError, HopyardError
 from hopyard.storage import LocalStore
 
-EXHAUSTIVE = os.environ.get("HOPYARD_EXHAUSTIVE") == "1"
-DRAWN = 14
-PLACES = 12 if EXHAUSTIVE else 2
+PLACES = by_level(2, 2, 12)
 """Of each file, how many bytes are flipped, one at a time."""
 
 REBUILT = ("index.sqlite", "copies/", "readers/", "gc.lock", "stage/main.lock", "stage/main.moving.lock")
@@ -227,8 +226,7 @@ def check(
 
 def test_whatever_is_damaged_is_told_and_repaired(intact: Path, tmp_path: Path) -> None:
     draw = random.Random(11)
-    every = list(cases(intact, draw))
-    chosen = every if EXHAUSTIVE else draw.sample(every, DRAWN)
+    chosen = sample("damage", cases(intact, draw), quick=6, ci=40)
     with StockRoom(intact) as stock:
         reads = reads_of(stock)
     for case in chosen:
@@ -267,7 +265,7 @@ def test_data_that_a_clone_had_come_back_by_a_repair(
     expected = reading(clone, reads)
     elsewhere = StockRoom.verify_in(clone).elsewhere
     packs = sorted(path.name for path in (clone / ".hopyard/packs").iterdir())
-    for name in packs if EXHAUSTIVE else draw.sample(packs, 2):
+    for name in sample(how, packs, quick=1, ci=2):
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(clone, work)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.sampling import LEVEL
 from tests.stockroom.scenarios.test_damage import content
 
 from hopyard import StockRoom
@@ -177,7 +178,7 @@ def copied(source: Path, disk: Path) -> None:
     known.write_bytes(known.read_bytes().replace(bytes(source), bytes(disk)))
 
 
-@pytest.mark.parametrize("name", CALLS if os.environ.get("HOPYARD_EXHAUSTIVE") else BY_PAGES)
+@pytest.mark.parametrize("name", CALLS if LEVEL == "exhaustive" else BY_PAGES)
 def test_a_call_on_a_full_disk_has_happened_or_not(disk: Path, source: Path, name: str) -> None:
     walk(name, source, disk, lambda free: filled(disk, free))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
+from tests.sampling import by_level
 from tests.stockroom.scenarios.crashes import dying
 from tests.stockroom.scenarios.model import ancestors, content, copied, merged
 from tests.stockroom.scenarios.peers import Peers, conflicts_of, refusal, set_sample, write_sample
@@ -328,14 +328,5 @@ class Machine(Peers):
             assert content(self.rooms[peer].at(commit)) == self.commits[commit]
 
 
-LONG = "HOPYARD_MACHINE_EXAMPLES" in os.environ
-
-TestMachine = Machine.TestCase
-if LONG:
-    TestMachine = pytest.mark.timeout(0)(TestMachine)
-TestMachine.settings = settings(
-    max_examples=int(os.environ.get("HOPYARD_MACHINE_EXAMPLES", "7")),
-    stateful_step_count=int(os.environ.get("HOPYARD_MACHINE_STEPS", "25")),
-    suppress_health_check=list(HealthCheck),
-    derandomize=not LONG,
-)
+TestMachine = pytest.mark.timeout(by_level(300, 900, 0))(Machine.TestCase)
+TestMachine.settings = settings(stateful_step_count=25, suppress_health_check=list(HealthCheck))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -28,7 +28,6 @@ ORDERS = {
 }
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), order=st.sampled_from(sorted(ORDERS)))
 def test_every_dtype_layout_and_shape_comes_back_bit_by_bit(
     stock: StockRoom, data: st.DataObject, dtype: str, order: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.sampling import by_level
 from tests.stockroom.scenarios.crashes import dying
 from tests.stockroom.scenarios.model import Content, content, copied, plain
 
@@ -422,15 +422,5 @@ class Staging(RuleBasedStateMachine):
             }
 
 
-LONG = "HOPYARD_MACHINE_EXAMPLES" in os.environ
-
-TestStaging = Staging.TestCase
-if LONG:
-    TestStaging = pytest.mark.timeout(0)(TestStaging)
-TestStaging.settings = settings(
-    max_examples=int(os.environ.get("HOPYARD_MACHINE_EXAMPLES", "10")),
-    stateful_step_count=int(os.environ.get("HOPYARD_MACHINE_STEPS", "25")),
-    suppress_health_check=list(HealthCheck),
-    deadline=None,
-    derandomize=not LONG,
-)
+TestStaging = pytest.mark.timeout(by_level(300, 900, 0))(Staging.TestCase)
+TestStaging.settings = settings(stateful_step_count=25, suppress_health_check=list(HealthCheck))

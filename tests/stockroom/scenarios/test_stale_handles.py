@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.sampling import by_level
 from tests.stockroom.git.conftest import run_git
 from tests.stockroom.scenarios.model import Content, content, copied, merged
 
@@ -812,7 +812,7 @@ class Walk:
 
 
 @pytest.mark.filterwarnings("ignore:.*was committed to")
-@pytest.mark.parametrize("seed", range(400 if os.environ.get("HOPYARD_EXHAUSTIVE") == "1" else 6))
+@pytest.mark.parametrize("seed", range(by_level(2, 6, 400)))
 def test_handles_agree_whatever_they_do(tmp_path: Path, seed: int) -> None:
     walk = Walk(tmp_path / "stock", seed)
     for _ in range(40):

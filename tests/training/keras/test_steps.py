@@ -10,7 +10,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from hopyard.errors import EstimatorError  # noqa: E402
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings(
 )  # TensorFlow and PyTorch, as Keras reads their tensors
 
 
-@settings(max_examples=50, deadline=None)
 @given(sizes=st.lists(st.integers(1, 3), max_size=12), limit=st.integers(0, 40))
 def test_groups_are_of_equal_neighbours_in_their_order(sizes: list[int], limit: int) -> None:
     batches = [(np.full((size, 2), i, np.float32), np.full(size, i)) for i, size in enumerate(sizes)]

@@ -1,0 +1,40 @@
+"""How much of each law and enumeration a run of the suite goes through.
+
+``HOPYARD_TESTS`` is the level: ``quick`` (``make test``), ``ci`` (``make test-all``) or ``exhaustive`` (``make
+test-exhaustive``). What a level does not go through whole it samples, by the seed ``HOPYARD_SEED``, which pytest's
+header shows.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from typing import TypeVar
+
+LEVELS = ("quick", "ci", "exhaustive")
+LEVEL = os.environ.get("HOPYARD_TESTS", "quick")
+if LEVEL not in LEVELS:
+    raise ValueError(f"HOPYARD_TESTS is {LEVEL!r}, but it must be one of {', '.join(LEVELS)}.")
+SEED = int(os.environ.get("HOPYARD_SEED", "0"))
+
+Case = TypeVar("Case")
+
+
+def by_level(quick: int, ci: int, exhaustive: int) -> int:
+    """The number that belongs to the level of this run."""
+    return {"quick": quick, "ci": ci, "exhaustive": exhaustive}[LEVEL]
+
+
+def sample(name: str, cases: Iterable[Case], quick: int, ci: int) -> list[Case]:
+    """So many of the cases, in their order; all of them where the level is ``exhaustive``.
+
+    Args:
+        name: of the enumeration, so that different ones are sampled differently by one seed.
+    """
+    every = list(cases)
+    number = by_level(quick, ci, len(every))
+    if number >= len(every):
+        return every
+    chosen = random.Random(f"{SEED} {name}").sample(range(len(every)), number)
+    return [every[at] for at in sorted(chosen)]
