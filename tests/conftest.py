@@ -179,7 +179,8 @@ gateway.proc.wait()
 def spark_classes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path | None]:
-    """The file of Spark's classes, which is there once a test asked for ``spark_if_there``.
+    """The file of Spark's classes, which is there once a test above the level ``quick`` asked for
+    ``spark_if_there``.
 
     All JVMs of Spark that tests start, also in other processes, use it, and live too short for a better compiler,
     for more than one thread that collects garbage, and for a web server. None without Java or PySpark.
@@ -228,7 +229,7 @@ def spark_if_there(
     if spark_classes is None:
         yield None
         return
-    if not spark_classes.exists():
+    if LEVEL != "quick" and not spark_classes.exists():  # which takes longer than one walk gains by it
         write_classes(spark_classes, tmp_path_factory.mktemp("spark-classes"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark of pandas

@@ -23,7 +23,7 @@ CHOSEN = {
 def test_on_another_backend(backend: str, needs: Callable[[object, str], None], tmp_path: Path) -> None:
     needs(find_spec("keras"), "Keras")
     needs(find_spec(backend), backend)
-    folder = Path(__file__).parent / "keras"
+    folder = Path(__file__).parent
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", CHOSEN[backend]]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--basetemp={tmp_path}/pytest", str(folder)],

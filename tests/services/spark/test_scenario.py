@@ -119,7 +119,7 @@ def test_the_snippet_with_keras(spark: Any, tmp_path: Path, monkeypatch: pytest.
     """The warnings are Keras' own, of ``input_dim`` and of a list for one input."""
     import tensorflow as tf
 
-    script = Path(__file__).parents[2] / "examples" / "cerebro" / "quickstart.py"
+    script = Path(__file__).parents[3] / "examples" / "cerebro" / "quickstart.py"
     options = ["--models", "2", "--epochs", "2", "--folder", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [str(script), *options])
     found = runpy.run_path(str(script), run_name="__main__")

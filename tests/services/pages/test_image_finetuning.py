@@ -12,7 +12,7 @@ import pytest
 
 from hopyard import load_model
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "image_finetuning" / "finetune.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "image_finetuning" / "finetune.py"
 
 
 @pytest.fixture

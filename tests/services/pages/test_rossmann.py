@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rossmann"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "rossmann"
 
 # The second is of Keras, when it saves a model.
 pytestmark = pytest.mark.filterwarnings(

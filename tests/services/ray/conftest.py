@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.data.conftest import files_of as files_of
+from tests.tune.conftest import contents_of as contents_of
+from tests.tune.conftest import make_rows as make_rows
+from tests.tune.conftest import search as search
 
 from hopyard.backend.testing import PATIENCE
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "transformers"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "transformers"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "timeseries"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "timeseries"
 BEGIN = datetime(2024, 1, 1)
 
 

@@ -1,0 +1,12 @@
+"""Fixtures of the tests beside the package that long tests use, too."""
+
+from tests.data.conftest import files_of as files_of
+from tests.services.ray.conftest import cluster as cluster
+from tests.services.ray.conftest import cluster_if_there as cluster_if_there
+from tests.services.ray.conftest import spare as spare
+from tests.services.ray.conftest import until as until
+from tests.tune.conftest import contents_of as contents_of
+from tests.tune.conftest import local as local
+from tests.tune.conftest import local_of_three as local_of_three
+from tests.tune.conftest import make_rows as make_rows
+from tests.tune.conftest import search as search

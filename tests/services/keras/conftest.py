@@ -1,0 +1,12 @@
+"""Fixtures of the tests beside the package that tests of Keras use, too."""
+
+from tests.data.conftest import make_dataset as make_dataset
+from tests.training.conftest import _nothing_resident as _nothing_resident
+from tests.training.conftest import chain as chain
+from tests.training.conftest import data as data
+from tests.training.conftest import visits as visits
+from tests.tune.conftest import contents_of as contents_of
+from tests.tune.conftest import local as local
+from tests.tune.conftest import local_of_three as local_of_three
+from tests.tune.conftest import make_rows as make_rows
+from tests.tune.conftest import search as search

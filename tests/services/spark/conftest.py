@@ -1,0 +1,9 @@
+"""Fixtures of the tests beside the package that tests of Spark use, too."""
+
+from tests.data.conftest import files_of as files_of
+from tests.data.conftest import make_dataset as make_dataset
+from tests.tune.conftest import contents_of as contents_of
+from tests.tune.conftest import local as local
+from tests.tune.conftest import local_of_three as local_of_three
+from tests.tune.conftest import make_rows as make_rows
+from tests.tune.conftest import search as search
