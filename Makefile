@@ -5,11 +5,13 @@
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+#   SEED    which cases of large enumerations are sampled
+SEED ?= 0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java test check bench constraints notebooks clean
+.PHONY: help demo java test test-all test-exhaustive coverage check bench constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -18,7 +20,10 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 
 help:
 	@echo "make demo [KILL=1]  train sixteen networks on real images; KILL=1: kill it halfway, resume, compare"
-	@echo "make test           run the tests"
+	@echo "make test           quick tests and a walk through every service; ARGS=PATH: any part"
+	@echo "make test-all       all tests; large enumerations are sampled (SEED=N)"
+	@echo "make test-exhaustive  all tests, every case of enumerations, 1000 examples of each law: hours"
+	@echo "make coverage       all tests, and which lines they ran"
 	@echo "make check          lint, format, types, layers, documented commands, exact versions"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
 	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
@@ -32,8 +37,16 @@ demo: .venv/.demo
 java:
 	@tools/java.sh
 
-test: java .venv/.dev
+# The levels are those of tests/sampling.py.
+test: export HOPYARD_TESTS := quick
+test-all: export HOPYARD_TESTS := ci
+test-exhaustive: export HOPYARD_TESTS := exhaustive
+test test-all test-exhaustive: export HOPYARD_SEED := $(SEED)
+test test-all: java .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-exhaustive: java .venv/.dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout 0 $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check

@@ -10,7 +10,7 @@ Rules for a page:
 - A relative link leads to a file.
 - docs/cli.md names every command there is.
 
-`python tools/pages.py` checks all but the running, which tests/docs does.
+`python tools/pages.py` checks all but the running, which tests/services/pages does.
 """
 
 from __future__ import annotations

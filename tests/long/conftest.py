@@ -1,6 +1,8 @@
 """Fixtures of the tests beside the package that long tests use, too."""
 
 from tests.data.conftest import files_of as files_of
+from tests.hopper.conftest import game as game
+from tests.hopper.conftest import result_of as result_of
 from tests.services.ray.conftest import cluster as cluster
 from tests.services.ray.conftest import cluster_if_there as cluster_if_there
 from tests.services.ray.conftest import spare as spare

@@ -24,6 +24,7 @@ def inline(search: Any, contents_of: Any, make_rows: Callable[..., Rows], tmp_pa
     return contents_of(search(LocalStore(tmp_path / "inline")).fit(make_rows()).run)
 
 
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning")
 def test_a_search_over_a_frame_of_spark_on_its_executors(
     spark: Any, search: Any, contents_of: Any, make_rows: Callable[..., Rows], inline: Any, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ print(len(units), kills, lost)
 
 
 def test_300_trials_killed_at_50_moments_come_to_the_same_leaderboard(tmp_path: Path) -> None:
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1] / "hopper"
     runs = subprocess.run(
         [sys.executable, "-c", RUNS, str(tmp_path)],
         cwd=here,

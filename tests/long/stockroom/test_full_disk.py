@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.long.stockroom.test_damage import content
 from tests.sampling import LEVEL
-from tests.stockroom.scenarios.test_damage import content
 
 from hopyard import StockRoom
 from hopyard.errors import StorageFullError

@@ -1,6 +1,6 @@
 """A stockroom of many kinds of content; prints the digest of its root map, which depends on content alone.
 
-    python -m tests.stockroom.scenarios.digests FOLDER
+    python -m tests.long.stockroom.digests FOLDER
 
 Under whatever versions of PyArrow, NumPy and PyTorch it runs, the digest is the same.
 """

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.stockroom.git.conftest import own_configuration as own_configuration
+from tests.stockroom.remotes.conftest import local as local
+from tests.stockroom.remotes.conftest import remote as remote
+from tests.stockroom.remotes.conftest import store as store
 
 from hopyard import StockRoom
 

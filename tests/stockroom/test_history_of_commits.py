@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.stockroom.scenarios.model import content
+from tests.long.stockroom.model import content
 
 from hopyard import StockRoom
 from hopyard.errors import ConflictError, FormatError, NotFoundError, UsageError

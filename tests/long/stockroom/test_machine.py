@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
+from tests.long.stockroom.crashes import dying
+from tests.long.stockroom.model import ancestors, content, copied, merged
+from tests.long.stockroom.peers import Peers, conflicts_of, refusal, set_sample, write_sample
 from tests.sampling import by_level
-from tests.stockroom.scenarios.crashes import dying
-from tests.stockroom.scenarios.model import ancestors, content, copied, merged
-from tests.stockroom.scenarios.peers import Peers, conflicts_of, refusal, set_sample, write_sample
 
 from hopyard import StockRoom
 from hopyard.errors import BehindError, ConflictError, HopyardError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.stockroom.scenarios.crashes import dying
-from tests.stockroom.scenarios.model import content
+from tests.long.stockroom.crashes import dying
+from tests.long.stockroom.model import content
 
 from hopyard import StockRoom
 from hopyard.errors import BehindError, ConflictError, NotFoundError, StorageError, UsageError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize
-from tests.stockroom.scenarios.model import Content, ancestors, bases, content, copied, merged
+from tests.long.stockroom.model import Content, ancestors, bases, content, copied, merged
 
 from hopyard import StockRoom
 from hopyard.errors import ConflictError, HopyardError

@@ -1,4 +1,4 @@
-"""Sixteen processes at one branch: ``python -m tests.stockroom.scenarios.racing FOLDER ROUNDS``."""
+"""Sixteen processes at one branch: ``python -m tests.long.stockroom.racing FOLDER ROUNDS``."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.stockroom.scenarios.model import content
+from tests.long.stockroom.model import content
 
 from hopyard import StockRoom
 from hopyard.errors import UsageError
@@ -77,7 +77,7 @@ def start(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def test_sixteen_processes_race_for_one_branch(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.stockroom.scenarios.racing", str(tmp_path / "stock"), "4"]
+    command = [sys.executable, "-m", "tests.long.stockroom.racing", str(tmp_path / "stock"), "4"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
 

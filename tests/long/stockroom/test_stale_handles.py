@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.long.stockroom.model import Content, content, copied, merged
 from tests.sampling import by_level
 from tests.stockroom.git.conftest import run_git
-from tests.stockroom.scenarios.model import Content, content, copied, merged
 
 from hopyard import StockRoom
 from hopyard.errors import ConflictError, PurgedError, UsageError

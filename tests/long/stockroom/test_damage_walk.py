@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.long.stockroom.model import plain
 from tests.sampling import by_level, sample
-from tests.stockroom.scenarios.model import plain
 
 from hopyard import StockRoom
 from hopyard.data import Dataset, prepare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.stockroom.scenarios.digests import main
+from tests.long.stockroom.digests import main
 
 
 def test_the_digest_is_the_one_that_other_versions_of_pyarrow_gave(tmp_path: Path) -> None:

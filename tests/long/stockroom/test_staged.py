@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.long.stockroom.crashes import dying
+from tests.long.stockroom.model import Content, content, copied, plain
 from tests.sampling import by_level
-from tests.stockroom.scenarios.crashes import dying
-from tests.stockroom.scenarios.model import Content, content, copied, plain
 
 from hopyard import StockRoom
 from hopyard.errors import UsageError
