@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.long.stockroom.conftest import own_configuration as own_configuration
+from tests.long.stockroom.conftest import stock as stock
 from tests.long.stockroom.model import content
 
 from hopyard import StockRoom
