@@ -206,24 +206,6 @@ def test_the_transformer_that_was_given_stays_as_it_is_and_draws_alike() -> None
     assert not hasattr(given, "quantiles_")
 
 
-def test_layers_of_keras_are_adapted_and_travel() -> None:
-    keras = pytest.importorskip("keras")
-    data = columns()
-    normalization = keras.layers.Normalization()
-    numbers = np.stack([data["fare"], data["huge"] - 1e9], 1).astype(np.float32)
-    data["small"] = numbers[:, 1]
-    lookup = keras.layers.StringLookup()
-    given = [Apply(normalization, "fare", "small", output="n"), Apply(lookup, "deck")]
-    definition = Steps.of(given).definition()
-    fitted = pickle.loads(pickle.dumps(fit_on_batches(given, data, [50])))
-    made = fitted.apply(data)
-    normalization.adapt(numbers)
-    lookup.adapt(data["deck"])
-    np.testing.assert_allclose(made["n"], np.asarray(normalization(numbers)), atol=1e-5)
-    assert np.array_equal(made["deck"], np.asarray(lookup(data["deck"])))
-    assert definition == fitted.steps.definition()
-
-
 def test_definitions_are_the_same_in_every_process_and_tell_steps_apart() -> None:
     made = [
         Apply(StandardScaler(), "a"),

@@ -271,21 +271,6 @@ def test_fingerprints_tell_rows_apart_and_nothing_else(objects: Objects, samples
     assert len({again.fingerprint, *(other.fingerprint for other in others)}) == 5
 
 
-def test_the_outputs_of_every_framework_are_there(samples: Samples) -> None:
-    loader = samples.loader(10, columns=["image", "label"], output="torch")
-    assert next(iter(loader))["image"].dtype == torch.uint8
-    pytest.importorskip("jax")
-    assert next(iter(samples.loader(10, columns=["label"], output="jax")))["label"].tolist() == list(
-        range(10)
-    )
-    pytest.importorskip("tensorflow")
-    batch = next(iter(samples.tf_dataset(10, columns=["image", "name"])))
-    assert batch["image"].numpy().tolist() == IMAGES[:10].tolist()
-    pytest.importorskip("keras")
-    (x, y), *_ = [samples.keras_dataset("image", "label", batch_size=10)[0]]
-    assert (x.shape, y.shape) == ((10, 4, 3), (10,))
-
-
 def test_a_column_that_is_being_written_is_read_as_it_is_now(local: Objects) -> None:
     with local.writing() as writer:
         draft = ColumnDraft(writer, writer, "label")

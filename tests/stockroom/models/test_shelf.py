@@ -350,18 +350,6 @@ def test_another_release_of_a_library_saves_the_same(shelf: ModelShelf, monkeypa
     assert shelf.record("again") == shelf.record("m")
 
 
-def test_a_keras_model_is_its_weights_by_path(shelf: ModelShelf) -> None:
-    keras = pytest.importorskip("keras")
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="out")])
-    shelf["m"] = model
-    loaded = shelf["m"]
-    assert [path.rpartition("/")[2] for path in loaded] == ["kernel", "bias"]
-    assert all(map(np.array_equal, loaded.values(), model.get_weights()))
-    model.set_weights(list(loaded.values()))
-    shelf["list"] = model.get_weights()
-    assert same(shelf["list"], model.get_weights())
-
-
 def test_what_a_model_needs_is_all_its_objects(tmp_path: Path) -> None:
     staged = Staged(LocalStore(tmp_path))
     ModelShelf(staged)["m"] = {"a": torch.ones(2), "b": torch.ones(2), "c": np.zeros(1)}
