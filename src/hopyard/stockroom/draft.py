@@ -12,7 +12,7 @@ from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import Stored
 from hopyard.stockroom.guard import Guard, guarded
-from hopyard.stockroom.history.locks import writing
+from hopyard.stockroom.history.locks import Mark, writing
 from hopyard.stockroom.maps import Key, SortedMap, encode
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.operations import Operation
@@ -60,6 +60,7 @@ class Draft:
         self._columns: dict[str, ColumnDraft] = {}
         self._dirty: set[str] = set()  # columns with changes of their own
         self._locks = ExitStack()
+        self._mark: Mark  # while it is locked
         self._is_locked = self._is_fresh = self._is_writing = self._is_closed = False
         self._has_added = False  # what is not published
         self._is_loose = False  # stands on objects that no write which was told of leads to
@@ -358,7 +359,7 @@ class Draft:
 
     def _lock(self) -> None:
         if not self._is_locked:
-            self._locks.enter_context(writing(self._objects.store))
+            self._mark = self._locks.enter_context(writing(self._objects.store))
             self._is_locked = True
 
     def _begin(self) -> None:
@@ -366,7 +367,8 @@ class Draft:
         self._has_added = True
         self._lock()
         if not self._is_fresh:
-            self._objects.refresh()
+            self._objects.refresh_at(self._mark())
+            self.writer.look_anew()
             self._is_fresh = True
 
     def _let_in(self) -> None:

@@ -9,6 +9,7 @@ from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.stockroom.care.heads import ASIDE
 from hopyard.stockroom.care.packfiles import Checked, check
 from hopyard.stockroom.history.commits import is_ancestor
+from hopyard.stockroom.history.locks import replacing
 from hopyard.stockroom.history.references import Log, entry_of
 from hopyard.stockroom.remotes import Need, Repository
 from hopyard.stockroom.remotes.transfer import Found, copy
@@ -88,10 +89,11 @@ def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -
     if damaged.name in {pack.name for pack in new}:
         return True
     is_all_here = damaged.pack is not None and damaged.pack.whole <= damaged.size
-    if not (is_all_here and held.keys() <= set(here)):
-        try:
-            put_aside(store, damaged.name)
-        except CorruptError:  # a link: it has no bytes of its own
-            return False
-    replace(objects, [damaged.name], new)
+    with replacing(store):
+        if not (is_all_here and held.keys() <= set(here)):
+            try:
+                put_aside(store, damaged.name)
+            except CorruptError:  # a link: it has no bytes of its own
+                return False
+        replace(objects, [damaged.name], new)
     return True

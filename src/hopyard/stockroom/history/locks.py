@@ -6,6 +6,21 @@
 * **Readers** of a commit that no reference may lead to any more each hold a file ``readers/<id>``, which names it.
 
 Where a store has no files on this machine nothing is locked: there the collector keeps what is young.
+
+``gc.lock`` contains a mark: random, and another one since something was last deleted. So who has listed the packs
+while it held the lock need not list them for its next write, as long as the mark is the same: packs may have come since
+then, but none is gone. What keeps that true:
+
+* Before the first deletion the mark is a new one, and on the disk. A collector that is killed at any moment leaves
+  either a mark that nobody has seen, or packs of which none is gone.
+* Whoever finds no mark, as in a repository that nothing was ever deleted from, makes one, and lists. No mark is ever
+  given twice, so it does not matter if several do so at once, or if the machine goes down before it is on the disk:
+  who has seen the mark is gone then, too.
+* A collector that can write no mark, as on a full disk, leaves none, also on the disk; if it cannot do that either, it
+  deletes nothing.
+* A mark says nothing where the file cannot be locked or read, nor of packs that were deleted or cut off by hand:
+  whoever does not store an object since a pack has it looks at the file of that pack, each time it begins to hold the
+  lock.
 """
 
 from __future__ import annotations
@@ -19,6 +34,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from hopyard.errors import BusyError, CorruptError, StorageError
@@ -30,19 +46,24 @@ WAIT = 60.0
 
 Tell = Callable[[str], None]
 
+Mark = Callable[[], bytes | None]
+"""Gives the mark of ``gc.lock``; None: it is not known, so something may have been deleted since whatever moment."""
+
 _GC = "gc.lock"
 _READERS = "readers"
 _COMMIT = re.compile("[0-9a-f]{64}")
+_MARK = re.compile(rb"[0-9a-f]{32}\n")
+_LONGEST = 64  # bytes that are read of a mark, which has 33
 _LOOK = 0.05  # seconds between looks whether nobody writes any more
 _OPENED = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 @contextlib.contextmanager
-def writing(store: Store) -> Iterator[None]:
-    """What is written meanwhile is not collected. Waits while a collector is at work."""
-    with locked(store, _GC, fcntl.LOCK_SH):
-        yield
+def writing(store: Store) -> Iterator[Mark]:
+    """What is written meanwhile is not collected. Waits while a collector is at work. Gives what tells the mark."""
+    with locked(store, _GC, fcntl.LOCK_SH) as file:
+        yield partial(_mark, file)
 
 
 @contextlib.contextmanager
@@ -54,14 +75,26 @@ def collecting(store: Store) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(store, _GC, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            file = stack.enter_context(locked(store, _GC, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
             raise BusyError(
                 f"{store.url} is being written to, in this process or another one, so nothing can be deleted from it "
                 "now: what is written might need it. Try again when the blocks (`with stock.enable_write():`), imports "
                 "and pushes that write there have ended."
             ) from None
+        _mark_anew(store, file)
         yield
+
+
+@contextlib.contextmanager
+def replacing(store: Store) -> Iterator[None]:
+    """Damaged packs are deleted meanwhile, whose whole objects are in others: a writer may go on, see ``writing``."""
+    with locked(store, _GC, fcntl.LOCK_SH) as file:
+        _mark_anew(store, file)
+        try:
+            yield
+        finally:
+            _mark_anew(store, file)  # who has seen the first one may have listed what was not deleted yet
 
 
 @contextlib.contextmanager
@@ -129,15 +162,16 @@ def read_commits(store: Store) -> set[str]:
 
 
 @contextlib.contextmanager
-def locked(store: Store, name: str, how: int) -> Iterator[None]:
-    """Hold the file ``name`` of the store locked as ``fcntl.flock`` has it; no file: hold nothing.
+def locked(store: Store, name: str, how: int) -> Iterator[int | None]:
+    """Hold the file ``name`` of the store locked as ``fcntl.flock`` has it; no file: hold nothing. Gives the file's
+    descriptor; None if it is not locked, since there is none or its file system has no locks.
 
     Raises:
         BlockingIOError: with LOCK_NB, another holds it.
     """
     path = store.path(name)
     if path is None:
-        yield
+        yield None
         return
     with write_errors(path):
         try:
@@ -152,8 +186,7 @@ def locked(store: Store, name: str, how: int) -> Iterator[None]:
             ) from None
     process = os.getpid()
     try:
-        _flock(fd, how)
-        yield
+        yield fd if _flock(fd, how) else None
     finally:
         if os.getpid() == process:  # a forked child would unlock what its parent holds
             with contextlib.suppress(OSError):
@@ -161,12 +194,50 @@ def locked(store: Store, name: str, how: int) -> Iterator[None]:
         os.close(fd)
 
 
-def _flock(fd: int, how: int) -> None:
+def _flock(fd: int, how: int) -> bool:
+    """Whether the file is locked: not every file system has locks."""
     try:
         fcntl.flock(fd, how)
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             raise
+        return False
+    return True
+
+
+def _mark(file: int | None) -> bytes | None:
+    """The mark in the lock's file, which is made if there is none; None: it is not known."""
+    try:
+        if file is None:
+            return None
+        mark = os.pread(file, _LONGEST, 0)
+        return mark if _MARK.fullmatch(mark) else _write_mark(file)
+    except OSError:  # of a full disk, for instance: the next one tries again
+        return None
+
+
+def _mark_anew(store: Store, file: int | None) -> None:
+    """Before something is deleted: let the mark be another one, durably.
+
+    Raises:
+        StorageError: neither that can be written, nor that there is none.
+    """
+    if file is None:
+        return
+    with write_errors(store.path(_GC) or _GC):
+        try:
+            _write_mark(file)
+            os.fsync(file)
+        except OSError:
+            os.ftruncate(file, 0)
+            os.fsync(file)
+
+
+def _write_mark(file: int) -> bytes:
+    mark = b"%s\n" % os.urandom(16).hex().encode()
+    os.pwrite(file, mark, 0)
+    os.ftruncate(file, len(mark))
+    return mark
 
 
 def _made(path: Path, commit: str) -> int:

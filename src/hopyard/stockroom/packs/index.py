@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
@@ -84,20 +84,20 @@ class Index:
         ends = [bytes.fromhex(prefix.ljust(_DIGITS, digit)) for digit in "0f"]
         return self._run(lambda db: [key.hex() for (key,) in db.execute(_BEGINNING, (*ends, kind))])
 
-    def packs(self) -> Mapping[str, tuple[int, int]]:
+    def packs(self) -> dict[str, tuple[int, int]]:
         """Of every known pack how many bytes it had when its header was read, and how many it should have."""
-        return self._run(self._read_packs)
+        return self._run(lambda db: dict(self._read_packs(db)))
 
-    def _read_packs(self, db: sqlite3.Connection) -> Mapping[str, tuple[int, int]]:
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """How many bytes these packs had when their headers were read, without those that are not known."""
+        return self._run(lambda db: dict(_sizes(db, list(names))))
+
+    def _read_packs(self, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
         # The version changes when another connection changes the file.
         (version,) = db.execute("PRAGMA data_version").fetchone()
         if self._packs is None or self._packs[0] != version:
-            packs = {}
-            for name, size, whole, check in db.execute(_PACKS):
-                if check != _sum((name, size, whole)):
-                    raise ValueError(f"the row of {name!r} is not what was written")
-                packs[name] = size, whole
-            self._packs = version, packs
+            rows = map(_checked_pack, db.execute(_PACKS))
+            self._packs = version, {name: (size, whole) for name, size, whole in rows}
         return self._packs[1]
 
     def gone(self) -> set[str]:
@@ -125,12 +125,10 @@ class Index:
     def _change(self, db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> None:
         new = _change(db, added, removed)
         if self._packs is not None:
-            version, packs = self._packs
-            # A copy, since other threads may go through the old one.
-            packs = packs | {pack.name: (pack.size, pack.whole) for pack in new}
+            _, packs = self._packs
+            packs |= {pack.name: (pack.size, pack.whole) for pack in new}
             for name in removed:
                 packs.pop(name, None)
-            self._packs = version, packs
 
     def clear(self) -> None:
         """Forget everything: the file may be damaged where SQLite does not see it."""
@@ -232,6 +230,21 @@ def _make(db: sqlite3.Connection) -> None:
     for statement in _SCHEMA:
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+def _sizes(db: sqlite3.Connection, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for first in range(0, len(names), _AT_ONCE):
+        some = names[first : first + _AT_ONCE]
+        for row in db.execute(f"{_PACKS} WHERE name IN ({','.join('?' * len(some))})", some):
+            yield _checked_pack(row)[0], row[1]
+
+
+def _checked_pack(row: tuple[Any, ...]) -> tuple[str, int, int]:
+    """Name, size and whole size of a pack; raises what the index takes for damage."""
+    name, size, whole, check = row
+    if check != _sum((name, size, whole)):
+        raise ValueError(f"the row of {name!r} is not what was written")
+    return name, size, whole
 
 
 def _find(db: sqlite3.Connection, keys: list[bytes]) -> dict[str, Location]:

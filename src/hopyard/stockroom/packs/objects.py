@@ -97,6 +97,7 @@ class Objects:
         self._bad: dict[str, tuple[Identity, set[str]]] = {}  # by pack the objects in it that are damaged
         self._unreadable: dict[str, StorageError] = {}
         self._rebuilt = self._has_listed = False
+        self._mark: object = None  # with which no pack was deleted since all were listed; see history.locks
 
     def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None, bool]]:
         return Objects, (self._store, self._index.path, self._absent, self._is_own)
@@ -350,6 +351,25 @@ class Objects:
 
     def refresh(self) -> None:
         """Look which packs there are: read the headers of new ones, forget those that are gone."""
+        self._refresh()
+        with LOCK:
+            self._mark = None  # what was listed may be gone by now, unless it cannot be deleted meanwhile
+
+    def refresh_at(self, mark: bytes | None) -> None:
+        """The same for who keeps packs from being deleted; nothing if none was since this was called last.
+
+        Args:
+            mark: of the last deletion; None: it is not known.
+        """
+        if mark is not None and mark == self._mark:
+            return
+        looking = self._mark = object()
+        self._refresh()
+        with LOCK:
+            if mark is not None and self._mark is looking:  # no other thread has listed at the same time
+                self._mark = mark
+
+    def _refresh(self) -> None:
         # What is known is asked first: packs that are put and indexed meanwhile are not taken to be gone.
         known = self._index.packs()
         cut = {name: places for name, places in known.items() if places[0] < places[1]}
@@ -391,8 +411,8 @@ class Objects:
         are any. The next :meth:`refresh` reads what they still hold."""
         if self._store.path("packs") is None:  # whose sizes come with every listing
             return False
-        known = self._index.packs()
-        cut = [name for name in packs if name in known and self._store.size(name) != known[name][0]]
+        known = self._index.sizes(packs)
+        cut = [name for name, size in known.items() if self._store.size(name) != size]
         if cut:
             self._forget(cut)
         return bool(cut)
@@ -405,7 +425,8 @@ class Objects:
         """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used.
 
         Args:
-            before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh`, too.
+            before: called before each object is added. Who shuts out deletion only then calls :meth:`refresh_at` and
+                the writer's ``look_anew``, too.
             lock: held while objects are added or published, where threads share the writer; reading needs none.
         """
         if before is None:

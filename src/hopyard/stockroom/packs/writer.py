@@ -96,6 +96,10 @@ class PackWriter:
 
     # Adding
 
+    def look_anew(self) -> None:
+        """See of each pack again whether it is as the index says, before it is trusted to hold something."""
+        self._looked.clear()
+
     def begin(self) -> None:
         """See that nothing is deleted from now on, before objects are read whose content is to be added anew: what
         was purged until now is not among that."""

@@ -1,0 +1,350 @@
+"""Somebody deletes packs between the writes of an open stockroom, which looks which packs there are only then."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.long.stockroom.model import Content, content, copied
+
+from hopyard import StockRoom
+from hopyard.errors import BusyError, NotFoundError
+from hopyard.stockroom.care import gc, purge
+from hopyard.stockroom.git import find
+from hopyard.stockroom.history import stage
+from hopyard.stockroom.opening import open_place
+from hopyard.storage import LocalStore
+
+_watched: dict[str, int] = {}  # folders, and how often they were listed
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("os.scandir", "os.listdir") and str(arguments[0]) in _watched:
+        _watched[str(arguments[0])] += 1
+
+
+sys.addaudithook(_hear)  # for good: none can be taken away
+
+
+@contextmanager
+def listings(stock: StockRoom) -> Iterator[Callable[[], int]]:
+    """Tells how often the folder of packs was listed since it was last asked."""
+    folder = str(packs(stock))
+
+    def count() -> int:
+        found, _watched[folder] = _watched[folder], 0
+        return found
+
+    _watched[folder] = 0
+    try:
+        yield count
+    finally:
+        del _watched[folder]
+
+
+def packs(stock: StockRoom) -> Path:
+    found = stock.local.store.path("packs")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[StockRoom]:
+    with StockRoom.init(tmp_path / "stock", enable_write=True) as made:
+        made.data["c"] = {number: np.full(8, number) for number in range(3)}
+        made.commit("first")
+        yield made
+
+
+def write(stock: StockRoom, number: int) -> None:
+    """Of each sort one: staged, committed, and in a block."""
+    stock.model[f"m{number}"] = {"w": np.full(8, number)}
+    stock.data["c"][number % 4] = np.full(8, -number)
+    stock.commit(f"{number}")
+    with stock.enable_write():
+        stock.experiment["x"] = number
+
+
+# Listings
+
+
+def test_packs_are_listed_once_and_not_for_each_write(writer: StockRoom) -> None:
+    write(writer, 1)
+    with listings(writer) as listed:
+        for number in range(2, 12):
+            write(writer, number)
+        assert listed() == 0
+    with StockRoom(writer.place.root, enable_write=True) as other, listings(other) as listed:
+        for number in range(12, 22):
+            write(other, number)
+        assert listed() == 2  # one look for what killed processes left
+
+
+def test_packs_are_listed_again_after_each_collection(writer: StockRoom) -> None:
+    write(writer, 1)
+    with StockRoom(writer.place.root) as other, listings(writer) as listed:
+        for number in range(2, 5):
+            other.gc()
+            listed()
+            write(writer, number)
+            assert listed() == 1
+            write(writer, number + 10)
+            assert listed() == 0
+    assert writer.verify().ok
+
+
+def test_without_a_mark_packs_are_listed_for_each_draft(
+    writer: StockRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(writer, 1)
+    monkeypatch.setattr("fcntl.flock", refuse)  # as on file systems without locks
+    with listings(writer) as listed:
+        write(writer, 2)
+        assert listed() >= 3
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "no locks available")
+
+
+# What is deleted by hand
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("is_block", [False, True])
+def test_what_a_pack_had_that_was_deleted_or_cut_off_by_hand_is_stored_again(
+    writer: StockRoom, is_cut: bool, is_block: bool
+) -> None:
+    value = np.arange(50_000, dtype=np.float64)  # of a size that is looked up when it is added
+    before = set(packs(writer).iterdir())
+    writer.model["m"] = {"w": value, "b": value[:8]}
+    writer.commit("m")
+    writer.model["again"] = {"w": value, "b": value[:8]}  # this process has seen that the pack has it
+    writer.commit("again")
+    for pack in set(packs(writer).iterdir()) - before:
+        if pack.name.startswith("data-") and is_cut:
+            os.truncate(pack, pack.stat().st_size - 8)
+        elif pack.name.startswith("data-"):
+            pack.unlink()
+    if is_block:
+        with writer.enable_write():
+            writer.model["third"] = {"w": value, "b": value[:8]}
+    else:
+        writer.model["third"] = {"w": value, "b": value[:8]}
+        writer.commit("third")
+    with StockRoom(writer.place.root) as fresh:
+        assert np.array_equal(fresh.model["third"]["w"], value)
+        assert np.array_equal(fresh.model["third"]["b"], value[:8])
+
+
+# Between any two steps
+
+
+def sample(key: int, number: int) -> np.ndarray[Any, Any]:
+    """Bytes that no other sample has."""
+    return np.random.default_rng([key, number]).integers(0, 256, 24, np.uint8)
+
+
+class Between:
+    """A stockroom that writes; between any two of its looks at files another one may collect or purge."""
+
+    def __init__(self, folder: Path, moments: list[tuple[int, str, int]], is_indexed_apart: bool) -> None:
+        StockRoom.init(folder).close()
+        self.place = find(folder)
+        if is_indexed_apart:  # in memory, by each of them
+            (folder / ".hopyard" / "index.sqlite").unlink(missing_ok=True)
+            (folder / ".hopyard" / "index.sqlite").mkdir()
+        self.other, _, _ = open_place(self.place, "never")
+        self.moments, self.count, self.is_inside = list(moments), 0, False
+        self.now: Content = {}
+        self.commits: dict[str, Content] = {}
+        self.gone: set[bytes] = set()
+        self.given: dict[int, set[bytes]] = {}  # by key what was stored under it
+        step = self.step
+
+        class Store(LocalStore):
+            def _file(self, name: str, is_replaced: bool = False) -> str:
+                step()
+                return super()._file(name, is_replaced)
+
+        with patch("hopyard.stockroom.opening.LocalStore", Store):
+            self.stock = StockRoom(folder, enable_write=True)
+
+    def step(self) -> None:
+        if self.is_inside or not self.moments or vars(stage._held).get("stages"):
+            return
+        self.count += 1
+        gap, do, key = self.moments[0]
+        if self.count < gap:
+            return
+        self.is_inside = True
+        try:
+            if do == "gc":
+                gc(self.other, self.place, wait=0)
+            else:
+                purge(self.other, "c", key, "test", "Ada", self.place, wait=0)
+                self.forget(key)
+        except BusyError:
+            return  # as soon as the writer lets go
+        except NotFoundError:
+            pass
+        finally:
+            self.is_inside = False
+        del self.moments[0]
+        self.count = 0
+
+    def forget(self, key: int) -> None:
+        for state in (self.now, *self.commits.values()):
+            state.get("data/c", {}).pop(key, None)
+        self.gone |= self.given.pop(key, set())
+
+    def write(self, what: str, number: int) -> None:
+        stock = self.stock
+        if what == "commit":
+            if not self.now or self.now in self.commits.values():
+                return
+            self.commits[stock.commit(f"{number}")] = copied(self.now)
+        elif what == "block":
+            with stock.enable_write():
+                stock.experiment["x"] = number
+                stock.data["c"][number % 3] = sample(number % 3, number)
+                stock.model["m"] = {"w": np.full(number % 5, number % 2)}
+            self.wrote(number)
+            self.now |= {"experiment/x": number, "model/m": {"w": [number % 2] * (number % 5)}}
+            assert stock.head.commit is not None
+            self.commits[stock.head.commit] = copied(self.now)
+        elif what == "model":
+            stock.model["m"] = {"w": np.full(number % 5, number % 2)}
+            self.now["model/m"] = {"w": [number % 2] * (number % 5)}
+        else:
+            stock.data["c"][number % 3] = sample(number % 3, number)
+            self.wrote(number)
+
+    def wrote(self, number: int) -> None:
+        data = sample(number % 3, number)
+        self.now.setdefault("data/c", {})[number % 3] = data.tolist()
+        self.given.setdefault(number % 3, set()).add(data.tobytes())
+
+    def check(self) -> None:
+        with StockRoom(self.place.root, enable_write=True) as fresh:
+            assert content(fresh) == content(self.stock) == self.now
+            for commit, state in self.commits.items():
+                assert content(fresh.at(commit)) == state
+            assert fresh.verify().ok
+        stored = b"".join(path.read_bytes() for path in packs(self.stock).glob("*"))
+        assert not [data for data in self.gone if data in stored]
+        assert all(data in stored for data in self.shown())
+
+    def shown(self) -> Iterator[bytes]:
+        for state in self.commits.values():
+            for value in state.get("data/c", {}).values():
+                yield bytes(value)
+
+
+_MOMENTS = st.tuples(st.integers(1, 90), st.sampled_from(["gc", "gc", "purge"]), st.integers(0, 2))
+
+
+@settings(
+    max_examples=100 if os.environ.get("HOPYARD_EXHAUSTIVE") == "1" else 25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["sample", "sample", "model", "commit", "block"]), st.integers(0, 30)),
+        min_size=3, max_size=12,
+    ),
+    st.lists(_MOMENTS, max_size=8),
+    st.booleans(),
+)  # fmt: skip
+def test_nothing_that_is_committed_is_lost_and_nothing_purged_comes_back(
+    tmp_path: Path,
+    steps: list[tuple[str, int]],
+    moments: list[tuple[int, str, int]],
+    is_indexed_apart: bool,
+) -> None:
+    between = Between(tmp_path / str(len(list(tmp_path.iterdir()))), moments, is_indexed_apart)
+    with between.stock:
+        between.stock.data.create("c", dtype="uint8", shape=(24,))
+        between.now["data/c"] = {}
+        for what, number in steps:
+            between.write(what, number)
+        between.moments.clear()
+        between.check()
+
+
+# Killed
+
+_CALLS = ("pwrite", "ftruncate", "fsync", "unlink", "rename", "replace", "link")
+
+
+def is_killed(at: int, collector: Callable[[], object]) -> bool:
+    """Whether a process that collects has more calls of the system that change files than ``at``: it is killed before
+    that one."""
+    process = os.fork()
+    if process == 0:
+        left = [at]
+
+        def killing(call: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(*given: Any, **named: Any) -> Any:
+                if not left[0]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left[0] -= 1
+                return call(*given, **named)
+
+            return counted
+
+        with suppress(BaseException):
+            for name in _CALLS:
+                setattr(os, name, killing(getattr(os, name)))
+            collector()
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
+    return status != 0
+
+
+@pytest.mark.parametrize("is_indexed_apart", [False, True])
+@pytest.mark.parametrize("do", ["gc", "purge"])
+def test_a_collector_that_is_killed_at_any_call_leaves_a_writer_that_goes_on(
+    tmp_path: Path, do: str, is_indexed_apart: bool
+) -> None:
+    between = Between(tmp_path / "stock", [], is_indexed_apart)
+    with between.stock as stock:
+        stock.data.create("c", dtype="uint8", shape=(24,))
+        for number in range(6):
+            between.write("block", number)
+
+        def collect() -> None:
+            repository, _, _ = open_place(between.place, "never")
+            if do == "gc":
+                gc(repository, between.place, wait=0)
+            else:
+                purge(repository, "c", 2, "test", "Ada", between.place, wait=0)
+
+        at, number = 0, 6
+        while is_killed(at, collect):
+            for what in ("model", "sample", "commit"):
+                number += 2 if number % 3 == 1 else 1  # not the key that is purged
+                between.write(what, number)
+            with StockRoom(between.place.root, enable_write=True) as fresh:
+                for each in fresh, stock, *map(fresh.at, list(between.commits)[-2:]):
+                    for key in (0, 1):
+                        assert bytes(each.data["c"][key]) in between.given[key]
+            at += 1
+        assert at > 20
+        if do == "purge":
+            between.forget(2)
+        between.check()
