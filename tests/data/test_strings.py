@@ -112,8 +112,8 @@ def test_columns_side_by_side_are_what_each_is_alone(tmp_path_factory, kinds, gr
 
 @pytest.mark.parametrize(
     ("sizes", "width"),
-    [([12] * 9, 16), ([13] * 9, 32), ([28, 3] * 9, 32), ([29] * 9, 64), ([60, 5] * 9, 16), ([60, 50] * 9, 64), ([90] * 9, 128),
-     ([125] * 9, 16), ([1000] * 9, 16), ([12] * 90 + [20] * 9, 16), ([20] * 90 + [1000], 32), ([], 16)],
+    [([12] * 9, 16), ([13] * 9, 32), ([28, 3] * 9, 32), ([29] * 9, 64), ([60, 5] * 9, 16), ([60, 50] * 9, 64),
+     ([90] * 9, 128), ([125] * 9, 16), ([12] * 90 + [20] * 9, 16), ([20] * 90 + [1000], 32), ([], 16)],
 )  # fmt: skip
 def test_views_are_as_wide_as_most_values_need_if_that_is_not_much(sizes, width):
     rows = Ragged.from_rows([np.zeros(size, np.uint8) for size in sizes], np.uint8)
