@@ -98,6 +98,14 @@ def test_prepare_takes_several_files_and_patterns_and_no_validation(invoke: Invo
     assert invoke("prepare", "*.csv", "three", "--validation", "none").startswith("30 rows for train in")
 
 
+def test_prepare_reads_csv_with_the_types_and_the_delimiter_given(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;x\n" + "".join(f"{row};{row}\n" for row in range(10)))
+    invoke(
+        "prepare", "a.csv", "two", "--validation", "none", "--types", "id=text,x=int16", "--delimiter", ";"
+    )
+    assert str(open_dataset(tmp_path / "two").schema) == "id: string, x: int16"
+
+
 def test_prepare_refuses_bad_input_and_writes_nothing(invoke: Invoke, parquet: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="column 'note' has 3"):
         invoke("prepare", str(parquet), "store", "--ragged", "keep")

@@ -19,8 +19,8 @@ import torch
 from hopyard.data import prepare
 from hopyard.data.ragged import Ragged
 from hopyard.data.sources.sources import as_source
-from hopyard.errors import ColumnError, CorruptError, DataError, NotFoundError
-from hopyard.storage import MemoryStore
+from hopyard.errors import ColumnError, CorruptError, DataError, NotFoundError, UsageError
+from hopyard.storage import LocalStore, MemoryStore
 
 ROWS = 700
 
@@ -502,3 +502,73 @@ def test_dicts_that_are_no_structs_are_refused_by_name():
     with pytest.raises(DataError, match=r"what a dataset cannot: s \("):
         prepare(frame, MemoryStore(), validation=None)
     assert prepare(frame, MemoryStore(), feature_columns=["id"], validation=None).train.schema.names == ["id"]
+
+
+def test_types_of_csv_are_what_the_user_says(tmp_path):
+    (tmp_path / "a.csv").write_text("id,n,x\n1,2,3\n4,5,6\n")
+    given = {"id": "text", "n": np.int16, "x": float}
+    for types in (
+        given,
+        {"id": str, "n": "int16", "x": "float64"},
+        {"id": pa.string(), "n": pa.int16(), "x": pa.float64()},
+    ):
+        columns = as_source(tmp_path / "a.csv", types=types).collect().columns
+        assert {name: data.column.dtype for name, data in columns.items()} == {
+            "id": "object",
+            "n": "int16",
+            "x": "float64",
+        }
+        assert columns["id"].as_batch().tolist() == ["1", "4"]
+    assert (
+        as_source(tmp_path / "a.csv").fingerprint()
+        != as_source(tmp_path / "a.csv", types=given).fingerprint()
+    )
+    (tmp_path / "b.csv").write_text("id;n\n007;1\n")
+    both = (
+        as_source([tmp_path / "b.csv", tmp_path / "b.csv"], types={"n": "text"}, delimiter=";")
+        .collect()
+        .columns
+    )
+    assert {name: data.as_batch().tolist() for name, data in both.items()} == {
+        "id": ["007", "007"],
+        "n": ["1", "1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ({"n": "int17"}, r"types=\{'n': 'int17'\} is no type of a column of CSV; did you mean 'int16'\?"),
+        ({"n": "float16"}, r"types=\{'n': 'float16'\} is no type of a column of CSV"),
+        ({"n": None}, r"types=\{'n': None\} is no type of a column of CSV"),
+        ({"n": pa.list_(pa.int8())}, "is no type of a column of CSV"),
+        ("n=text", "types='n=text' must be a dict of columns: types="),
+        ({"m": "text"}, "a.csv has no column 'm'. Its columns are n."),
+    ],
+)
+def test_impossible_types_of_csv_are_refused(tmp_path, types, message):
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    with pytest.raises(UsageError, match=message):
+        as_source(tmp_path / "a.csv", types=types)
+
+
+def test_types_and_delimiters_are_for_csv_alone(tmp_path):
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    message = "types= and delimiter= say how CSV files are read, but "
+    with pytest.raises(UsageError, match=message + r".*a\.parquet is none\. Leave them out"):
+        as_source(tmp_path / "a.parquet", types={"n": "text"})
+    with pytest.raises(UsageError, match=message + "the data is a dict"):
+        as_source({"n": [1]}, delimiter=";")
+    with pytest.raises(UsageError, match=r"delimiter=';;' must be one character"):
+        as_source(tmp_path / "a.parquet", delimiter=";;")
+
+
+def test_an_error_about_types_of_csv_says_the_call_that_gives_them(tmp_path):
+    (tmp_path / "a.csv").write_text("id,x\n007,1\n008,2\n009,2\n")
+    (tmp_path / "b.csv").write_text("id,x\n7,1\n8,2\n")
+    train, val = str(tmp_path / "a.csv"), str(tmp_path / "b.csv")
+    advice = r"column 'id' is id: string .* id: int64 .* as_source\(path, types=\{'id': 'text'\}\) instead of a path"
+    with pytest.raises(DataError, match=f"(?i){advice}"):
+        prepare(train, LocalStore(tmp_path / "store"), val=val)
+    prepared = prepare(train, LocalStore(tmp_path / "store"), val=as_source(val, types={"id": "text"}))
+    assert prepared.val[:]["id"].tolist() in (["7", "8"], ["8", "7"])

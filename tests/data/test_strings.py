@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hopyard.data import Category, NodeCache, fit_steps, mix, open_dataset, prepare
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading import strings
+from hopyard.data.reading import flat, strings
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.reading.strings import LARGE, Lying, MappedStrings, views_of, with_codes
+from hopyard.data.reading.strings import LARGE, Lying, MappedStrings, views_of, width_of_views, with_codes
 from hopyard.data.schema import Column
 from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.storage import LocalStore
@@ -70,6 +70,66 @@ def test_batches_are_what_arrow_takes(
                 assert made["text"].to_pylist() == [given_values[row] for row in made["row"]]
         rows = np.arange(len(values))[:: max(1, len(values) // 7)]
         assert dataset[rows]["text"].tolist() == [given_values[row] for row in rows]
+
+
+@st.composite
+def lengths(draw):
+    """Of a column's values: the least and the most bytes, which say how wide its views are."""
+    least = draw(st.sampled_from([0, 10, 13, 26, 29, 58, 61, 110, 121, 126]))
+    return least, least + draw(st.sampled_from([0, 2, 5, 40]))
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(lengths(), min_size=3, max_size=3)), min_size=1, max_size=4),
+    st.integers(1, 30), st.integers(1, 25), st.integers(0, 1000), st.sampled_from([1, 300, 8 << 20]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_columns_side_by_side_are_what_each_is_alone(tmp_path_factory, kinds, group, batch, seed, piece):
+    folder = tmp_path_factory.mktemp("strings")
+    random = np.random.default_rng(seed)
+    table = {}
+    for number, (is_binary, bounds) in enumerate(kinds):
+        sizes = [random.integers(least, most + 1) for least, most in bounds for _ in range(group)]
+        values = [random.integers(97, 123, size, np.uint8).tobytes() for size in sizes]
+        table[f"c{number}"] = values if is_binary else [value.decode() for value in values]
+    rows = 3 * group
+    pq.write_table(pa.table({**table, "row": np.arange(rows)}), folder / "a.parquet", row_group_size=group)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flat, "_PIECE", piece)
+        dataset = open_dataset(folder / "a.parquet", cache=NodeCache(folder / "cache"))
+        for shuffle in (False, True):
+            for made in dataset.loader(batch, shuffle=shuffle, output="numpy", window=group * 100):
+                for name, values in table.items():
+                    assert made[name].tolist() == [values[row] for row in made["row"]]
+            for made in dataset.loader(batch, shuffle=shuffle, output="numpy", strings="arrow"):
+                for name, values in table.items():
+                    assert made[name].to_pylist() == [values[row] for row in made["row"]]
+    some = random.integers(0, rows, 5)
+    for name, values in table.items():
+        assert dataset[some][name].tolist() == [values[row] for row in some]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [([12] * 9, 16), ([13] * 9, 32), ([28, 3] * 9, 32), ([29] * 9, 64), ([60, 5] * 9, 16), ([60, 50] * 9, 64),
+     ([90] * 9, 128), ([125] * 9, 16), ([12] * 90 + [20] * 9, 16), ([20] * 90 + [1000], 32), ([], 16)],
+)  # fmt: skip
+def test_views_are_as_wide_as_most_values_need_if_that_is_not_much(sizes, width):
+    rows = Ragged.from_rows([np.zeros(size, np.uint8) for size in sizes], np.uint8)
+    assert width_of_views([rows[:5], rows[5:]]) == width
+
+
+def test_views_of_equal_width_lie_in_one_block(tmp_path):
+    texts = {f"c{number}": [f"{number} {text}" for text in MANY] for number in range(3)}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({**texts, "short": [f"{row}" for row in range(40)], "few": FEW}), path)
+    dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache"))
+    names = [*texts, "short", "few"]
+    (flat,) = dataset.reader()._decoder.flats(tuple((name,) for name in names), [0])
+    views = [(block.columns, block.dtype) for block in flat.blocks if block.part == "views"]
+    assert sorted(views) == [(("c0", "c1", "c2"), "V64"), (("few",), "V32"), (("short",), "V16")]
+    batch = next(iter(dataset.loader(40, output="numpy")))
+    assert {name: batch[name].tolist() for name in texts} == texts
 
 
 def write(path, texts, group=40, **columns):
@@ -170,13 +230,12 @@ def test_values_beyond_2_gib_of_the_mapped_bytes_are_found(tmp_path):
     content = np.memmap(path, np.uint8, "r+")
     for number, (text, place) in enumerate(zip(texts, places, strict=True)):
         data = text.encode()
-        words = views_of("text", Ragged(np.frombuffer(data, np.uint8), np.array([0, len(data)])), 0).words
-        if len(data) > 12:
-            content[place : place + len(data)] = np.frombuffer(data, np.uint8)
-            words[0, 1] = place - 64
-        content[64 + 16 * number : 80 + 16 * number] = words.view(np.uint8).reshape(-1)
-    lying = Lying(np.array([64]), np.array([False]), np.array([64]), np.array([4]), np.array([64]))
-    column = MappedStrings(Column("text", "string"), content, lying, np.array([0]))
+        rows = Ragged(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
+        its, values = views_of("text", rows, place - 64, 16)
+        content[place : place + len(values)] = values
+        content[64 + 16 * number : 80 + 16 * number] = its[0]
+    lying = Lying(*(np.array([[number]]) for number in (64, 16, False, 64, 4, 64, 16)))
+    column = MappedStrings([Column("text", "string")], content, lying, np.array([0]))
     rows = np.array([3, 0, 2, 1, 3])
     found = column.gather(rows + column.shift[0], np.zeros(5, np.int64), Buffers())
     assert found.tolist() == [texts[row] for row in rows]
@@ -184,15 +243,15 @@ def test_values_beyond_2_gib_of_the_mapped_bytes_are_found(tmp_path):
 
 def test_pieces_too_large_for_arrow_are_viewed_in_halves(monkeypatch):
     rows = Ragged.from_rows([np.frombuffer(text.encode(), np.uint8) for text in MANY], np.uint8)
-    whole = views_of("text", rows, 17)
+    whole = views_of("text", rows, 17, 16)
     monkeypatch.setattr(strings, "_LONGEST", 40)
-    halves = views_of("text", rows, 17)
-    assert np.array_equal(whole.words, halves.words)
+    halves = views_of("text", rows, 17, 16)
+    assert np.array_equal(whole.views, halves.views)
     assert np.array_equal(whole.values, halves.values)
     monkeypatch.setattr(strings, "_LONGEST", 20)
     rule = "Column 'text' holds a value of 27 bytes, but none may be longer than 20. Store what is so large in files"
     with pytest.raises(DataError, match=rule):
-        views_of("text", rows, 0)
+        views_of("text", rows, 0, 16)
 
 
 def test_codes_are_made_only_where_they_save_something():

@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_wine, make_friedman1
 import hopyard
 from hopyard import load_model, make_torch_dataset
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.data import open_dataset, prepare
+from hopyard.data import Category, as_source, open_dataset, prepare
 from hopyard.errors import EstimatorError, UsageError
 from hopyard.storage import LocalStore, MemoryStore, open_store
 from hopyard.torch import TorchEstimator
@@ -194,6 +194,33 @@ def test_frames_tables_and_files_of_the_same_rows_are_one_run(tmp_path: Path) ->
     store = MemoryStore()
     ids = [short_search(store, mixed, **MIXED).fit(form).run_id for form in forms]
     assert len(set(ids)) == 1, ids
+
+
+def test_types_of_csv_hold_in_a_search_and_in_what_its_model_is_given(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    ids = np.arange(64) % 5 + 100
+    frame = pd.DataFrame({"city": ids, "x": random.normal(size=64), "y": random.normal(size=64)})
+    frame.to_csv(tmp_path / "a.csv", index=False, sep=";")
+    rows = as_source(tmp_path / "a.csv", types={"city": "text", "y": "float32"}, delimiter=";")
+
+    class OfTwo(torch.nn.Linear):
+        def forward(self, city: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.stack([city.float(), x.float()], 1))
+
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(OfTwo(2, 1), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params)
+
+    search = short_search(
+        MemoryStore(), estimator, feature_columns=["city", "x"], label_columns=["y"],
+        preprocess=[Category("city")],
+    )  # fmt: skip
+    model = search.fit(rows, rows)
+    texts = frame.assign(city=ids.astype(str), y=frame["y"].astype("float32"))
+    assert search.fit(texts, texts).run.run_id == model.run.run_id  # the same data
+    assert model.preprocessing is not None
+    assert model.preprocessing.categories("city") == sorted(set(map(str, ids)))
+    assert model.evaluate(rows) == model.evaluate(texts)
+    assert np.array_equal(model.predict(rows), model.predict(texts))
 
 
 def test_numbers_from_csv_train_like_those_from_a_frame(tmp_path: Path) -> None:

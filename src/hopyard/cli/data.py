@@ -11,7 +11,7 @@ import typer
 
 from hopyard.cli import data_cache
 from hopyard.cli.terminal import console, say
-from hopyard.data import Prepared, open_dataset
+from hopyard.data import Prepared, as_source, open_dataset
 from hopyard.data import inspect as inspect_dataset
 from hopyard.data import prepare as prepare_dataset
 from hopyard.data import report as write_report
@@ -20,6 +20,7 @@ from hopyard.data import verify as verify_data
 from hopyard.data.petastorm.convert import convert_petastorm
 from hopyard.data.progress import RowProgress
 from hopyard.data.reports.report import SAMPLE_ROWS
+from hopyard.data.sources.csv_files import types_in
 from hopyard.storage import open_store
 from hopyard.wording import describe_seconds
 
@@ -95,12 +96,15 @@ def prepare(
     nulls: NullsOption = Nulls.error,
     ragged: RaggedOption = RaggedRows.error,
     seed: Seed = 0,
+    types: Annotated[str, typer.Option(help="Of columns of CSV files: id=text,age=int16.")] = "",
+    delimiter: Annotated[str, typer.Option(help="Between columns of CSV files: one character, or tab.")] = "",
 ) -> None:
     """Write files as a training and a validation set that can be mapped; what is there already is found again."""
     began = time.monotonic()
+    rows = as_source(source, types=types_in(types) or None, delimiter=delimiter or None)
     with RowProgress() as progress:
         prepared = prepare_dataset(
-            source, open_store(store), _validation(validation), _names(features), _names(labels), seed,
+            rows, open_store(store), _validation(validation), _names(features), _names(labels), seed,
             nulls.value, ragged.value, watch=progress,
         )  # fmt: skip
     _say_prepared(prepared, store, time.monotonic() - began)

@@ -248,7 +248,8 @@ class Search(ABC):
 
     def fit(self, data: Any, val: Any = None) -> Model:
         """Search on ``data``: a dict of arrays, a frame of pandas, polars, pyarrow, Spark, Ray Data or Dask, paths
-        of Parquet or CSV files, a torch Dataset, an iterable of rows, a prepared dataset, or a Spark converter.
+        of Parquet or CSV files, a torch Dataset, an iterable of rows, a prepared dataset, a Spark converter, or a
+        source: ``hopyard.data.as_source("rows.csv", types={"id": "text"})`` says types of columns of CSV.
 
         The same call again continues an unfinished run, and returns a finished run's result at once.
 

@@ -196,7 +196,10 @@ def test_a_value_that_is_not_of_its_type_is_named_with_its_column(tmp_path):
     assert "a.csv, column 'age': " in str(caught.value)
     assert "invalid value 'old'" in str(caught.value)
     assert "types=age=int16" in str(caught.value)
-    assert str(caught.value).endswith("read the column as text: types=age=text")
+    assert "read the column as text: as_source(path, types={'age': 'text'}) instead of the path" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("or, of an import, types=age=text")
 
 
 def test_preparing_a_csv_keeps_names_in_digits_too(tmp_path):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64, xxh3_128_digest
 
-MAGIC = b"HOPFLAT\x03"  # the last byte is the version of the format
+MAGIC = b"HOPFLAT\x04"  # the last byte is the version of the format
 
 _END = struct.Struct("<QIIQ16sqB7x8s")
 _MARK = struct.Struct("<16sq")  # boot and stamp

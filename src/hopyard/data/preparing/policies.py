@@ -248,9 +248,13 @@ def _check_same(splits: Sequence[Columns]) -> None:
             both_lists = "ragged" in (mine.kind, its.kind) and _as_lists(data) == _as_lists(val[name])
             if mine != its and not both_lists:
                 raise DataError(
-                    f"Column {name!r} is {mine} in the training data but {its} in the validation data. "
-                    "Give both the same dtype and shape."
+                    f"Column {name!r} is {mine} in the training data but {its} in the validation data. Give both the "
+                    f"same dtype and shape{_as_text(name) if 'string' in (mine.kind, its.kind) else ''}."
                 )
+
+
+def _as_text(name: str) -> str:
+    return f"; as_source(path, types={{{name!r}: 'text'}}) instead of a path reads a column of CSV as text"
 
 
 def _as_lists(data: ColumnData) -> Column | None:

@@ -10,8 +10,8 @@ scalars of one dtype          one (rows, columns) array, *packed*: one take gath
                               that a batch holds as one array are packed by themselves)
 a tensor of a shape           one (rows, *shape) array
 ragged, sparse                (rows + 1) int64 offsets, counted in elements, and the values behind all else
-strings, bytes                views of the rows, or codes and views of the different values, and the long
-                              ones' bytes (see ``strings.py``), behind all else
+strings, bytes                views of the rows (of equal width side by side), or codes and views of the different
+                              values, and the bytes of what no view holds (see ``strings.py``), behind all else
 ============================  ===========================================================================
 
 Every block begins at a multiple of 64 bytes and of the width of its rows, so that the blocks of files that
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -33,7 +33,15 @@ import numpy.typing as npt
 from hopyard.data.preparing.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.hugepages import mapped_size, reserve
-from hopyard.data.reading.strings import CODE, LARGE, VIEW, views_of, with_codes
+from hopyard.data.reading.strings import (
+    CODE,
+    LARGE,
+    VIEW,
+    bytes_elsewhere,
+    views_of,
+    width_of_views,
+    with_codes,
+)
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sparse import pair_dtype
 
@@ -41,6 +49,7 @@ Part: TypeAlias = Literal["rows", "offsets", "views", "codes", "values"]
 
 ALIGNMENT = 64
 _NARROW = 1024  # bytes of a row
+_PIECE = 8 << 20  # bytes of strings and their views that are made at once
 
 
 @dataclass(frozen=True)
@@ -188,11 +197,11 @@ def write_flat(
                 varying[name].append(values)
     if any(end != rows for end in ends.values()):
         raise ValueError(f"{rows} rows were promised, {ends} came")
-    for name, parts in varying.items():
-        if name in offsets:
-            _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), parts)
-        else:
-            _write_strings(descriptor, blocks, name, parts)
+    for name in offsets:
+        _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), varying[name])
+    for kind in LARGE:
+        its = {name: varying[name] for name in texts if schema[name].kind == kind}
+        _write_strings(descriptor, blocks, its)
     os.ftruncate(descriptor, mapped_size(max((block.end for block in blocks), default=0)))
     return blocks
 
@@ -219,21 +228,51 @@ def _write_varying(
     _write(descriptor, np.array([count], np.int64), offsets.offset + 8 * rows)
 
 
-def _write_strings(descriptor: int, blocks: list[Block], name: str, parts: Sequence[Ragged]) -> None:
-    coded = with_codes(parts)
-    if coded is not None:
-        codes, different = coded
-        _write(descriptor, codes, _append(blocks, "codes", (name,), CODE.str, (), len(codes)).offset)
-        parts = [different]
-    views = _append(blocks, "views", (name,), VIEW.str, (), sum(map(len, parts)))
-    start = _append(blocks, "values", (name,), "uint8", (), 0).offset
-    row = size = 0
+def _write_strings(descriptor: int, blocks: list[Block], columns: Mapping[str, Sequence[Ragged]]) -> None:
+    plain: dict[int, dict[str, Sequence[Ragged]]] = {}
+    for name, parts in columns.items():
+        coded = with_codes(parts)
+        if coded is None:
+            plain.setdefault(width_of_views(parts), {})[name] = parts
+        else:
+            codes, different = coded
+            _write(descriptor, codes, _append(blocks, "codes", (name,), CODE.str, (), len(codes)).offset)
+            _write_views(descriptor, blocks, width_of_views([different]), {name: [different]})
+    for width, its in plain.items():
+        _write_views(descriptor, blocks, width, its)
+
+
+def _write_views(
+    descriptor: int, blocks: list[Block], width: int, columns: Mapping[str, Sequence[Ragged]]
+) -> None:
+    rows = sum(map(len, next(iter(columns.values()))))
+    views = _append(blocks, "views", tuple(columns), f"V{width}", (), rows)
+    reserve(descriptor, views.end)
+    values = {
+        name: _append(blocks, "values", (name,), "uint8", (), bytes_elsewhere(parts, width))
+        for name, parts in columns.items()
+    }
+    sizes = dict.fromkeys(columns, 0)
+    size = views.width * rows + sum(len(part.values) for parts in columns.values() for part in parts)
+    step = max(rows * _PIECE // max(size, 1), 1)
+    for first in range(0, rows, step):
+        piece = np.empty((min(step, rows - first), len(columns), width), np.uint8)
+        for number, (name, parts) in enumerate(columns.items()):
+            some = _between(parts, first, first + len(piece))
+            piece[:, number], elsewhere = views_of(name, some, sizes[name], width)
+            _write(descriptor, np.ascontiguousarray(elsewhere), values[name].offset + sizes[name])
+            sizes[name] += len(elsewhere)
+        _write(descriptor, piece, views.offset + first * views.width)
+
+
+def _between(parts: Sequence[Ragged], first: int, last: int) -> Ragged:
+    """Rows [first, last) of parts that follow each other."""
+    found, begin = [], 0
     for part in parts:
-        words, values = views_of(name, part, size)
-        _write(descriptor, words, views.offset + VIEW.itemsize * row)
-        _write(descriptor, np.ascontiguousarray(values), start + size)
-        row, size = row + len(part), size + len(values)
-    blocks[-1] = replace(blocks[-1], count=size)
+        if begin < last and first < begin + len(part):
+            found.append(part[max(first - begin, 0) : last - begin])
+        begin += len(part)
+    return found[0] if len(found) == 1 else Ragged.concatenate(found)
 
 
 def _write(descriptor: int, data: npt.NDArray[Any], place: int) -> None:

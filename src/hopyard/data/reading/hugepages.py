@@ -28,13 +28,14 @@ def mapped_size(size: int) -> int:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Bring zeros for ``size`` bytes of an empty file into the page cache, as huge pages as far as they fit.
+    """Bring zeros, behind what a file holds, for ``size`` bytes in all into the page cache, as huge pages as far as
+    they fit.
 
     Raises:
         OSError: the file cannot have that size.
     """
     size = mapped_size(size) // HUGE_PAGE * HUGE_PAGE
-    if not size or sys.platform != "linux" or not is_worth(descriptor, size):
+    if size <= os.fstat(descriptor).st_size or sys.platform != "linux" or not is_worth(descriptor, size):
         return
     os.ftruncate(descriptor, size)
     with contextlib.suppress(OSError), mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as content:

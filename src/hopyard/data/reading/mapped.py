@@ -131,6 +131,8 @@ class MappedColumn:
         whole_groups: the rows there are all rows of the row groups, also those that a filter left out.
     """
 
+    is_apart = False
+
     def __init__(
         self, names: tuple[str, ...], dtype: np.dtype[Any], shape: tuple[int, ...], stored: np.dtype[Any],
         bodies: Bodies, whole_groups: bool,
@@ -226,6 +228,7 @@ class MappedRagged:
     """
 
     whole_groups = False
+    is_apart = False
 
     def __init__(self, column: Column, content: Bytes, offsets: Rows, values: Rows, first_rows: Rows) -> None:
         self.names: tuple[str, ...] = (column.name,)

@@ -33,7 +33,7 @@ from hopyard.data.reading.parallel import of_each
 from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.reading.strings import CODE, LARGE, VIEW, Lying, MappedStrings
+from hopyard.data.reading.strings import LARGE, VIEW, Lying, MappedStrings, side_by_side
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
@@ -403,9 +403,9 @@ class Reader:
         spare = next(iter(places.values()))
         at = [places.get(group, spare) for group in groups]
 
-        def blocks_of(part: str, columns: tuple[str, ...]) -> list[Block | None]:
+        def blocks_of(part: str, name: str) -> list[Block | None]:
             found = [
-                next((block for block in flat.blocks if (block.part, block.columns) == (part, columns)), None)
+                next((block for block in flat.blocks if block.part == part and name in block.columns), None)
                 for flat in flats
             ]
             return [found[number] for number, _ in at]
@@ -417,13 +417,21 @@ class Reader:
             ]
             return np.array(begins, np.int64) + np.array([first for _, first in at], np.int64) * width
 
-        def strings(columns: tuple[str, ...]) -> Lying:
-            codes, views, values = (blocks_of(part, columns) for part in ("codes", "views", "values"))
+        def strings(name: str) -> Lying:
+            codes, views, values = (blocks_of(part, name) for part in ("codes", "views", "values"))
             is_coded = np.array([block is not None for block in codes])
             rows = [view if code is None else code for code, view in zip(codes, views, strict=True)]
+            steps = np.array([0 if block is None else block.width for block in rows], np.int64)
             sizes = np.array([0 if block is None else block.count for block in views], np.int64)
-            widths = np.where(is_coded, CODE.itemsize, VIEW.itemsize)
-            return Lying(starts(rows, widths), is_coded, starts(views, 0), sizes, starts(values, 0))
+            widths = np.array(
+                [VIEW.itemsize if block is None else np.dtype(block.dtype).itemsize for block in views],
+                np.int64,
+            )
+            numbers = np.array(
+                [0 if block is None else block.columns.index(name) for block in views], np.int64
+            )
+            firsts = starts(rows, steps) + np.where(is_coded, 0, numbers * widths)
+            return Lying(firsts, steps, is_coded, starts(views, 0), sizes, starts(values, 0), widths)
 
         sources: list[Source] = []
         schema = self.manifest.schema
@@ -433,15 +441,16 @@ class Reader:
                 dtype = np.dtype(block.dtype)
                 plain = len(columns) == 1 and not block.shape
                 stored = dtype if plain else np.dtype((np.void, block.width))
-                begins = starts(blocks_of("rows", columns), block.width)
+                begins = starts(blocks_of("rows", columns[0]), block.width)
                 bodies = Bodies(region.bytes, begins, firsts, rows)
                 sources.append(MappedColumn(columns, dtype, block.shape, stored, bodies, False))
             elif block.part == "offsets":
-                offsets = starts(blocks_of("offsets", columns), 8)
-                values = starts(blocks_of("values", columns), 0)
+                offsets = starts(blocks_of("offsets", columns[0]), 8)
+                values = starts(blocks_of("values", columns[0]), 0)
                 sources.append(MappedRagged(schema[columns[0]], region.bytes, offsets, values, firsts))
-            elif block.part == "views":
-                sources.append(MappedStrings(schema[columns[0]], region.bytes, strings(columns), firsts))
+        texts = [name for block in flats[0].blocks if block.part == "views" for name in block.columns]
+        for names, lying in side_by_side({name: strings(name) for name in texts}, schema):
+            sources.append(MappedStrings([schema[name] for name in names], region.bytes, lying, firsts))
         return sources
 
     def _not_flat(self, column: Column) -> str:

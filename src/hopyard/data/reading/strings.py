@@ -1,8 +1,10 @@
 """Strings and bytes in flat files, and how batches are gathered of them.
 
-A value is 16 bytes, a *view*, as in Arrow's arrays of string views: its length (int32); then the value itself, if it
-has at most 12 bytes, padded with zeros; else its first 4 bytes and, as int64, where it begins among the column's
-*values*. Short ones are so one take away, like numbers, and of long ones Arrow makes Python objects where they lie.
+A value is a *view*, as in Arrow's arrays of string views: its length (int32); then the value itself, if there is room
+for it, padded with zeros; else its first 4 bytes and, as int64, where it begins among the column's *values*. A view has
+16 bytes, as Arrow's, or 32, 64 or 128, whichever costs least: what lies in its view is one random access away, like a
+number. Of what does not, Arrow makes Python objects where it lies. Views of equal width of several columns lie side by
+side, a row's all in one place.
 
 Where a column has few different values, views are only of these, and each row is the number (int32) of one of them,
 its *code*: a batch is then one take from an array of Python objects that are made once. Columns may lie either way in
@@ -11,7 +13,7 @@ each flat file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +24,24 @@ import pyarrow.compute as pc
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.schema import Column
+from hopyard.data.schema import Column, Schema
 from hopyard.errors import DataError
 
 LARGE = {"string": pa.large_string(), "bytes": pa.large_binary()}
 """Of a kind of column, the type of Arrow arrays of it in batches."""
 VIEW = np.dtype("V16")
+"""The narrowest view."""
 CODE = np.dtype(np.int32)
 
-_INLINE = 12  # bytes of the longest value that lies in its view
+_HEAD = 4  # bytes of a view before the value
+_WIDTHS = (
+    16,
+    32,
+    64,
+    128,
+)  # bytes of a view: powers of two, which never lie across the bounds of what Arrow numbers
+_ELSEWHERE = 32  # bytes that a random access more, for a value behind all else, is worth
+_INLINE = 12  # bytes of the longest value that lies in Arrow's own views
 _LONGEST = (1 << 31) - 1  # bytes of a value, and of what Arrow makes views of at once
 _BUFFER = 31  # bits: Arrow finds a long value by the number of a buffer and the place in it, both int32
 _SAMPLE = 2048  # rows
@@ -39,10 +50,27 @@ _MOST_OBJECTS = 1 << 18  # of all dictionaries of a column
 
 
 class Views(NamedTuple):
-    """The views of some rows, as (rows, 2) int64, and the bytes of the long ones."""
+    """The views of some rows, (rows, width), and the bytes of the values that do not lie in them."""
 
-    words: npt.NDArray[np.int64]
+    views: npt.NDArray[np.uint8]
     values: npt.NDArray[np.uint8]
+
+
+def width_of_views(parts: Sequence[Ragged]) -> int:
+    """Bytes of each view of these rows that make least of the views, the values elsewhere, and getting there."""
+    rows = sum(map(len, parts))
+    costs = {
+        width: width * rows
+        + bytes_elsewhere(parts, width)
+        + _ELSEWHERE * sum(int((part.lengths > width - _HEAD).sum()) for part in parts)
+        for width in _WIDTHS
+    }
+    return min(_WIDTHS, key=costs.__getitem__)
+
+
+def bytes_elsewhere(parts: Sequence[Ragged], width: int) -> int:
+    """Of all values that do not lie in views of that width."""
+    return sum(int(part.lengths[part.lengths > width - _HEAD].sum()) for part in parts)
 
 
 def with_codes(parts: Sequence[Ragged]) -> tuple[npt.NDArray[np.int32], Ragged] | None:
@@ -66,8 +94,9 @@ def with_codes(parts: Sequence[Ragged]) -> tuple[npt.NDArray[np.int32], Ragged] 
     return codes, Ragged(data[bounds[0] : bounds[-1]], bounds - bounds[0])
 
 
-def views_of(name: str, rows: Ragged, before: int) -> Views:
-    """Views of the rows of column ``name``, whose long values come behind ``before`` bytes of others.
+def views_of(name: str, rows: Ragged, before: int, width: int) -> Views:
+    """Views of ``width`` bytes of the rows of column ``name``, whose values elsewhere come behind ``before`` bytes of
+    others.
 
     Raises:
         DataError: a value is longer than 2 GiB.
@@ -79,18 +108,24 @@ def views_of(name: str, rows: Ragged, before: int) -> Views:
                 f"{_LONGEST:,}. Store what is so large in files of its own, and their names in the column."
             )
         middle = len(rows) // 2
-        first = views_of(name, rows[:middle], before)
-        second = views_of(name, rows[middle:], before + len(first.values))
-        return Views(
-            np.concatenate([first.words, second.words]), np.concatenate([first.values, second.values])
-        )
-    made = _as_arrow(rows, pa.large_binary()).cast(pa.binary_view())
-    words = np.frombuffer(made.buffers()[1], np.int64, 2 * len(rows)).reshape(-1, 2).copy()
-    is_long = rows.lengths > _INLINE
-    if not is_long.any():
-        return Views(words, rows.values[:0])
-    words[is_long, 1] = rows.offsets[:-1][is_long] + before
-    return Views(words, rows.values)
+        first = views_of(name, rows[:middle], before, width)
+        second = views_of(name, rows[middle:], before + len(first.values), width)
+        return Views(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+    room, lengths = width - _HEAD, rows.lengths
+    padded = np.concatenate([rows.values, np.zeros(room, np.uint8)])
+    begins = np.ndarray(len(rows.values) + 1, np.dtype((np.void, room)), padded, strides=(1,))
+    views = np.empty((len(rows), width), np.uint8)
+    views[:, :_HEAD] = lengths.astype("<i4").view(np.uint8).reshape(-1, _HEAD)
+    views[:, _HEAD:] = begins[rows.offsets[:-1]].view(np.uint8).reshape(-1, room)
+    views[:, _HEAD:] *= np.arange(room) < lengths[:, None]
+    elsewhere = np.flatnonzero(lengths > room)
+    if not len(elsewhere):
+        return Views(views, rows.values[:0])
+    if len(elsewhere) < len(rows):
+        rows = rows.take(elsewhere)
+    views[elsewhere, 2 * _HEAD :] = 0
+    views[elsewhere, 2 * _HEAD : 4 * _HEAD] = (rows.offsets[:-1, None] + before).view(np.uint8)
+    return Views(views, rows.values)
 
 
 def _as_arrow(rows: Ragged, kind: pa.DataType) -> pa.Array:
@@ -105,10 +140,12 @@ def as_objects(values: Any) -> Any:
 
 
 class Lying(NamedTuple):
-    """Where in a stretch of bytes the strings of some row groups lie; each attribute is (groups,)."""
+    """Where in a stretch of bytes the strings of some row groups lie; each attribute is (groups, columns)."""
 
     rows: Rows
-    """Where the views, or the codes, of a row group's rows begin."""
+    """Where the view, or the code, of a row group's first row begins."""
+    steps: Rows
+    """Bytes from there to that of the next row."""
     is_coded: npt.NDArray[np.bool_]
     """Whether there are codes."""
     dictionaries: Rows
@@ -116,86 +153,165 @@ class Lying(NamedTuple):
     sizes: Rows
     """How many there are."""
     values: Rows
-    """Where the bytes of long values begin."""
+    """Where the bytes of values begin that do not lie in their views."""
+    widths: Rows
+    """Bytes of a view."""
+
+
+def side_by_side(columns: Mapping[str, Lying], schema: Schema) -> Iterator[tuple[Sequence[str], Lying]]:
+    """Which columns a ``MappedStrings`` may gather together, of some of which is known, (groups,), where they lie."""
+    together: dict[Any, list[str]] = {}
+    for name, lying in columns.items():
+        alike = not lying.is_coded.any() and len(set(lying.widths.tolist())) == 1
+        key = (schema[name].kind, int(lying.widths[0])) if alike else name
+        together.setdefault(key, []).append(name)
+    for names in together.values():
+        parts = zip(*(columns[name] for name in names), strict=True)
+        yield names, Lying(*(np.stack(part, axis=1) for part in parts))
 
 
 class MappedStrings:
-    """A column of strings or bytes, gathered from where it lies.
+    """Columns of strings or of bytes, gathered from where they lie.
 
     Args:
-        column: what it is.
-        content: bytes that hold it.
+        columns: of one kind. Several have no codes, and views of one width.
+        content: bytes that hold them.
         lying: where in them.
         first_rows: (groups,) number of each row group's first row.
     """
 
     whole_groups = False
+    is_apart = True
 
     def __init__(
-        self, column: Column, content: npt.NDArray[np.uint8], lying: Lying, first_rows: Rows
+        self, columns: Sequence[Column], content: npt.NDArray[np.uint8], lying: Lying, first_rows: Rows
     ) -> None:
-        self.names: tuple[str, ...] = (column.name,)
-        self._viewed = pa.string_view() if column.kind == "string" else pa.binary_view()
-        self._large = LARGE[column.kind]
+        self.names: tuple[str, ...] = tuple(column.name for column in columns)
+        self._viewed = pa.string_view() if columns[0].kind == "string" else pa.binary_view()
+        self._large = LARGE[columns[0].kind]
         self._content = content
-        self._views = content[: len(content) // VIEW.itemsize * VIEW.itemsize].view(VIEW)
+        self._tables = {
+            int(width): content[: len(content) // width * width].reshape(-1, width)
+            for width in np.unique(lying.widths)
+        }
         self._codes = content[: len(content) // CODE.itemsize * CODE.itemsize].view(CODE)
         self._lying = lying
-        self._first_views = lying.dictionaries // VIEW.itemsize
-        self._are_coded = bool(lying.is_coded.all())
+        steps = np.unique(lying.steps)
+        self._step = int(steps[0]) if len(steps) == 1 else None
         self._some_are_coded = bool(lying.is_coded.any())
-        widths = np.where(lying.is_coded, CODE.itemsize, VIEW.itemsize)
-        self.shift: Rows = lying.rows // widths - first_rows
+        self.shift: Rows = -first_rows
         whole = pa.py_buffer(content)
-        self._buffers = [whole.slice(start) for start in range(0, len(content), 1 << _BUFFER)]
-        # Made when the first batch is gathered: objects, and the first one of each row group.
-        self._known: tuple[npt.NDArray[np.object_], Rows] | None = None
-        self._are_known = self._are_coded
+        self._mapped = [whole.slice(start) for start in range(0, len(content), 1 << _BUFFER)]
+        self._inside = _inside(0, 1, VIEW.itemsize, 0)
+        # Made when the first batch is gathered: the values of all dictionaries, as objects and as an Arrow array, and
+        # the first one of each row group.
+        self._known: tuple[npt.NDArray[np.object_], pa.Array, Rows] | None = None
+        self._are_known = bool(lying.is_coded.all())
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
-        if self._are_known and not buffers.arrow_strings:
+        step = self._lying.steps.take(groups, 0) if self._step is None else self._step
+        begins = self._lying.rows.take(groups, 0)
+        begins += places[:, None] * step
+        if self._are_known:
             if self._known is None:
                 self._know()
             if self._known is not None:
-                objects, firsts = self._known
-                return objects.take(self._codes.take(places) + firsts.take(groups))
-        if self._are_coded:
-            places = self._codes.take(places) + self._first_views.take(groups)
-        elif self._some_are_coded:
-            where = np.flatnonzero(self._lying.is_coded.take(groups))
-            places = places.copy()
-            places[where] = self._codes.take(places[where]) + self._first_views.take(groups[where])
-        array = self._array(places, groups)
-        return array.cast(self._large) if buffers.arrow_strings else array.to_numpy(zero_copy_only=False)
+                objects, values, firsts = self._known
+                numbers = self._codes.take(begins[:, 0] // CODE.itemsize) + firsts.take(groups)
+                return values.take(pa.array(numbers)) if buffers.arrow_strings else objects.take(numbers)
+        if self._some_are_coded:
+            coded = np.flatnonzero(self._lying.is_coded.take(groups))
+            its = groups[coded]
+            codes = self._codes.take(begins[coded, 0] // CODE.itemsize)
+            begins[coded, 0] = self._lying.dictionaries.take(its) + codes * self._lying.widths.take(its)
+        array = self._array(begins, groups, buffers)
+        if buffers.arrow_strings:
+            columns = [array.slice(first, len(places)).cast(self._large) for first in self._firsts(places)]
+        else:
+            objects = array.to_numpy(zero_copy_only=False)
+            columns = [objects[first : first + len(places)] for first in self._firsts(places)]
+        return columns if len(columns) > 1 else columns[0]
+
+    def _firsts(self, places: Rows) -> range:
+        """Where each column begins in ``_array``."""
+        return range(0, max(len(places), 1) * len(self.names), max(len(places), 1))
 
     def look(self, places: Rows, groups: Rows) -> None:
         """Strings are always copied."""
 
-    def _array(self, places: Rows, groups: Rows) -> pa.Array:
-        """Strings over the mapped bytes, by the places of their views."""
-        words = self._views.take(places).view(np.int64).reshape(-1, 2)
-        lengths = words.view(np.int32)[:, 0]
-        is_long = lengths > _INLINE
-        if is_long.any():
-            long = slice(None) if is_long.all() else np.flatnonzero(is_long)
-            starts = words[long, 1] + self._lying.values.take(groups[long])
+    def _array(self, begins: Rows, groups: Rows, buffers: Buffers) -> pa.Array:
+        """Strings over memory of ``buffers`` and the mapped bytes, one column after another.
+
+        Args:
+            begins: (n, columns), where their views do.
+        """
+        held = self._mapped.copy()
+        if len(self._tables) == 1:
+            words = self._words(next(iter(self._tables)), begins, groups, buffers, held)
+        else:
+            words = np.empty((1, len(begins), 2), np.int64)
+            widths = self._lying.widths.take(groups)
+            for width in self._tables:
+                where = np.flatnonzero(widths == width)
+                words[:, where] = self._words(width, begins[where], groups[where], buffers, held)
+        return pa.Array.from_buffers(self._viewed, begins.size, [None, pa.py_buffer(words), *held])
+
+    def _words(
+        self, width: int, begins: Rows, groups: Rows, buffers: Buffers, held: list[pa.Buffer]
+    ) -> npt.NDArray[np.int64]:
+        """(columns, n, 2), Arrow's views of what has views of that width. Where they lead is added to ``held``."""
+        count, columns = begins.shape
+        views = buffers.empty(begins.size, np.dtype(np.uint8), (width,))
+        self._tables[width].take((begins // width).reshape(-1), 0, views, "clip")
+        heads = views[:, : VIEW.itemsize].view(np.int64).reshape(count, columns, 2)
+        words = heads.transpose(1, 0, 2).copy()
+        lengths = words.view(np.int32)[:, :, 0].copy()
+        outside = np.nonzero(lengths > width - _HEAD) if lengths.max(initial=0) > width - _HEAD else None
+        if outside is not None:
+            starts = words[:, :, 1][outside] + self._lying.values[groups[outside[1]], outside[0]]
             # The first and last byte of each brings it near: loads of single bytes wait for memory together, which
             # making one object after another does not.
             self._content.take(starts)
-            self._content.take(starts + (lengths[long] - 1))
-            words[long, 1] = starts >> _BUFFER | (starts & _LONGEST) << 32
-        return pa.Array.from_buffers(self._viewed, len(words), [None, pa.py_buffer(words), *self._buffers])
+            self._content.take(starts + (lengths[outside] - 1))
+        if width > VIEW.itemsize:
+            if self._inside[0] != (count, columns, width, len(held)):  # batches are mostly of one size
+                self._inside = _inside(count, columns, width, len(held))
+            np.copyto(words[:, :, 1], self._inside[1], where=lengths > _INLINE)
+            whole = pa.py_buffer(views)
+            held += [whole.slice(start) for start in range(0, views.size, 1 << _BUFFER)]
+        if outside is not None:
+            words[:, :, 1][outside] = _place_of(starts, 0)
+        return words
 
     def _know(self) -> None:
         """Make the objects of all dictionaries, equal ones once, if they are not too many."""
-        firsts, groups, dictionaries = np.unique(self._first_views, return_index=True, return_inverse=True)
-        sizes = self._lying.sizes[groups]
+        firsts, groups, dictionaries = np.unique(
+            self._lying.dictionaries, return_index=True, return_inverse=True
+        )
+        sizes, widths = self._lying.sizes[groups, 0], self._lying.widths[groups, 0]
         ends = np.cumsum(sizes)
         if ends[-1] > _MOST_OBJECTS:
             self._are_known = False
             return
-        begins = ends - sizes
-        places = np.repeat(firsts - begins, sizes) + np.arange(ends[-1])
-        made = self._array(places, np.repeat(groups, sizes)).cast(self._large).dictionary_encode()
+        its = np.repeat(np.arange(len(groups)), sizes)
+        begins = firsts[its] + (np.arange(ends[-1]) - (ends - sizes)[its]) * widths[its]
+        array = self._array(begins[:, None], groups[its], Buffers())
+        made = array.cast(self._large).dictionary_encode()
         objects = made.dictionary.to_numpy(zero_copy_only=False).take(made.indices.to_numpy())
-        self._known = objects, begins[dictionaries]
+        values = made.dictionary.take(made.indices)
+        self._known = objects, values, (ends - sizes)[dictionaries.reshape(-1)]
+
+
+def _inside(
+    count: int, columns: int, width: int, first: int
+) -> tuple[tuple[int, int, int, int], npt.NDArray[np.int64]]:
+    """The arguments, and (columns, count): where values in gathered views (count, columns, width) begin, as Arrow's
+    views say it of buffers from ``first`` on."""
+    views = np.arange(count) * columns + np.arange(columns)[:, None]
+    return (count, columns, width, first), _place_of(views * width + _HEAD, first)
+
+
+def _place_of(starts: Rows, first: int) -> Rows:
+    """What Arrow's views say of values that begin there in bytes of which buffer ``first`` and those behind it each
+    hold as many as Arrow can number."""
+    return (starts >> _BUFFER) + first | (starts & _LONGEST) << 32

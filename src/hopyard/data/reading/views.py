@@ -40,9 +40,11 @@ class Source(Protocol):
     shift: Rows
     whole_groups: bool
     """Whether its rows are all rows of the row groups, also those that a filter left out."""
+    is_apart: bool
+    """Whether several columns are gathered as a sequence of them, not as (n, columns)."""
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
-        """(n, *shape), or (n, columns); ``places`` are numbers of rows plus ``shift`` of their ``groups``."""
+        """(n, *shape), or several columns; ``places`` are numbers of rows plus ``shift`` of their ``groups``."""
 
     def look(self, places: Rows, groups: Rows) -> Any:
         """The same without a copy, read only; None if the rows do not lie side by side as a batch holds them."""
@@ -203,6 +205,8 @@ def _column(place: tuple[int, int], sources: Sequence[Source]) -> Pick:
     number, within = place
     if len(sources[number].names) == 1:
         return lambda arrays: arrays[number]
+    if sources[number].is_apart:
+        return lambda arrays: arrays[number][within]
     return lambda arrays: arrays[number][:, within]
 
 

@@ -7,10 +7,12 @@ A column is of numbers only if every text of it is the usual writing of the numb
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from hopyard.data.opening.files import FoundFile
+from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.columns import check_names
-from hopyard.errors import ColumnError, DataError, nearest
+from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.storage.oserrors import read_error
 
 _OTHERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -30,8 +33,63 @@ _FLOAT = (
     r"^\s*-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
     r"|^\s*-?(?i:inf|infinity|nan)\s*$"
 )
+_TYPES = {"text": pa.string()} | {
+    name: pa.type_for_alias(name)
+    for name in TENSOR_DTYPES
+    if name != "float16"  # Arrow reads none from CSV
+}
 _IN_COLUMN = re.compile(r"In CSV column #(\d+): (.*)", re.DOTALL)  # what Arrow says of a value
 _BOOL = r"^(true|True|TRUE|false|False|FALSE)$"
+
+
+def types_in(given: str) -> dict[str, pa.DataType]:
+    """Arrow's types of columns from a text such as ``id=text,n=float32``."""
+    types = {}
+    for each in filter(None, given.split(",")):
+        name, sign, kind = each.rpartition("=")
+        if not sign or kind.strip() not in _TYPES:
+            raise UsageError(
+                f"types={given!r} has the part {each!r}, but each is COLUMN=TYPE with one of the types "
+                f"{', '.join(_TYPES)}: types=id=text,weight=float32"
+            )
+        types[name.strip()] = _TYPES[kind.strip()]
+    return types
+
+
+def types_of(given: Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """Arrow's types of columns from ``{"id": "text", "n": np.float32}``: names, or types of Python, NumPy or Arrow."""
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"types={given!r} must be a dict of columns: types={{'id': 'text', 'weight': 'float32'}}."
+        )
+    return {name: _type_of(name, kind) for name, kind in given.items()}
+
+
+def _type_of(name: str, kind: Any) -> pa.DataType:
+    if isinstance(kind, pa.DataType) and not pa.types.is_nested(kind):
+        return kind
+    if kind is str or kind in ("string", "str"):
+        return pa.string()
+    with contextlib.suppress(TypeError):
+        known = kind if isinstance(kind, str) and kind in _TYPES else np.dtype(kind).name
+        if kind is not None and known in _TYPES:
+            return _TYPES[known]
+    raise UsageError(
+        f"types={{{name!r}: {kind!r}}} is no type of a column of CSV{nearest(str(kind), _TYPES, '.')} Types are "
+        f"{', '.join(_TYPES)}; str, int, float and bool; and those of Arrow that are not nested: "
+        "types={'id': 'text', 'weight': 'float32'}."
+    )
+
+
+def delimiter_in(given: str) -> str:
+    """The character between columns; '' if none is given."""
+    found = "\t" if given.lower() in ("tab", "\\t") else given
+    if found and (len(found) > 1 or not found.isascii() or found in '"\r\n'):
+        raise UsageError(
+            f"delimiter={given!r} must be one character of ASCII that is no quote and ends no line, or the word tab: "
+            "delimiter=;"
+        )
+    return found
 
 
 def read_csv_files(
@@ -150,9 +208,9 @@ class _CsvFile:
                 raise DataError(
                     f"{self.file} was read with a {_OTHERS[self.delimiter]} between columns, and so has one, "
                     f"{self.names[0]!r}, whose name has a {called} in it. If {called}s are between the columns, say so "
-                    f"(--option delimiter={'tab' if other == chr(9) else repr(other)} of an import; otherwise read the "
-                    "file with pandas, sep=..., and give the frame). If it is one column, rename it, or give the "
-                    "delimiter that it was read with."
+                    f"(--option delimiter={'tab' if other == chr(9) else repr(other)} of an import; otherwise give "
+                    f"as_source(path, delimiter={other!r}) instead of the path). If it is one column, rename it, or "
+                    "give the delimiter that it was read with."
                 )
 
     def _stream(self) -> pa.NativeFile:
@@ -211,8 +269,9 @@ class _CsvFile:
                 kind = types.get(name)
                 given = "" if kind is None else f", as which types={name}={kind} reads it"
                 raise DataError(
-                    f"{self.file}, column {name!r}: {found[2].strip()}{given}. Correct the file, or let an import read "
-                    f"the column as text: types={name}=text"
+                    f"{self.file}, column {name!r}: {found[2].strip()}{given}. Correct the file, or read the column "
+                    f"as text: as_source(path, types={{{name!r}: 'text'}}) instead of the path, or, of an import, "
+                    f"types={name}=text"
                 ) from error
             raise self._unreadable(error) from error
 

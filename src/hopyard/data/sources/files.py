@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +24,48 @@ from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.data.sources.csv_files import check_same_columns, read_csv_files
 from hopyard.data.sources.memory import from_table
 from hopyard.data.sources.restore import restore
-from hopyard.errors import DataError
+from hopyard.errors import DataError, UsageError
 
 _ROWS_AT_ONCE = 1 << 16
 
 
-def from_paths(paths: Sequence[str | Path]) -> Source:
+def from_paths(
+    paths: Sequence[str | Path], types: Mapping[str, pa.DataType] | None = None, delimiter: str | None = None
+) -> Source:
     """Parquet or CSV files: paths and URLs of files, directories (searched to the bottom), and patterns.
 
+    Args:
+        types, delimiter: of CSV files; see ``read_csv_files``.
+
     Raises:
+        UsageError: one of these is given, and files are not CSV.
         NotFoundError: a path leads to no file.
         DataError: files of another or of both kinds, or with other columns than the first.
     """
     files = [file for path in paths for file in find_data(path)]
+    if all(is_any(file.name, CSV) for file in files):
+        return from_table(read_csv_files(files, types or {}, delimiter or ""))
+    check_csv(types, delimiter, f"{files[0]} is none")
     if all(is_any(file.name, PARQUET) for file in files):
         source = ParquetSource([file.open() for file in files], [file.relative for file in files])
         for path in paths:
             if not is_url(str(path)):
                 warn_of_encoded(path, str(path), source.bytes_columns())
         return source
-    if all(is_any(file.name, CSV) for file in files):
-        return from_table(read_csv_files(files))
     other = next(file for file in files if not is_any(file.name, PARQUET))
     raise DataError(
         f"Data can be read from files of one kind, {', '.join(PARQUET)} or {', '.join(CSV)}, but there is {other}. "
         "Give the files of one kind, or load the data and give arrays or a frame."
     )
+
+
+def check_csv(types: object, delimiter: object, what: str) -> None:
+    """Raise UsageError if one is given with data that, as ``what`` says, is no CSV file."""
+    if types is not None or delimiter is not None:
+        raise UsageError(
+            f"types= and delimiter= say how CSV files are read, but {what}. Leave them out, and cast what has types "
+            "already where it is made."
+        )
 
 
 class ParquetSource(Source):

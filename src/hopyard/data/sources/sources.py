@@ -14,7 +14,8 @@ from hopyard.data.frames.recognise import frame_source
 from hopyard.data.sources.base import Source
 from hopyard.data.sources.columns import empty_data
 from hopyard.data.sources.convert import from_values, module_of
-from hopyard.data.sources.files import from_paths
+from hopyard.data.sources.csv_files import delimiter_in, types_of
+from hopyard.data.sources.files import check_csv, from_paths
 from hopyard.data.sources.memory import from_mapping, from_pandas, from_polars, from_table
 from hopyard.data.sources.stream import (
     Stream,
@@ -33,22 +34,38 @@ _BYTES_AT_ONCE = 32 << 20
 _ROW_OF_UNKNOWN_SIZE = 256  # bytes
 
 
-def as_source(data: Any, names: Sequence[str] | None = None) -> Source:
-    """``data`` as a source of rows.
+def as_source(
+    data: Any,
+    names: Sequence[str] | None = None,
+    *,
+    types: Mapping[str, Any] | None = None,
+    delimiter: str | None = None,
+) -> Source:
+    """``data`` as a source of rows, which ``prepare``, ``fit`` and the like take instead of it.
 
     Args:
         data: a dict of arrays (NumPy, torch, lists, Arrow), a frame of pandas or polars, one of Spark, Ray Data or
             Dask, an Arrow table, record batches or a reader of them, paths of Parquet or CSV files (also
             directories, patterns and lists), a Hopyard dataset, a torch Dataset, or an iterable of dicts, one a row.
         names: of the columns of a torch Dataset whose items are tuples; see ``from_torch``.
+        types: of columns of CSV files: ``{"id": "text", "age": "int16"}``; ``"text"``, ``"bool"``, NumPy's names of
+            numbers, or types of Python, NumPy or Arrow. The others are found out.
+        delimiter: the character between columns of CSV files; None: a tab in files .tsv, else a comma.
 
     Raises:
         DataError: it is none of these, or empty.
+        UsageError: ``types`` or ``delimiter`` is given for what is no CSV file, or is none.
+        ColumnError: ``types`` names a column that is not there.
     """
+    types = None if types is None else types_of(types)
+    delimiter = None if delimiter is None else delimiter_in(delimiter)
+    if isinstance(data, (str, Path)):
+        return from_paths([data], types, delimiter)
+    if isinstance(data, (list, tuple)) and data and all(isinstance(part, (str, Path)) for part in data):
+        return from_paths(data, types, delimiter)
+    check_csv(types, delimiter, f"the data is a {type(data).__name__}")
     if isinstance(data, Source):
         return data
-    if isinstance(data, (str, Path)):
-        return from_paths([data])
     if isinstance(data, Mapping):
         if not data:
             raise empty_data()
@@ -86,8 +103,6 @@ def _from_iterable(data: Any) -> Source:
     if isinstance(data, (list, tuple)):
         if not data:
             raise empty_data()
-        if all(isinstance(part, (str, Path)) for part in data):
-            return from_paths(data)
         if all(isinstance(part, pa.RecordBatch) for part in data):
             return from_table(pa.Table.from_batches(data))
         if isinstance(data[0], Mapping):

@@ -17,11 +17,10 @@ from hopyard.data.opening.opening import open_dataset
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.listed import open_entry
 from hopyard.data.recipe.structs import flat_columns
-from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.columns import ColumnData, gather, settle
 from hopyard.data.sources.convert import from_rows
 from hopyard.data.sources.convert_arrow import from_arrow
-from hopyard.data.sources.csv_files import read_csv_files
+from hopyard.data.sources.csv_files import delimiter_in, read_csv_files, types_in
 from hopyard.errors import DataError, NullsError, UnsupportedTypeError, UsageError, nearest
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Samples
 from hopyard.stockroom.importers.mapped import samples_of, save_column
@@ -224,7 +223,7 @@ class Csv(Importer):
             )
         key, prefix = self.settings["key"], self.settings["prefix"]
         table = read_csv_files(
-            find_data(self.source), _types(self.settings["types"]), _delimiter(self.settings["delimiter"])
+            find_data(self.source), types_in(self.settings["types"]), delimiter_in(self.settings["delimiter"])
         )
         if key:
             _check_key_name(key, table.schema.names)
@@ -383,34 +382,3 @@ def _holds_nan(data: ColumnData) -> bool:
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
         return False
     return values.dtype.kind == "f" or not bool(((values > 1 << 53) | (values < -(1 << 53))).any())
-
-
-def _delimiter(given: str) -> str:
-    """The character between columns from the option; '' if none is given."""
-    found = "\t" if given.lower() in ("tab", "\\t") else given
-    if found and (len(found) > 1 or not found.isascii() or found in '"\r\n'):
-        raise UsageError(
-            f"delimiter={given!r} must be one character of ASCII that is no quote and ends no line, or the word tab: "
-            "delimiter=;"
-        )
-    return found
-
-
-def _types(given: str) -> dict[str, pa.DataType]:
-    """Arrow's types of columns from the option."""
-    types = {}
-    for each in filter(None, given.split(",")):
-        name, sign, kind = each.rpartition("=")
-        if not sign or kind.strip() not in _TYPES:
-            raise UsageError(
-                f"types={given!r} has the part {each!r}, but each is COLUMN=TYPE with one of the types "
-                f"{', '.join(_TYPES)}: types=id=text,weight=float32"
-            )
-        types[name.strip()] = _TYPES[kind.strip()]
-    return types
-
-
-# Arrow reads no float16 from CSV.
-_TYPES = {"text": pa.string()} | {
-    name: pa.type_for_alias(name) for name in TENSOR_DTYPES if name != "float16"
-}
