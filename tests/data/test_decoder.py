@@ -61,9 +61,7 @@ def test_a_row_group_without_rows_is_a_partition_without_rows(tmp_path):
 
 def test_windows_that_are_over_keep_no_files_that_the_cache_gave_up(tmp_path):
     path = write(tmp_path / "a.parquet")
-    size = sum(
-        open_dataset(path).reader()._decoded_size(open_dataset(path).schema, group) for group in range(12)
-    )
+    size = sum(open_dataset(path).reader()._decoded_sizes(open_dataset(path).schema))
     dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache", limit=size))
     loader = dataset.loader(50, shuffle=True, window=size // 4)
     assert sum(len(batch["row"]) for batch in loader) == 400

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -67,7 +68,7 @@ class Column:
     @property
     def width(self) -> int | None:
         """Bytes of one row in a batch, or None if rows differ in size."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape) if self.kind == "tensor" else None
+        return _itemsize(self.dtype) * math.prod(self.shape) if self.kind == "tensor" else None
 
     @property
     def stored_width(self) -> int | None:
@@ -93,6 +94,11 @@ class Column:
             return f"{self.name}: {self.kind}{list(self.shape) if self.shape else ''}"
         size = "[*]" if self.kind == "ragged" else str(list(self.shape)) if self.shape else ""
         return f"{self.name}: {self.dtype}{size}{', sparse' if self.sparse else ''}"
+
+
+@cache
+def _itemsize(dtype: str) -> int:
+    return np.dtype(dtype).itemsize
 
 
 class Schema:

@@ -325,19 +325,19 @@ def _check_known(names: Sequence[str], schema: Schema) -> None:
 def _facts(files: Files, options: Options) -> dict[str, Facts]:
     """What is known of columns that may have nulls (and of lists to be padded), read where footers do not tell."""
     facts: dict[str, Facts] = {}
-    unknown = []
-    for column in files.manifest.schema:
-        if (values := files.constants.get(column.name)) is not None:
-            facts[column.name] = Facts()
+    stored = [column for column in files.manifest.schema if column.name not in files.constants]
+    for name, values in files.constants.items():
+        if name in files.manifest.schema:
+            facts[name] = Facts()
             for value, entry in zip(values, files.manifest.files, strict=True):
-                facts[column.name].add_nulls(entry.rows if value is None else 0, entry.name)
-            continue
-        counted = counted_nulls(files.scan, files.flats, column.name)
-        if counted is not None:
-            facts[column.name] = counted
-        types = {its[column.name].type for its in files.flats}
-        lists = (not column.sparse and any(map(is_list, types))) or column.kind == "ragged"
-        if _must_be_read(column, counted, lists, options):
+                facts[name].add_nulls(entry.rows if value is None else 0, entry.name)
+    facts |= counted_nulls(files.scan, files.flats, [column.name for column in stored])
+    differing = list({id(its): its for its in files.flats}.values())
+    unknown = []
+    for column in stored:
+        of_lists = not column.sparse and any(is_list(its[column.name].type) for its in differing)
+        lists = of_lists or column.kind == "ragged"
+        if _must_be_read(column, facts.get(column.name), lists, options):
             unknown.append(column.name)
     return {**facts, **survey(files.scan, files.flats, unknown)}
 

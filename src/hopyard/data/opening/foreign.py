@@ -23,6 +23,7 @@ from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import read_column, wider
 from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.schema import Column, Schema, unknown_columns
+from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.convert import convert_columns
 from hopyard.data.sources.convert_arrow import from_arrow, is_list
 from hopyard.errors import CorruptError, DataError, UnsupportedTypeError
@@ -125,8 +126,8 @@ def foreign_files(
     flats = _completed([each.flats for each in described], common)
     varied = frozenset(
         name
+        for each in {id(each.columns): each for each in described}.values()
         for name, column in common.items()
-        for each in described
         if _varies(column, each.columns.get(name))
     )
     for name in own:
@@ -150,9 +151,10 @@ def _completed(
     flats: Sequence[Mapping[str, FlatColumn]], names: Iterable[str]
 ) -> list[Mapping[str, FlatColumn]]:
     """The columns of each file, with those that only others have as columns of nothing but nulls."""
-    known = {name: flat for each in reversed(flats) for name, flat in each.items()}
-    return [
-        each
+    different = {id(each): each for each in flats}
+    known = {name: flat for each in reversed(different.values()) for name, flat in each.items()}
+    completed = {
+        number: each
         if all(name in each for name in names)
         else {
             **each,
@@ -162,8 +164,9 @@ def _completed(
                 if name in known and name not in each
             },
         }
-        for each in flats
-    ]
+        for number, each in different.items()
+    }
+    return [completed[id(each)] for each in flats]
 
 
 def _fingerprint(
@@ -274,7 +277,8 @@ def _described(
     looked_at: dict[str, Column] = {}
     for number, file in enumerate(scan.files):
         footer = file.footer
-        metadata = {key: (footer.metadata or {}).get(key) for key in (METADATA_KEY, b"ARROW:schema")}
+        all_metadata = footer.metadata or {}
+        metadata = {key: all_metadata.get(key) for key in (METADATA_KEY, b"ARROW:schema")}
         described = next(
             (each for schema, its, each in known if its == metadata and schema.equals(footer.schema)), None
         )
@@ -293,8 +297,9 @@ def _described(
             for name, column in described.columns.items()
             if column is not None and column.kind == "ragged"
         }
-        found.append(replace(described, columns={**described.columns, **settled}))
-    _check_known(columns or (), [*dict.fromkeys(name for each in found for name in each.flats), *constants])
+        found.append(replace(described, columns={**described.columns, **settled}) if settled else described)
+    different = {id(each.flats): each.flats for each in found}.values()
+    _check_known(columns or (), [*dict.fromkeys(name for flats in different for name in flats), *constants])
     return found
 
 
@@ -304,21 +309,26 @@ def _columns_of(scan: Scan, number: int, flats: Mapping[str, FlatColumn]) -> dic
     stored = stored_schema(file.footer.metadata)
     if stored is not None:
         return {column.name: column for column in stored if column.name in flats}
-    arrays = {
-        name: _sample(scan, number, column)
-        if _is_nested_list(column.type)
-        else pa.chunked_array([], column.type)
-        for name, column in flats.items()
-        if not pa.types.is_null(column.type)
-    }
+    alike: dict[pa.DataType, ColumnData] = {}  # of wide frames, all columns are of a few types
+
+    def converted_from(name: str, flat: FlatColumn) -> ColumnData:
+        data = alike.get(flat.type)
+        if data is None:
+            nested = _is_nested_list(flat.type)
+            data = from_arrow(name, _sample(scan, number, flat) if nested else pa.chunked_array([], flat.type))
+            if not nested:
+                alike[flat.type] = data
+        return ColumnData(name, data.kind, data.values, data.missing, data.length)
+
+    typed = {name: flat for name, flat in flats.items() if not pa.types.is_null(flat.type)}
     try:
-        converted = convert_columns(arrays, from_arrow)
+        converted = convert_columns(typed, converted_from)
     except DataError as error:
         raise DataError(f"{file.name}: {error}") from error
     columns: dict[str, Column | None] = {}
     for name, flat in flats.items():
         column = converted[name].column if name in converted else None
-        if column is not None and column.kind == "tensor" and is_list(flat.type):
+        if column is not None and column.kind == "tensor" and column.shape and is_list(flat.type):
             column = Column(name, "ragged", column.dtype, column.shape[1:])
         columns[name] = column
     return columns
@@ -405,7 +415,11 @@ def _common(
     common: dict[str, tuple[Column | None, str]] = {
         name: (column, files[0].name) for name, column in described[0].items()
     }
+    seen = {id(described[0])}
     for file, columns in zip(files[1:], described[1:], strict=True):
+        if id(columns) in seen:  # what joined them before has nothing to add
+            continue
+        seen.add(id(columns))
         for name in dict.fromkeys([*common, *columns]):
             here, (there, where) = columns.get(name), common.get(name, (None, files[0].name))
             if (name not in columns or name not in common) and (

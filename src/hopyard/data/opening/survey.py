@@ -162,28 +162,44 @@ def survey(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], names: Sequenc
     return facts
 
 
-def counted_nulls(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], name: str) -> Facts | None:
-    """The nulls of a column as far as footers tell: exactly, or None if there may be some.
+def counted_nulls(
+    scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], names: Iterable[str]
+) -> dict[str, Facts]:
+    """The nulls of columns as far as footers tell exactly; without columns of which there may be some.
 
     The count of a column of lists is also of empty ones and of nulls inside them, and that of a row group of
     which not all rows belong to the dataset is of all its rows.
     """
-    facts = Facts()
+    facts = {name: Facts() for name in names}
+    looked_at: Mapping[str, FlatColumn] | None = None
+    counted: list[tuple[Facts, FlatColumn]] = []
+    lists: set[str] = set()
     for number, group in scan.groups():
-        column = flats[number][name]
-        if pa.types.is_null(column.type):
-            facts.add_nulls(scan.rows(number, group), scan.name(number, group))
-            continue
-        if not column.nullable and not is_any_list(column.type):
-            continue
-        statistics = scan.files[number].footer.row_group(group).column(column.leaf).statistics
-        if statistics is None or not statistics.has_null_count:
-            return None
-        nulls = statistics.null_count
-        if nulls and (is_any_list(column.type) or scan.selections[number][group] is not None):
-            return None
-        if nulls:
-            facts.add_nulls(nulls, scan.name(number, group))
+        if flats[number] is not looked_at:
+            looked_at = flats[number]
+            lists = {name for name in facts if is_any_list(looked_at[name].type)}
+            counted = [
+                (its, column)
+                for name, its in facts.items()
+                if (column := looked_at[name]).nullable or name in lists
+            ]
+        described = scan.files[number].footer.row_group(group)
+        is_whole = scan.selections[number][group] is None
+        unknown = []
+        for its, column in counted:
+            if column.leaf < 0 or pa.types.is_null(column.type):
+                its.add_nulls(scan.rows(number, group), scan.name(number, group))
+                continue
+            statistics = described.column(column.leaf).statistics
+            nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+            if nulls is None or (nulls and (column.name in lists or not is_whole)):
+                unknown.append(column.name)
+            elif nulls:
+                its.add_nulls(nulls, scan.name(number, group))
+        for name in unknown:
+            del facts[name]
+        if unknown:
+            looked_at = None
     return facts
 
 

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ class Decoder:
         schema: of the dataset's columns.
         recipe: that makes them.
         cache: where flat files are kept, or None: nowhere.
-        sizes: decoded bytes of a row group's columns, estimated.
+        sizes: decoded bytes of each row group's columns, estimated.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Decoder:
         schema: Schema,
         recipe: Recipe,
         cache: NodeCache | None,
-        sizes: Callable[[Sequence[Column], int], int],
+        sizes: Callable[[Sequence[Column]], list[int]],
     ) -> None:
         self._groups, self._schema, self._recipe, self._cache, self._sizes = (
             groups,
@@ -94,6 +94,7 @@ class Decoder:
             cache,
             sizes,
         )
+        self._sizes_of: dict[Packs, list[int]] = {}
         self._runs: dict[Packs, list[Run]] = {}
         self._kept: dict[Packs, list[bool]] = {}  # of the runs
         self._missing: dict[Packs, Run] = {}  # one that was not in the node cache, to look there first
@@ -153,12 +154,12 @@ class Decoder:
         """Whether the flat files of all row groups can be there at once: in the node cache, or in memory."""
         if all(self._may_be_kept(packs)):
             return True
-        return sum(self._size(packs, group) for group in range(len(self._groups))) <= HELD_BYTES
+        return self._size(packs, range(len(self._groups))) <= HELD_BYTES
 
     def _runs_of(self, packs: Packs) -> list[Run]:
         """All row groups that have rows, those that share a flat file together."""
         if packs not in self._runs:
-            sizes = [self._size(packs, group) if each.rows else 0 for group, each in enumerate(self._groups)]
+            sizes = self._all_sizes(packs)
             # Of more data than is permuted as a whole, windows want row groups from anywhere.
             is_dust = len(sizes) >= _MANY_GROUPS and sum(sizes) <= WINDOW_BYTES
             together = _TOGETHER_BYTES if is_dust else 0
@@ -172,7 +173,8 @@ class Decoder:
                     run_bytes = 0
                 runs[-1].append(group)
                 run_bytes += size
-            self._runs[packs] = [Run(tuple(groups), self._key(packs, groups)) for groups in runs]
+            columns = [[str(self._schema[name]) for name in pack] for pack in packs]
+            self._runs[packs] = [Run(tuple(groups), self._key(columns, groups)) for groups in runs]
         return self._runs[packs]
 
     def _may_be_kept(self, packs: Packs) -> list[bool]:
@@ -186,7 +188,7 @@ class Decoder:
             total = present = 0
             for number, run in enumerate(runs if self._cache is not None else ()):
                 assert self._cache is not None
-                size = sum(self._size(packs, group) for group in run.groups)
+                size = self._size(packs, run.groups)
                 total += size
                 present += size if self._cache.holds(run.key) else 0
                 if not self._cache.admits(total, present):
@@ -195,8 +197,7 @@ class Decoder:
             self._kept[packs] = kept
         return self._kept[packs]
 
-    def _key(self, packs: Packs, groups: Sequence[int]) -> str:
-        columns = [[str(self._schema[name]) for name in pack] for pack in packs]
+    def _key(self, columns: Sequence[Sequence[str]], groups: Sequence[int]) -> str:
         given = None if self._recipe.given is None else str(self._recipe.given)
         contents = [
             [None if each.sealed else list(each.file.identity), each.content, each.within, each.selection]
@@ -306,7 +307,7 @@ class Decoder:
         with self._lock:
             held = self._held.pop((packs, groups), None)
             if held is None:
-                self._make_room(sum(self._size(packs, group) for group in groups))
+                self._make_room(self._size(packs, groups))
                 held = self._decode_to_memory(packs, groups, stopped)
             self._held[packs, groups] = held
             return held
@@ -321,8 +322,15 @@ class Decoder:
     def _columns(self, packs: Packs) -> list[Column]:
         return [self._schema[name] for pack in packs for name in pack]
 
-    def _size(self, packs: Packs, group: int) -> int:
-        return self._sizes(self._columns(packs), group)
+    def _size(self, packs: Packs, groups: Iterable[int]) -> int:
+        """Decoded bytes of these row groups, estimated."""
+        sizes = self._all_sizes(packs)
+        return sum(sizes[group] for group in groups)
+
+    def _all_sizes(self, packs: Packs) -> list[int]:
+        if packs not in self._sizes_of:
+            self._sizes_of[packs] = self._sizes(self._columns(packs))
+        return self._sizes_of[packs]
 
     def _decode_to_memory(
         self, packs: Packs, groups: tuple[int, ...], stopped: threading.Event | None
@@ -346,7 +354,7 @@ class Decoder:
         self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None
     ) -> Iterator[Piece]:
         """The rows of the row groups, some at a time."""
-        width = max(sum(self._size(packs, group) for group in groups), 1)
+        width = max(self._size(packs, groups), 1)
         rows = max(sum(self._groups[group].rows for group in groups), 1)
         size = max(_PIECE_BYTES, _COLUMN_BYTES * sum(map(len, packs)))
         at_once = min(max(size * rows // width, _FEWEST_ROWS), _MOST_ROWS)

@@ -127,11 +127,15 @@ def _by_arrow(
 def _packed(batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...]) -> npt.NDArray[Any] | None:
     """The (rows, columns) of a pack that lies in the file as it is wanted and holds no null; else None."""
     dtype = recipe.schema[pack[0]].dtype
-    if len(pack) == 1 or dtype == "bool" or not all(map(recipe.is_plain, pack)):
+    if dtype in ("bool", "object") or not all(map(recipe.is_plain, pack)):
         return None
-    columns = batch.select(pack)
-    if any(kind != pa.from_numpy_dtype(dtype) for kind in columns.schema.types):
+    kind = pa.from_numpy_dtype(dtype)
+    columns = batch if batch.schema.names == list(pack) else batch.select(pack)
+    if any(its != kind for its in columns.schema.types):
         return None
+    if len(pack) == 1:
+        only = columns.column(0)
+        return None if only.null_count else only.to_numpy().reshape(-1, 1)
     try:
         rows: npt.NDArray[Any] = columns.to_tensor(row_major=True).to_numpy()
     except pa.ArrowTypeError:  # some are null

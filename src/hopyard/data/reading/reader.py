@@ -156,11 +156,7 @@ class Reader:
         None if all rows fit. Of columns whose rows differ in size, bytes are as in the files, before compression.
         Neither where the files lie counts, nor which columns are mapped, nor the node cache.
         """
-        fixed = [column.stored_width for column in self.manifest.schema if column.stored_width is not None]
-        others = [column for column in self.manifest.schema if column.stored_width is None]
-        rows = sum(self.group_rows)
-        size = sum(fixed) * rows
-        size += sum(self._decoded_size(others, group) for group in range(len(self.group_rows)) if others)
+        rows, size = sum(self.group_rows), sum(self._decoded_sizes(self.manifest.schema))
         return None if size <= window else max(rows * window // size, 1)
 
     def sortedness(self, name: str) -> float | None:
@@ -183,24 +179,26 @@ class Reader:
         apart = sum(len(bounds) - bisect_right(lowest, high) for _, high in bounds)
         return apart / math.comb(len(bounds), 2)
 
-    def _decoded_size(self, columns: Iterable[Column], group: int) -> int:
-        """Bytes of a row group's columns once they are decoded, estimated where rows differ in size."""
-        rows = self.group_rows[group]
-        size = 0
+    def _decoded_sizes(self, columns: Iterable[Column]) -> list[int]:
+        """Bytes of each row group's columns once they are decoded, estimated where rows differ in size."""
+        fixed = 0
+        others: list[tuple[Column, int]] = []  # with the bytes of a row beside its values: a view, or an offset
         for column in columns:
-            if column.stored_width is not None:
-                size += column.stored_width * rows
+            if (width := column.stored_width) is not None:
+                fixed += width
             else:
-                beside = VIEW.itemsize if column.kind in LARGE else 8  # a view, or an offset
-                size += (
-                    self._stored_size(column, group) * rows // max(self._whole_rows[group], 1) + beside * rows
-                )
-        return size
+                others.append((column, VIEW.itemsize if column.kind in LARGE else 8))
+        sizes = [fixed * rows for rows in self.group_rows]
+        for group, rows in enumerate(self.group_rows if others else ()):
+            whole = max(self._whole_rows[group], 1)
+            for column, beside in others:
+                sizes[group] += self._stored_size(column, group) * rows // whole + beside * rows
+        return sizes
 
-    def _sizes(self) -> Callable[[Sequence[Column], int], int]:
-        """``_decoded_size``, without a circle of references, in which memory and descriptors would stay."""
+    def _sizes(self) -> Callable[[Sequence[Column]], list[int]]:
+        """``_decoded_sizes``, without a circle of references, in which memory and descriptors would stay."""
         reader = weakref.proxy(self)
-        return lambda columns, group: int(reader._decoded_size(columns, group))
+        return lambda columns: list(reader._decoded_sizes(columns))
 
     def _stored_size(self, column: Column, group: int) -> int:
         file, within = self._places[group]
@@ -288,8 +286,7 @@ class Reader:
             mapped = [column for column in columns if self.is_mapped(column)]
             scalars = [column for column in mapped if not column.shape]
             packs = self._needed_packs(wanted)
-            size = sum(self._decoded_size(scalars, group) for group in range(len(self.group_rows)))
-            if len(scalars) >= _MANY_SCALARS and size <= _PACKED_AT_MOST:
+            if len(scalars) >= _MANY_SCALARS and sum(self._decoded_sizes(scalars)) <= _PACKED_AT_MOST:
                 wider = pack(
                     [column for column in columns if column not in mapped or not column.shape],
                     _stacked(wanted),

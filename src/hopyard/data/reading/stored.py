@@ -11,7 +11,7 @@ import io
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class StoredFile:
         Raises:
             NotFoundError: it is not there.
         """
-        path = Path(name) if store is None else store.path(name)
+        path: str | Path | None = name if store is None else store.path(name)
         if path is None and store is not None:
             size = store.size(name)
             if size is None:
@@ -81,12 +81,10 @@ class StoredFile:
             identity: tuple[Any, ...] = store.url, name, size, store.version(name)
             return cls(f"{store.url}: {name}", size, identity, None, store, name, store.remedy)
         assert path is not None
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise _missing(path, error) from error
+        text = os.fspath(path)
+        identity, size = _identity_at(text)
         remedy = REMEDY if store is None else store.remedy
-        return cls(str(path), status.st_size, _identity(path, status), path, remedy=remedy)
+        return cls(text, size, identity, Path(text), remedy=remedy)
 
     def check_unchanged(self) -> None:
         """Look whether the file is still the one that was opened.
@@ -95,6 +93,8 @@ class StoredFile:
             CorruptError: it was written to or replaced since.
             NotFoundError: it is gone.
         """
+        if self.path is not None and _identity_at(str(self.path))[0] == self.identity:
+            return
         now = (
             StoredFile.open(self.store, self.key)
             if self.path is None
@@ -112,6 +112,8 @@ class StoredFile:
         if self.path is None:
             return
         try:
+            if _identity_at(str(self.path))[0] == self.identity:
+                return
             now = StoredFile.open(None, str(self.path))
         except NotFoundError:
             return
@@ -177,14 +179,20 @@ class StoredFile:
         """Numbers of the leaves that these columns, or fields of structs, have in the file; None: all."""
         if columns is None:
             return list(range(self.footer.num_columns))
-        if "_leaves" not in self.__dict__:
-            leaves: dict[str, list[int]] = {}
-            for leaf in range(self.footer.num_columns):
-                parts = self.footer.schema.column(leaf).path.split(".")
-                for end in range(1, len(parts) + 1):
-                    leaves.setdefault(".".join(parts[:end]), []).append(leaf)
-            self.__dict__["_leaves"] = leaves
-        return sorted({leaf for name in columns for leaf in self.__dict__["_leaves"].get(name, ())})
+        leaves = self._leaves
+        return sorted({leaf for name in columns for leaf in leaves.get(name, ())})
+
+    def holds(self, column: str) -> bool:
+        """Whether the column, or field of structs, is in the file."""
+        return column in self._leaves
+
+    @property
+    def _leaves(self) -> Mapping[str, Sequence[int]]:
+        """Numbers of the leaves of each column, and of each field of structs."""
+        known: Mapping[str, Sequence[int]] | None = self.__dict__.get("_by_name")
+        if known is None:
+            known = self.__dict__["_by_name"] = _leaves_of(self.footer.schema)
+        return known
 
     def check(self, wanted: Chunks, content: npt.NDArray[np.uint8] | None = None) -> None:
         """Compare these chunks of a file at a path with their checksums, on all cores, unless it was done before.
@@ -356,7 +364,10 @@ class StoredFile:
                 held = self._fetch(self.checks, group, self.leaves_of(columns))
             else:
                 end = self._end_of(group)
-        return pq.ParquetFile(self._source(end, held), metadata=self.footer, **READ_OPTIONS)
+        source = self._source(end, held)
+        if self.path is not None:  # by a path, ParquetFile looks for the file system, which takes as long as a small file
+            source = pa.OSFile(str(self.path))
+        return pq.ParquetFile(source, metadata=self.footer, **READ_OPTIONS)
 
     def check_columns(self, group: int, columns: Iterable[str] | None) -> None:
         """Compare columns of a row group with their checksums, if the file is at a path and carries any.
@@ -477,8 +488,11 @@ class StoredFile:
     @property
     def footer_digest(self) -> str:
         """Of the footer as it is in the file."""
-        length = self._footer_length
-        return digest(self.read(self.size - 8 - length, length), "hopyard.parquet-footer")
+        known = min(self.footer.serialized_size + 8, self.size)  # if the footer is as Arrow would write it: one read
+        tail = self.read(self.size - known, known)
+        length = int.from_bytes(tail[-8:-4], "little")
+        content = tail[:-8] if length + 8 == known else self.read(self.size - 8 - length, length)
+        return digest(content, "hopyard.parquet-footer")
 
     def read(self, start: int, length: int) -> bytes:
         """Some of the file's bytes."""
@@ -486,9 +500,11 @@ class StoredFile:
             assert self.store is not None
             return self.store.get(self.key, start, length)
         try:
-            with self.path.open("rb") as file:
-                file.seek(start)
-                return file.read(length)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.pread(descriptor, length, start)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError as error:
             raise _missing(self.path, error) from error
         except OSError as error:
@@ -502,13 +518,39 @@ _checks: OrderedDict[tuple[Any, ...], Checks | None] = OrderedDict()
 _good: OrderedDict[tuple[Any, ...], Chunks] = OrderedDict()
 
 
-def _missing(path: Path, error: OSError) -> NotFoundError:
+_latest_leaves: tuple[Any, Mapping[str, Sequence[int]]] | None = None
+
+
+def _leaves_of(schema: pq.ParquetSchema) -> Mapping[str, Sequence[int]]:
+    """Numbers of the leaves of each column, and of each field of structs. Files of a dataset mostly are alike."""
+    global _latest_leaves
+    latest = _latest_leaves
+    if latest is None or not latest[0].equals(schema):
+        leaves: dict[str, list[int]] = {}
+        for leaf in range(len(schema)):
+            parts = schema.column(leaf).path.split(".")
+            for end in range(1, len(parts) + 1):
+                leaves.setdefault(".".join(parts[:end]), []).append(leaf)
+        _latest_leaves = latest = schema, leaves
+    return latest[1]
+
+
+def _missing(path: str | Path, error: OSError) -> NotFoundError:
     return NotFoundError(
         f"{path}, a file of the dataset, cannot be read ({error.strerror}). Restore it, or prepare the data again."
     )
 
 
-def _identity(path: Path, status: os.stat_result) -> tuple[Any, ...]:
+def _identity_at(path: str) -> tuple[tuple[Any, ...], int]:
+    """The identity of the file that is at a path now, and its size."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - pathlib takes longer than the call
+    except OSError as error:
+        raise _missing(path, error) from error
+    return _identity(path, status), status.st_size
+
+
+def _identity(path: str | Path, status: os.stat_result) -> tuple[Any, ...]:
     return (
         str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
     )  # fmt: skip

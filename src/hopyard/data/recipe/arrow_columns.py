@@ -12,7 +12,7 @@ from hopyard.data import sparse
 from hopyard.data.preparing.layout import WIDENED, Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.structs import count_leaves, flat_columns
+from hopyard.data.recipe.structs import flat_columns
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged, settle
 from hopyard.data.sources.convert_arrow import from_arrow
@@ -112,11 +112,11 @@ def _narrowed(data: ColumnData) -> list[str]:
 
 def leaves_of(schema: pa.Schema) -> dict[str, int]:
     """Number of the first leaf in a Parquet file of each column, and of each field of structs, dotted."""
-    leaves, number = {}, 0
-    for column in schema:
-        leaves[column.name] = number
-        number += count_leaves(column.type)
-    return {**leaves, **{column.name: column.leaf for column in flat_columns(schema).values()}}
+    flats = flat_columns(schema).values()
+    leaves: dict[str, int] = {}
+    for column in flats:
+        leaves.setdefault(column.path[0], column.leaf)
+    return leaves | {column.name: column.leaf for column in flats}
 
 
 def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int | None = None) -> pa.Table:
@@ -140,9 +140,7 @@ def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int |
 
 def present(file: StoredFile, columns: Iterable[str]) -> list[str]:
     """Those of the columns, or fields of structs, that a file holds; else any, so that its rows are counted."""
-    return [name for name in columns if file.leaves_of([name])] or file.footer.schema.to_arrow_schema().names[
-        :1
-    ]
+    return [name for name in columns if file.holds(name)] or file.footer.schema.to_arrow_schema().names[:1]
 
 
 def undecodable(file: StoredFile, group: int, columns: Sequence[str], error: Exception) -> CorruptError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -73,16 +74,15 @@ class Recipe:
 
     def is_plain(self, name: str) -> bool:
         """Whether the dataset's column is the file's column of that name, untouched."""
-        return (
-            self.transform is None
-            and name in self.stored
-            and name not in self.paths
-            and name not in self.constants
-            and name not in self.filled
-            and name not in self.varied
-            and name not in self.decoders
-            and self.stored[name] == self.schema[name]
-        )
+        return name in self._plain
+
+    @cached_property
+    def _plain(self) -> frozenset[str]:
+        if self.transform is not None:
+            return frozenset()
+        changed = {*self.paths, *self.constants, *self.filled, *self.varied, *self.decoders}
+        same = {column.name for column in self.stored if column.name not in changed} & set(self.schema.names)
+        return frozenset(name for name in same if self.stored[name] == self.schema[name])
 
     def needs(self, names: Iterable[str]) -> list[str]:
         """Columns of the file that these columns of the dataset are made of, as ``columns=`` of pyarrow takes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,28 +41,32 @@ def flat_columns(schema: pa.Schema) -> dict[str, FlatColumn]:
     columns: dict[str, FlatColumn] = {}
     leaf = 0
     for field in schema:
-        for column in _fields(field, (), leaf, False):
+        kind = field.type
+        for column in _fields(field, kind, (), leaf, False):
             if (other := columns.get(column.name)) is not None:
                 raise DataError(
                     f"{_described(column)} and {_described(other)} would both be the column {column.name!r}. "
                     "Rename one of them."
                 )
             columns[column.name] = column
-        leaf += count_leaves(field.type)
+        leaf += count_leaves(kind)
     return columns
 
 
-def _fields(field: pa.Field, around: tuple[str, ...], leaf: int, nullable: bool) -> Iterator[FlatColumn]:
+def _fields(
+    field: pa.Field, kind: pa.DataType, around: tuple[str, ...], leaf: int, nullable: bool
+) -> list[FlatColumn]:
     path, nullable = (*around, field.name), nullable or field.nullable
-    if not is_struct(field.type):
-        yield FlatColumn(".".join(path), path, field.type, leaf, nullable)
-        return
-    check_names(inner.name for inner in field.type.fields)
-    if not field.type.num_fields:
+    if not is_struct(kind):
+        return [FlatColumn(".".join(path), path, kind, leaf, nullable)]
+    check_names(inner.name for inner in kind.fields)
+    if not kind.num_fields:
         raise DataError(f"Column {'.'.join(path)!r} is a struct without fields. Drop the column.")
-    for inner in field.type.fields:
-        yield from _fields(inner, path, leaf, nullable)
+    found = []
+    for inner in kind.fields:
+        found += _fields(inner, inner.type, path, leaf, nullable)
         leaf += count_leaves(inner.type)
+    return found
 
 
 def _described(column: FlatColumn) -> str:
@@ -80,9 +84,8 @@ def count_leaves(kind: pa.DataType) -> int:
     """How many columns a type takes in a Parquet file."""
     if isinstance(kind, pa.BaseExtensionType):
         return count_leaves(kind.storage_type)
-    if pa.types.is_struct(kind) or pa.types.is_map(kind) or hasattr(kind, "value_field"):
-        return sum(count_leaves(kind.field(i).type) for i in range(kind.num_fields))
-    return 1
+    fields = kind.num_fields
+    return sum(count_leaves(kind.field(i).type) for i in range(fields)) if fields or is_struct(kind) else 1
 
 
 def field_of(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
