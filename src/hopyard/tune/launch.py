@@ -28,7 +28,7 @@ from hopyard.hopper.journal import Journal, has_records, read_records
 from hopyard.hopper.orders import homes_of
 from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
-from hopyard.hopper.state import Metric, Record, RunState, TrialState
+from hopyard.hopper.state import ENDED, Metric, Record, RunState, TrialState
 from hopyard.objects import digest_json
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher, space_json
@@ -133,6 +133,8 @@ class Launch:
         if self._outcome is not None:
             if run.status == "completed":
                 self._outcome.commit(run, self._progress.say)
+            elif run.status == "failed":
+                self._progress.say(f"every trial of run {run.run_id} failed: its outcome is not committed.")
             else:
                 self._progress.say(f"run {run.run_id} is not completed yet: then its outcome is committed.")
         return best
@@ -214,7 +216,7 @@ class Launch:
             return None
         run = Run(folder, run_id, records)
         changes = _changes(run_id, run.settings, _at_least(settings, run.state.budgets))
-        if run.status != "completed" or changes or extension_waits(folder, run.state.controls):
+        if run.status not in ENDED or changes or extension_waits(folder, run.state.controls):
             return None
         self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
         return run
@@ -320,7 +322,7 @@ class Launch:
                 journal.append(header)
                 known = [header]
             state, decisions, pending = self._replayed(header, known, settings, surroundings, splits)
-            if state.finished != "completed" or pending or extension_waits(folder, state.controls):
+            if state.finished not in ENDED or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 epochs = max(arguments.num_epochs, state.num_epochs)
                 program = self._saved_program(folder, splits, state.layout.train, epochs)
