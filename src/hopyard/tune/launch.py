@@ -86,6 +86,7 @@ class Launch:
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
         self._outcome: Outcome | None = None
         self._fitted: FittedSteps | None = None
+        self._asks_epochs = ""
 
     def check(self) -> None:
         with _running(self._arguments.backend):
@@ -239,10 +240,11 @@ class Launch:
             if isinstance(fitted, Steps):
                 fitted = fit_steps_on_rows(fitted, head)
             head = fitted.apply(head)
-        measured = check_first_trials(arguments.backend, program, self._first_trials(), head)
-        if measured is None:
+        told = check_first_trials(arguments.backend, program, self._first_trials(), head)
+        if told is None:
             return self._metric
-        return find_metric(self._metric, measured, self._inputs.has_validation)
+        self._asks_epochs = told.asks_epochs
+        return find_metric(self._metric, told.measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:
         known = len(self._known_rows())
@@ -433,7 +435,7 @@ class Launch:
             return
         program = replace(self._program(splits, state.layout.train), num_epochs=state.num_epochs)
         for trial in trials:
-            check_schedule(program, trial.params, trial.number, num_epochs)
+            check_schedule(program, trial.params, trial.number, num_epochs, self._asks_epochs)
 
     def _drive(
         self,
