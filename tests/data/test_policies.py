@@ -21,9 +21,7 @@ def with_nulls():
 
 
 def test_nulls_are_an_error_without_a_policy(store):
-    text = (
-        r"column 'i' has 2 \(the first in row 1\); column 'x' has 1 \(the first in row 2\); column 's' has 1"
-    )
+    text = r"column 'i' in 2 rows \(the first are rows 1, 3\); column 'x' in 1 row \(row 2\); column 's' in 1 row"
     with pytest.raises(DataError, match=text):
         prepare(with_nulls(), store)
     assert not list(store.list())
@@ -104,7 +102,7 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_written(argumen
 
 
 def test_a_split_column_with_nulls_or_one_value_is_refused(store):
-    with pytest.raises(DataError, match=r"is null in 1 rows \(the first is row 1\)"):
+    with pytest.raises(DataError, match=r"is null in 1 row \(row 1\)"):
         prepare({"x": [1, 2, 3], "s": [True, None, False]}, store, "s")
     with pytest.raises(DataError, match="leaves the validation set empty"):
         prepare({"x": [1, 2, 3], "s": [False] * 3}, store, "s")

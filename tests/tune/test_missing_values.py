@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
+from tests.tune import missing
 
 from hopyard import load_model
 from hopyard.backend import InlineBackend
@@ -89,9 +90,9 @@ def search(make: Any, features: list[str], label: str, **more: Any) -> GridSearc
     return GridSearch(**(given | more))
 
 
-def people(null_ages: int = 10) -> pd.DataFrame:
+def people(null_ages: int = 10, rows: int = ROWS) -> pd.DataFrame:
     random = np.random.default_rng(0)
-    age, height = random.normal(size=ROWS), random.normal(size=ROWS)
+    age, height = random.normal(size=rows), random.normal(size=rows)
     frame = pd.DataFrame({"age": age, "height": height, "price": age + height})
     frame.loc[: null_ages - 1, "age"] = np.nan
     return frame
@@ -174,9 +175,7 @@ def test_a_null_feature_at_prediction_is_refused_where_training_had_none(saved: 
     if saved:
         model.save(tmp_path / "model")
         model = load_model(tmp_path / "model")
-    text = (
-        r"column 'age' is null in 1 rows \(the first is row 1\), and the model was trained with nulls='error'"
-    )
+    text = r"column 'age' is null in 1 row \(row 1\), and the model was trained with nulls='error'"
     for data in with_a_null():
         for call in (model.predict, model.transform, model.evaluate):
             with pytest.raises(DataError, match=text):
@@ -193,6 +192,83 @@ def test_a_null_feature_at_prediction_is_filled_as_in_training(saved: bool, tmp_
     expected = np.array([[1.0, 2.0], [0.0, 3.0]]) @ weight + bias
     for data in with_a_null():
         np.testing.assert_allclose(model.predict(data), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("nulls", ["fill", "mask"])
+def test_rows_whose_feature_is_null_in_all_of_them_are_filled_too(nulls: str) -> None:
+    """As where one row is predicted: nothing in it says what the column is."""
+    columns = ["age", "height"] if nulls == "fill" else ["age", "age_mask", "height"]
+    model = search(regression(len(columns)), columns, "price", nulls=nulls).fit(people())
+    weight, bias = weights_of(model)
+    expected = [weight @ [0.0, *([1.0] if nulls == "mask" else []), 3.0] + bias]
+    frame = pd.DataFrame({"age": [None], "height": [3.0]})
+    rows = [
+        frame,
+        pl.from_pandas(frame),
+        pa.table({"age": [None], "height": [3.0]}),
+        {"age": [None], "height": [3.0]},
+    ]
+    for data in rows:
+        np.testing.assert_allclose(model.predict(data), expected, rtol=1e-5)
+    with pytest.raises(DataError, match=r"label column 'price' is null in 1 row \(row 0\)"):
+        model.evaluate(frame.assign(age=[1.0], price=[None]))
+    plain = search(regression(2), ["age", "height"], "price").fit(people(null_ages=0))
+    for data in rows:
+        with pytest.raises(
+            DataError, match=r"column 'age' is null in 1 row \(row 0\), and the model was trained"
+        ):
+            plain.predict(data)
+
+
+def test_null_lists_that_were_padded_are_empty_lists() -> None:
+    data = sentences()
+    data["tokens"][3] = None
+    columns = ["tokens", "tokens_length"]
+    model = search(of_tokens, columns, "label", ragged="pad", nulls="fill").fit(data)
+    module = model.torch()
+    expected = module(torch.zeros(2, 8, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)).detach()
+    np.testing.assert_allclose(model.predict({"tokens": [None, None]}), expected, rtol=1e-5)
+
+
+def test_nulls_are_counted_over_all_batches_and_rows_of_two_frames(tmp_path: Any) -> None:
+    model = search(regression(2), ["age", "height"], "price").fit(people(null_ages=0))
+    rows = people(null_ages=0, rows=5000)
+    rows.loc[[7, 4000, 4999], "age"] = np.nan
+    pl.from_pandas(rows, nan_to_null=True).write_parquet(tmp_path / "rows.parquet", row_group_size=1000)
+    for data, first in ((rows, r"7, 4000, 4999"), (tmp_path / "rows.parquet", r"7(, 4000, 4999)?")):
+        with pytest.raises(
+            DataError, match=rf"column 'age' is null in 3 rows \(the first are rows {first}\), and"
+        ):
+            model.evaluate(data)
+    val = people(null_ages=4, rows=40)
+    with pytest.raises(
+        DataError, match=r"column 'age' in 7 rows \(the first are rows 7, 4000, 4999\)\. Remove"
+    ):
+        prepare(rows, MemoryStore(), val)
+    with pytest.raises(DataError, match=r"column 'age' in 1 of the first 256 rows \(row 7\)\. Remove"):
+        search(regression(2), ["age", "height"], "price").fit(
+            iter(pl.from_pandas(rows, nan_to_null=True).to_dicts())
+        )
+
+
+def test_dask_frames_follow_the_rule_of_this_process(tmp_path: Any) -> None:
+    pytest.importorskip("dask")
+    dataframe = pytest.importorskip("dask.dataframe")
+
+    def of(frame: pd.DataFrame) -> Any:
+        return dataframe.from_pandas(frame, npartitions=max(len(frame) // 12, 2))
+
+    with sys.modules["dask"].config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
+        missing.check_fit(of, tmp_path)
+        missing.check_predictions(of, lambda found: found.compute(), tmp_path)
+        # Objects: a partition that holds nothing but None does not say what they are.
+        missing.check_predictions(lambda frame: of(objects(frame)), lambda found: found.compute(), tmp_path)
+
+
+def objects(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(age=[None if value != value else value for value in frame["age"]]).astype(
+        {"age": object}
+    )
 
 
 @pytest.mark.parametrize("null_ages", [0, 10])

@@ -164,10 +164,10 @@ def test_nulls_of_columns_without_a_value_for_them_are_still_refused(tmp_path: A
     frame = people()
     frame["fare"] = frame.fare.astype(float)
     frame.loc[3, "fare"] = np.nan
-    with pytest.raises(DataError, match="There are null values: column 'fare' has 1"):
+    with pytest.raises(DataError, match="There are null values: column 'fare' in 1 row"):
         search(LocalStore(tmp_path)).fit(frame)
     model = search(LocalStore(tmp_path)).fit(people())
-    with pytest.raises(DataError, match="column 'fare' is null in 1 rows"):
+    with pytest.raises(DataError, match="column 'fare' is null in 1 row "):
         model.predict(frame)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopyard import open_run
-from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, SettingsError
+from hopyard.errors import CorruptError, NotFoundError, RunInterruptedError, SettingsError, TrialError
 from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore, MemoryStore
@@ -206,3 +206,54 @@ def test_a_schedule_of_steps_is_extended(search: Any, make_rows: Any, contents_o
     grown.run.extend(num_epochs=5)
     grown = search(store, **options, num_epochs=3).fit(make_rows())
     assert contents_of(grown.run) == contents_of(whole.run)
+
+
+class FailsLater(torch.nn.Module):
+    """Raises in the third epoch of its training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.batches += 1
+            if int(self.batches) > 8:
+                raise RuntimeError("out of epochs")
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_run_whose_trials_all_fail_in_an_extension_says_so_and_is_not_completed(
+    progress: bool, search: Any, make_rows: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            FailsLater(), torch.optim.SGD, torch.nn.CrossEntropyLoss(), ["accuracy"], 20, {"lr": params["lr"]}
+        )
+
+    store = MemoryStore()
+    options = {"run_id": "a", "estimator_gen_fn": estimator, "num_partitions": 1, "progress": progress}
+    assert search(store, **options, num_epochs=2).fit(make_rows()).run.status == "completed"
+    for _ in range(2):  # the second time nothing is trained
+        caplog.clear()
+        model = search(store, **options, num_epochs=4).fit(make_rows())
+        assert "3 of 3 trials of run a failed; trial 0 with RuntimeError: out of epochs" in caplog.text
+        assert (model.run.status, model.run.state.finished) == ("failed", "failed")
+        assert set(model.trials()["state"]) == {"failed"}
+        assert len(model.get_history()["val_loss"]) == 2
+        assert list(read_records(store.runs.at("a")))[-1]["r"] == "finish"
+    assert open_run(store, "a").status == "failed"
+
+
+def test_a_run_without_any_result_is_failed_and_says_why(search: Any, make_rows: Any) -> None:
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            FailsLater(), torch.optim.SGD, torch.nn.CrossEntropyLoss(), ["accuracy"], 6, {"lr": params["lr"]}
+        )
+
+    store = MemoryStore()
+    for _ in range(2):
+        with pytest.raises(TrialError, match=r"out of epochs"):
+            search(store, run_id="a", estimator_gen_fn=estimator, num_partitions=1).fit(make_rows())

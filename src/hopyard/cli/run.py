@@ -92,6 +92,8 @@ def _next_step(run: Run, store: str, to_be_extended: bool) -> str:
         return f"watch it: hopyard run watch {store} {run.run_id}"
     if to_be_extended:
         return f"a larger budget waits for it: hopyard run resume {store} {run.run_id}"
+    if run.status == "failed":
+        return f"every trial failed; what they said: hopyard.open_run({store!r}, {run.run_id!r}).trials()"
     if run.status == "completed":
         return f"use it: hopyard.open_run({store!r}, {run.run_id!r}).best"
     return f"go on with it: hopyard run resume {store} {run.run_id}"

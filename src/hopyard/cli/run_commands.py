@@ -13,6 +13,7 @@ import typer
 from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
 from hopyard.cli.terminal import console, say
 from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError
+from hopyard.hopper.state import ENDED
 from hopyard.storage import Store
 from hopyard.tune import Run, open_run
 from hopyard.tune.asking import ask, extension_waits
@@ -39,7 +40,7 @@ def watch_command(store: StorePath, run_id: RunId) -> None:
         say(f"run {run_id} goes on; this has only looked at it.")
         return
     found = status(state)
-    more = "" if found == "completed" else f"; go on with it: hopyard run resume {store} {run_id}"
+    more = "" if found in ENDED else f"; go on with it: hopyard run resume {store} {run_id}"
     say(f"run {run_id}: {found}{more}")
 
 
@@ -91,7 +92,7 @@ def resume(
             )
         _ask(opened, run_id, {"do": "resume"})
         return
-    if run.status == "completed" and not extension_waits(opened.runs.at(run_id), run.state.controls):
+    if run.status in ENDED and not extension_waits(opened.runs.at(run_id), run.state.controls):
         say(f"run {run_id} is finished; see `hopyard run describe {store} {run_id}`.")
         return
     _start_again(run, take_over)

@@ -144,7 +144,8 @@ class Hopper:
         Args:
             pending: decisions that the journal's end cut off, and an ``extend`` record if the budget grows.
 
-        Returns: ``"completed"``, or what ended it: ``"time budget"``, or ``"stopped"`` by a user.
+        Returns: ``"completed"``; ``"failed"``, where every trial has; or what ended it: ``"time budget"``, or
+            ``"stopped"`` by a user.
         """
         try:
             self._begin(pending)
@@ -189,7 +190,7 @@ class Hopper:
 
     def _finish(self) -> str:
         goes_on = any(trial.running for trial in self._state.trials.values())
-        status = self._stopping if self._stopping and goes_on else "completed"
+        status = self._stopping if self._stopping and goes_on else self._state.outcome
         self._journal.flush()
         self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
         if self._left_behind:

@@ -42,6 +42,9 @@ from hopyard.wording import counted
 
 Record: TypeAlias = dict[str, Any]
 
+ENDED = ("completed", "failed")
+"""Statuses of runs in which there is nothing left to do."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -209,6 +212,12 @@ class RunState:
     def so_far(self) -> str:
         """``1 unit``, ``12 units``: what was done, for messages."""
         return counted(self.units, "unit")
+
+    @property
+    def outcome(self) -> str:
+        """Which of ``ENDED`` the run is once no trial trains any more."""
+        trials = self.trials.values()
+        return "failed" if trials and all(trial.status == "failed" for trial in trials) else "completed"
 
     @property
     def num_epochs(self) -> int:

@@ -26,11 +26,13 @@ class Check:
         evidence: what went wrong, or None.
         measured: names of the validation metrics, ``"loss"`` among them; empty if something went wrong.
         advice: what would make all trials better or faster; empty: nothing.
+        asks_epochs: where training asks for the number of epochs, see ``Replica``.
     """
 
     evidence: Evidence | None
     measured: tuple[str, ...] = ()
     advice: str = ""
+    asks_epochs: str = ""
 
 
 _OWN_TRUNKS = (
@@ -59,6 +61,7 @@ def check_trial(
             phase = "train"
             session.seed(program.seed, trial, 0, 0, phase)
             replica.check_labels(visit)
+            replica.begin_visit(0, {})
             try:
                 replica.train(visit)
             except DivergedError as error:
@@ -68,7 +71,7 @@ def check_trial(
             measured = tuple(replica.validate(visit).compute())
             replica.state()
             phase = "build"
-            trunk = replica.trunk_weights
+            trunk, asks_epochs = replica.trunk_weights, replica.asks_epochs()
             del replica
             # What was trained must not come back. Another trial: what is random differs.
             other = build_in_session(program, params, trial + 1, session)
@@ -77,4 +80,4 @@ def check_trial(
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
     advice = [hidden, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
-    return Check(None, measured, "\n".join(filter(None, advice)))
+    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs)

@@ -212,6 +212,10 @@ class Replica(ABC):
         each step. Nothing, where the number of epochs was not used. The replica is of no use afterwards."""
         return iter(())
 
+    def asks_epochs(self) -> str:
+        """Where training asked for the number of epochs so far, besides schedules; empty: nowhere."""
+        return ""
+
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes of the state in memory."""

@@ -12,34 +12,45 @@ from hopyard.training.build import build_replica
 from hopyard.training.program import Program
 
 
-def check_schedule(program: Program, params: dict[str, Any], trial: int, num_epochs: int) -> None:
+def check_schedule(
+    program: Program, params: dict[str, Any], trial: int, num_epochs: int, asks_epochs: str = ""
+) -> None:
     """Compare what schedules give for ``num_epochs`` with what they give for the fewer epochs of ``program``.
 
     The estimator function is called for each, on the CPU of this process.
 
+    Args:
+        asks_epochs: where training asks for the number of epochs besides, see ``Replica``.
+
     Raises:
         SettingsError: a trial that trains on would not end where a run of ``num_epochs`` had ended; says what differs.
     """
+    what, difference = (
+        ("training", asks_epochs) if asks_epochs else _of_schedules(program, params, trial, num_epochs)
+    )
+    if difference:
+        raise SettingsError(
+            f"num_epochs is {num_epochs} now and was {program.num_epochs}, but the {what} of trial {trial} follows "
+            f"from num_epochs: {difference.rstrip('.')}. Epochs that were trained for fewer epochs cannot be "
+            f"part of a run of more. Give fresh=True, or another run_id, with num_epochs={num_epochs}; a schedule "
+            "that does not use num_epochs (StepLR, steps counted from the begin) can be extended, and so can "
+            "num_models."
+        )
+
+
+def _of_schedules(program: Program, params: dict[str, Any], trial: int, num_epochs: int) -> tuple[str, str]:
     before = replace(program, init_from=None)
     try:
         old = build_replica(before, params, trial, device="cpu").schedule(num_epochs)
         first = next(old, None)
         if first is None:
-            return
+            return "schedule", ""
         new = build_replica(replace(before, num_epochs=num_epochs), params, trial, device="cpu").schedule(
             num_epochs
         )
-        difference = _first_difference(itertools.chain([first], old), new)
+        return "schedule", _first_difference(itertools.chain([first], old), new)
     except Exception as error:
-        difference = f"going through it failed with {type(error).__name__}: {error}"
-    if difference:
-        raise SettingsError(
-            f"num_epochs is {num_epochs} now and was {program.num_epochs}, but the schedule of trial {trial} follows "
-            f"from num_epochs: {difference.rstrip('.')}. Epochs that were trained by the shorter schedule cannot be "
-            f"part of the longer one. Give fresh=True, or another run_id, with num_epochs={num_epochs}; a schedule "
-            "that does not use num_epochs (StepLR, steps counted from the begin) can be extended, and so can "
-            "num_models."
-        )
+        return "schedule", f"going through it failed with {type(error).__name__}: {error}"
 
 
 def _first_difference(old: Iterator[Mapping[str, Any]], new: Iterator[Mapping[str, Any]]) -> str:

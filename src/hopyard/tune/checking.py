@@ -12,7 +12,7 @@ from typing import Any
 from hopyard.backend import Backend
 from hopyard.errors import EstimatorError, Evidence, TrialError, WorkerMismatchError
 from hopyard.search import Create
-from hopyard.training import Program, check_trial, pickled
+from hopyard.training import Check, Program, check_trial, pickled
 from hopyard.tune.recipe import code_along
 
 _log = logging.getLogger("hopyard")
@@ -34,13 +34,13 @@ def check_travels(program: Program, suspects: Sequence[str]) -> None:
 
 def check_first_trials(
     backend: Backend, program: Program, trials: Sequence[Create], head: dict[str, Any]
-) -> tuple[str, ...] | None:
+) -> Check | None:
     """Build, train and validate the first of ``trials`` on one batch, on every worker; the next if it fails.
 
     Args:
         head: columns of at least one row.
 
-    Returns: names of what a trial measures; None if all fail, each in its own way.
+    Returns: what a trial told; None if all fail, each in its own way.
 
     Raises:
         TrialError: all fail alike; carries the evidence.
@@ -57,10 +57,10 @@ def check_first_trials(
         checks = [_answer(future, backend, worker) for worker, future in enumerate(futures)]
         evidence = next((check.evidence for check in checks if check.evidence is not None), None)
         if evidence is None:
-            measured: tuple[str, ...] = checks[0].measured
-            if checks[0].advice:
-                _log.warning(checks[0].advice)
-            return measured
+            told: Check = checks[0]
+            if told.advice:
+                _log.warning(told.advice)
+            return told
         failures.append(evidence)
     if len(set(map(_likeness, failures))) > 1:
         return None

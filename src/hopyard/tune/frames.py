@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
-from hopyard.data.preparing.policies import Policies, null_label, pad
+from hopyard.data.preparing.policies import Nulls, Policies, null_feature, null_label, pad
 from hopyard.data.preprocessing.fitting import FittedSteps
-from hopyard.data.sources.columns import ColumnData, as_ragged
+from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged
 from hopyard.errors import ColumnError, DataError, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
@@ -27,6 +29,7 @@ def feature_batches(
     policies: Policies,
     labels: Collection[str] = (),
     preprocessing: FittedSteps | None = None,
+    part: str = "",
 ) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
@@ -37,6 +40,7 @@ def feature_batches(
         policies: of what the model was trained on.
         labels: columns whose nulls are errors.
         preprocessing: makes the columns of those of the data; it gives values to the nulls of those that it fills.
+        part: what the rows are of a whole that is not known here, as errors say it; such rows have no numbers.
 
     Raises:
         ColumnError: a column is missing. DataError: nulls, or rows that training would have refused too.
@@ -51,9 +55,16 @@ def feature_batches(
     added = {name: base for name, base in policies.added.items() if name not in source.columns}
     needed = list(dict.fromkeys(added.get(name, name) for name in columns))
     check_features(needed, source.columns)
-    rows = 0
-    for batch in source.select(needed).batches():
-        _check_nulls(batch, policies, labels, rows, filled)
+    chosen = source.select(needed)
+    chosen.expected = {name: _as_given(policies, name) for name in needed if name in policies.schema}
+    numbered, rows = source.numbered and not part, 0
+    batches = iter(chosen.batches())
+    for batch in batches:
+        if (name := _refused(batch, policies, labels, filled)) is not None:
+            nulls = _nulls(name, itertools.chain([batch], batches), rows, numbered)
+            nulls = replace(nulls, among=part)
+            raise null_label(name, nulls) if name in labels else null_feature(name, nulls, policies)
+        batch = {name: _typed(data, chosen.expected) for name, data in batch.items()}
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
@@ -90,28 +101,34 @@ def _is_list(policies: Policies, name: str) -> bool:
     return name in policies.padded or policies.schema[name].kind == "ragged"
 
 
-def _check_nulls(
-    batch: Mapping[str, ColumnData],
-    policies: Policies,
-    labels: Collection[str],
-    first: int,
-    filled: Collection[str],
-) -> None:
-    """Raise DataError where rows are null that were not in training. ``first``: rows before the batch; ``filled``:
-    columns whose nulls get a value."""
-    for name, data in batch.items():
-        if data.missing is None or name in filled:
-            continue
-        count, row = int(data.missing.sum()), first + int(np.argmax(data.missing))
-        if name in labels:
-            raise null_label(name, count, [first + int(row) for row in np.flatnonzero(data.missing)[:3]])
-        if policies.nulls == "error" or (policies.nulls == "mask" and name not in policies.masked):
-            why = "nulls='error'" if policies.nulls == "error" else "nulls='mask', but no null in this column"
-            raise DataError(
-                f"column {name!r} is null in {count} rows (the first is row {row}), and the model was trained with "
-                f"{why}, so that it gives nothing for them. Remove or fill these rows, or train with nulls='fill' "
-                f"or nulls='mask' (with {name}_mask as a feature) on data that has such rows."
-            )
+def _typed(data: ColumnData, expected: Mapping[str, Column]) -> ColumnData:
+    """Rows that are all null as those of the column that they should be: whatever holds them guesses, too."""
+    if data.name not in expected or data.missing is None or not data.missing.all():
+        return data
+    return all_missing(expected[data.name], len(data))
+
+
+def _as_given(policies: Policies, name: str) -> Column:
+    """A column of the training data as it was before these policies."""
+    column = policies.schema[name]
+    return replace(column, kind="ragged", shape=column.shape[1:]) if name in policies.padded else column
+
+
+def _refused(
+    batch: Mapping[str, ColumnData], policies: Policies, labels: Collection[str], filled: Collection[str]
+) -> str | None:
+    """A column with rows that are null, but were not in training. ``filled``: columns whose nulls get a value."""
+    found = [name for name, data in batch.items() if data.missing is not None and name not in filled]
+    of_labels = [name for name in found if name in labels]
+    if of_labels or policies.nulls == "fill":
+        return next(iter(of_labels), None)
+    return next((name for name in found if policies.nulls == "error" or name not in policies.masked), None)
+
+
+def _nulls(name: str, batches: Iterable[Mapping[str, ColumnData]], before: int, numbered: bool) -> Nulls:
+    """Those of a column in all of the batches, of which the first has some; ``before``: rows before them."""
+    nulls = Nulls.of((batch[name].missing for batch in batches), numbered)
+    return replace(nulls, first=[before + row for row in nulls.first])
 
 
 def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> npt.NDArray[Any] | Ragged:
@@ -162,17 +179,22 @@ def outputs_of(
     data: Any,
     policies: Policies,
     preprocessing: FittedSteps | None = None,
+    part: str = "",
 ) -> Outputs:
     """What ``predict`` gives for all rows of ``data``: one array of shape (n, ...) per output.
 
     Args:
         policies, preprocessing: of what the model was trained on.
+        part: see ``feature_batches``.
 
     Raises:
         ColumnError: ``data`` lacks one of ``columns``. DataError: it has no rows, or they are not what it takes.
     """
     parts = []
-    for batch in feature_batches(data, columns, PREDICTION_BATCH, policies, preprocessing=preprocessing):
+    batches = feature_batches(
+        data, columns, PREDICTION_BATCH, policies, preprocessing=preprocessing, part=part
+    )
+    for batch in batches:
         outputs = predict(batch)
         parts.append(outputs if isinstance(outputs, tuple) else (outputs,))
         _check_rows(parts[-1], len(batch[columns[0]]))

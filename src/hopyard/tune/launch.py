@@ -28,7 +28,7 @@ from hopyard.hopper.journal import Journal, has_records, read_records
 from hopyard.hopper.orders import homes_of
 from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
-from hopyard.hopper.state import Metric, Record, RunState, TrialState
+from hopyard.hopper.state import ENDED, Metric, Record, RunState, TrialState
 from hopyard.objects import digest_json
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher, space_json
@@ -86,6 +86,7 @@ class Launch:
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
         self._outcome: Outcome | None = None
         self._fitted: FittedSteps | None = None
+        self._asks_epochs = ""
 
     def check(self) -> None:
         with _running(self._arguments.backend):
@@ -133,6 +134,8 @@ class Launch:
         if self._outcome is not None:
             if run.status == "completed":
                 self._outcome.commit(run, self._progress.say)
+            elif run.status == "failed":
+                self._progress.say(f"every trial of run {run.run_id} failed: its outcome is not committed.")
             else:
                 self._progress.say(f"run {run.run_id} is not completed yet: then its outcome is committed.")
         return best
@@ -214,7 +217,7 @@ class Launch:
             return None
         run = Run(folder, run_id, records)
         changes = _changes(run_id, run.settings, _at_least(settings, run.state.budgets))
-        if run.status != "completed" or changes or extension_waits(folder, run.state.controls):
+        if run.status not in ENDED or changes or extension_waits(folder, run.state.controls):
             return None
         self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
         return run
@@ -237,10 +240,11 @@ class Launch:
             if isinstance(fitted, Steps):
                 fitted = fit_steps_on_rows(fitted, head)
             head = fitted.apply(head)
-        measured = check_first_trials(arguments.backend, program, self._first_trials(), head)
-        if measured is None:
+        told = check_first_trials(arguments.backend, program, self._first_trials(), head)
+        if told is None:
             return self._metric
-        return find_metric(self._metric, measured, self._inputs.has_validation)
+        self._asks_epochs = told.asks_epochs
+        return find_metric(self._metric, told.measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:
         known = len(self._known_rows())
@@ -320,7 +324,7 @@ class Launch:
                 journal.append(header)
                 known = [header]
             state, decisions, pending = self._replayed(header, known, settings, surroundings, splits)
-            if state.finished != "completed" or pending or extension_waits(folder, state.controls):
+            if state.finished not in ENDED or pending or extension_waits(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 epochs = max(arguments.num_epochs, state.num_epochs)
                 program = self._saved_program(folder, splits, state.layout.train, epochs)
@@ -431,7 +435,7 @@ class Launch:
             return
         program = replace(self._program(splits, state.layout.train), num_epochs=state.num_epochs)
         for trial in trials:
-            check_schedule(program, trial.params, trial.number, num_epochs)
+            check_schedule(program, trial.params, trial.number, num_epochs, self._asks_epochs)
 
     def _drive(
         self,

@@ -11,7 +11,7 @@ from hopyard.errors import NotFoundError, RunInterruptedError, TrialError
 from hopyard.hopper.history import Traffic, broken_rules, committed_units, read_state, traffic_of
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.retention import trial_folder
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import ENDED, Record, RunState, TrialState
 from hopyard.storage import Store, open_store
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of
@@ -62,8 +62,8 @@ class Run:
     @property
     def status(self) -> str:
         """``"running"``; ``"paused"`` by a user; ``"waits for space"`` on a full disk; ``"interrupted"``: its driver is
-        gone; ``"completed"``; or what ended it before that: ``"stopped"`` by a user, ``"time budget"``. All but the
-        completed ones can go on."""
+        gone; ``"completed"``; ``"failed"``: every trial has, be it after an extension; or what ended it before that:
+        ``"stopped"`` by a user, ``"time budget"``. All but the completed and failed ones can go on."""
         return status_of(self.state.finished, self.state.paused, self.holder)
 
     def pause(self) -> str:
@@ -104,7 +104,7 @@ class Run:
         if self.state.best is not None:
             return self.model(self.state.best)
         errors = [trial.error for trial in self.failures() if trial.error is not None]
-        if self.status != "completed":
+        if self.status not in ENDED:
             more = ", without time_budget or with a larger one," if self.status == "time budget" else ""
             raise RunInterruptedError(
                 f"run {self.run_id} has no model so far: none of its {len(self.state.trials)} trials has ended an "

@@ -105,7 +105,7 @@ def test_a_column_splits_and_is_dropped(store):
         (lambda rows: rows["id"] * 0, "validation='split' leaves the validation set empty"),
         (
             lambda rows: pd.array([None, *rows["id"][1:]], "Int64"),
-            "Column 'split' splits the data but is null in 1 rows. Say for every row",
+            "Column 'split' splits the data but is null in 1 row. Say for every row",
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_nulls_by_policy(tmp_path):
     data["x"] = np.where(data["id"] % 10 == 0, np.nan, data["id"])
     data["text"] = data["text"].where(data["id"] % 50 != 1, None)
     with pytest.raises(
-        DataError, match=r"There are null values: column 'text' has 4; column 'x' has 20. Remove"
+        DataError, match=r"There are null values: column 'text' in 4 rows; column 'x' in 20 rows. Remove"
     ):
         prepare(of(data), LocalStore(tmp_path))
     filled = prepare(of(data), LocalStore(tmp_path / "fill"), None, nulls="fill").train

@@ -12,7 +12,7 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from hopyard.backend import InlineBackend  # noqa: E402
-from hopyard.errors import DataError, TrialError  # noqa: E402
+from hopyard.errors import DataError, SettingsError, TrialError  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
 from hopyard.storage import MemoryStore  # noqa: E402
 from hopyard.tune import GridSearch, HyperOpt, hp_choice, hp_log, hp_quniform  # noqa: E402
@@ -270,3 +270,42 @@ def test_a_search_on_another_backend_of_keras_is_another_run(
     assert search(classifier, **once).fit(rows).run.run_id == first
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     assert search(classifier, **once).fit(rows).run.run_id != first
+
+
+class Fading(keras.callbacks.Callback):
+    """A rate that falls to nothing over the whole training."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model.optimizer.learning_rate = 0.1 * (1 - epoch / self.params["epochs"])
+
+
+def decaying(steps: int) -> Callable[[dict[str, Any]], KerasEstimator]:
+    def estimator(params: dict[str, Any]) -> KerasEstimator:
+        model = keras.Sequential([layers.Dense(1, activation="sigmoid")])
+        schedule = keras.optimizers.schedules.CosineDecay(params["lr"], steps)
+        return KerasEstimator(model, keras.optimizers.SGD(schedule), "binary_crossentropy", run_eagerly=True)
+
+    return estimator
+
+
+def test_what_follows_from_num_epochs_is_not_extended(rows: Any) -> None:
+    def fading(params: dict[str, Any]) -> KerasEstimator:
+        model = keras.Sequential([layers.Dense(1, activation="sigmoid")])
+        return KerasEstimator(model, "sgd", "binary_crossentropy", callbacks=[Fading()], run_eagerly=True)
+
+    once: dict[str, Any] = {"search_space": {"lr": hp_choice([0.1])}, "store": MemoryStore()}
+    search(fading, **once, run_id="a", num_epochs=1).fit(rows)
+    with pytest.raises(
+        SettingsError, match=r"training of trial 0 .* callback Fading uses params\['epochs'\]\. Epo"
+    ):
+        search(fading, **once, run_id="a", num_epochs=2).fit(rows)
+    # Steps that the user's function has from a variable are part of what identifies it.
+    search(decaying(10), **once, run_id="b", num_epochs=1).fit(rows)
+    with pytest.raises(
+        SettingsError,
+        match=r"run b exists with other settings: the estimator function's code changed: steps in",
+    ):
+        search(decaying(20), **once, run_id="b", num_epochs=2).fit(rows)
+    extended = search(decaying(10), **once, run_id="b", num_epochs=2).fit(rows)
+    whole = search(decaying(10), search_space=once["search_space"], num_epochs=2).fit(rows)
+    assert extended.get_history() == whole.get_history()

@@ -12,9 +12,11 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from tests.tune import missing
 
 from hopyard.backend import RayBackend
 from hopyard.backend.testing import PATIENCE
@@ -24,6 +26,7 @@ from hopyard.torch import TorchEstimator
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(missing)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -70,6 +73,20 @@ def test_a_ray_dataset_is_searched_on_and_predicted(
     np.testing.assert_allclose(
         np.stack(batch["scores"]), model.predict(rows["features"]), rtol=1e-5, atol=1e-6
     )
+
+
+def test_missing_values_follow_the_rule_of_one_process(
+    ray_if_there: Any, needs: Callable[[object, str], None], tmp_path: Path
+) -> None:
+    needs(ray_if_there, "Ray (the package ray[default])")
+
+    def of(frame: pd.DataFrame) -> Any:  # a block that holds nothing but nulls does not say what they are
+        return ray_if_there.data.from_pandas(
+            [frame[start : start + 12] for start in range(0, len(frame), 12)]
+        )
+
+    missing.check_fit(of, tmp_path)
+    missing.check_predictions(of, lambda found: found.to_pandas(), tmp_path)
 
 
 def test_reading_that_waits_for_a_cpu_says_so(

@@ -154,7 +154,7 @@ def test_a_column_that_some_files_lack_is_null_there(spark, folder, tmp_path):
     pq.write_table(pa.table({"id": pa.array([3], pa.int64()), "x": [5]}), tmp_path / "b.parquet")
     frame = spark.read.option("mergeSchema", "true").parquet(str(tmp_path)).select("x", "id")
     assert scan_of(frame) is None
-    with pytest.raises(DataError, match="There are null values: column 'x' has 2"):
+    with pytest.raises(DataError, match="There are null values: column 'x' in 2 rows"):
         prepare(frame, LocalStore(tmp_path / "store"))
 
 

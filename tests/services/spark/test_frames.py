@@ -79,7 +79,9 @@ def test_nulls_and_shapes_by_policy(spark, tmp_path):
     rows = spark.range(60).selectExpr(
         "id", "if(id % 10 = 0, null, id) x", "if(id % 20 = 0, null, array(id, id + 1)) pair"
     )
-    with pytest.raises(DataError, match="There are null values: column 'x' has 6; column 'pair' has 3"):
+    with pytest.raises(
+        DataError, match="There are null values: column 'x' in 6 rows; column 'pair' in 3 rows"
+    ):
         prepare(rows, LocalStore(tmp_path))
     train = prepare(rows, LocalStore(tmp_path), None, nulls="mask").train
     batch = train[:]

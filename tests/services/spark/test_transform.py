@@ -9,8 +9,11 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from tests.tune import missing
 
 from hopyard.backend import InlineBackend
 from hopyard.errors import ColumnError, UnsupportedTypeError, UsageError
@@ -20,6 +23,7 @@ from hopyard.tune import Model, RandomSearch, hp_log
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(missing)
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
@@ -100,6 +104,15 @@ def test_outputs_come_beside_columns_that_stay_as_they_are(
     ]
     scores = np.array([row["score"] for row in collected], np.float32)
     assert np.array_equal(scores, model.predict(rows["features"]))
+
+
+def test_missing_values_follow_the_rule_of_one_process(spark: Any, tmp_path: Path) -> None:
+    def of(frame: pd.DataFrame) -> Any:
+        rows = spark.createDataFrame(pa.Table.from_pandas(frame, preserve_index=False))
+        return rows.repartition(max(len(frame) // 12, 2))
+
+    missing.check_fit(of, tmp_path)
+    missing.check_predictions(of, lambda found: found.toArrow().to_pandas(), tmp_path)
 
 
 def test_a_model_with_a_trunk_has_it_also_where_its_file_is_not(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import itertools
 from functools import partial
 from typing import Any
@@ -57,6 +59,13 @@ def labels_of(kind: str) -> np.ndarray:
         classes = rng.integers(0, CLASSES, ROWS)
         classes[[0, 5, 6, 29]] = 1  # the ignored one, unevenly over partitions
         return classes
+    if kind == "sets":  # of classes, ended by -1
+        return np.stack(
+            [
+                np.where(np.arange(CLASSES) < rng.integers(1, 4), rng.permutation(CLASSES), -1)
+                for _ in range(ROWS)
+            ]
+        )
     if kind == "pixels":
         return rng.integers(0, CLASSES, (ROWS, 3))
     made = {
@@ -66,6 +75,7 @@ def labels_of(kind: str) -> np.ndarray:
         "signs": rng.choice([-1.0, 1.0], (ROWS, CLASSES)),
         "shares": rng.dirichlet(np.ones(CLASSES), ROWS),
         "number": rng.normal(size=ROWS),
+        "logarithms": np.log(rng.dirichlet(np.ones(CLASSES), ROWS)),
     }
     return made[kind].astype(np.float32)
 
@@ -100,9 +110,51 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "divergence": (nn.KLDivLoss(reduction="batchmean"), log_softmax, "shares"),
     "margins": (nn.MultiMarginLoss(margin=0.5, weight=CLASS_WEIGHT), identity, "classes"),
     "margins of labels": (nn.MultiLabelSoftMarginLoss(POSITIVE), identity, "answers"),
+    "margins of sets": (nn.MultiLabelMarginLoss(), identity, "sets"),
     "soft margin": (nn.SoftMarginLoss(), identity, "signs"),
     "hinge": (nn.HingeEmbeddingLoss(), identity, "signs"),
+    "counts of pixels": (nn.PoissonNLLLoss(log_input=False, eps=1e-3), nn.functional.softplus, "counts"),
+    "divergence of logarithms": (nn.KLDivLoss(log_target=True), log_softmax, "logarithms"),
+    "weighted nll of pixels": (nn.NLLLoss(CLASS_WEIGHT, ignore_index=2), lambda x: log_softmax(pixels(x)), "pixels"),
+    "smooth shares": (nn.CrossEntropyLoss(POSITIVE, label_smoothing=0.1), identity, "shares"),
 }  # fmt: skip
+OF_MORE_THAN_LABELS = {
+    *("CTCLoss", "CosineEmbeddingLoss", "GaussianNLLLoss", "MarginRankingLoss", "TripletMarginLoss"),
+    "TripletMarginWithDistanceLoss",
+}
+"""They take lengths, variances, or several outputs besides: for ``step=``."""
+OF_THEIR_OWN = {"LinearCrossEntropyLoss"}
+"""They have parameters of their own, and are refused."""
+RENAMED = {"NLLLoss2d"}
+
+FUNCTIONS: dict[str, tuple[Any, str]] = {
+    "binary_cross_entropy": (torch.sigmoid, "answers"),
+    "binary_cross_entropy_with_logits": (identity, "answers"),
+    "cross_entropy": (identity, "classes"),
+    "hinge_embedding_loss": (identity, "signs"),
+    "huber_loss": (identity, "numbers"),
+    "kl_div": (log_softmax, "shares"),
+    "l1_loss": (identity, "numbers"),
+    "mse_loss": (identity, "numbers"),
+    "multi_margin_loss": (identity, "classes"),
+    "multilabel_margin_loss": (identity, "sets"),
+    "multilabel_soft_margin_loss": (identity, "answers"),
+    "nll_loss": (log_softmax, "classes"),
+    "poisson_nll_loss": (identity, "counts"),
+    "smooth_l1_loss": (identity, "numbers"),
+    "soft_margin_loss": (identity, "signs"),
+}
+FUNCTIONS_OF_MORE = {
+    *(
+        "cosine_embedding_loss",
+        "ctc_loss",
+        "gaussian_nll_loss",
+        "linear_cross_entropy",
+        "margin_ranking_loss",
+    ),
+    *("triplet_margin_loss", "triplet_margin_with_distance_loss"),
+    "embedding_bag",  # no loss
+}
 
 
 def table(kind: str) -> dict[str, np.ndarray]:
@@ -117,7 +169,8 @@ def table(kind: str) -> dict[str, np.ndarray]:
 def validated(
     estimator: TorchEstimator, columns: dict[str, np.ndarray], cuts: tuple[int, ...]
 ) -> dict[str, float]:
-    """The values over the states of all parts, each validated by itself in batches of 5 rows."""
+    """The values over the states of all parts, each validated by itself in batches of 5 rows, as histories have them;
+    they are those of ``evaluate``, too."""
     context = Context(("features", "weight"), ("label",), "cpu", (ROWS,), 1)
     replica = estimator.replica(context)
     parts = [
@@ -126,7 +179,10 @@ def validated(
         )
         for start, stop in itertools.pairwise(cuts)
     ]
-    return parts[0].merged([part.states() for part in parts])
+    history = parts[0].merged([part.states() for part in parts])
+    evaluated = replica.evaluate(Batches(columns).loader())
+    assert evaluated == pytest.approx(history, rel=1e-5)
+    return history
 
 
 class Batches(OneBatch):
@@ -142,30 +198,108 @@ def estimator(loss: Any, form: Any, **more: Any) -> TorchEstimator:
     return TorchEstimator(Outputs(form), torch.optim.SGD, loss, inputs=["features"], **more)
 
 
-@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
-@pytest.mark.parametrize("case", CASES)
-def test_the_validation_loss_is_the_loss_over_the_validation_set(case: str) -> None:
-    loss, form, kind = CASES[case]
-    columns = table(kind)
-    found = validated(estimator(loss, form), columns, CUTS)["loss"]
-    outputs, labels = form(torch.from_numpy(columns["features"])), torch.from_numpy(columns["label"])
-    expected = float(loss(outputs, labels))
-    if "sum" in case:
+def with_reduction(loss: Any, reduction: str | None) -> Any:
+    """The loss with another reduction; None: with its own."""
+    if reduction is None:
+        return loss
+    if not isinstance(loss, nn.Module):
+        return partial(loss, reduction=reduction)
+    other = copy.copy(loss)
+    other.reduction = reduction  # type: ignore[assignment]
+    return other
+
+
+def over_all(loss: Any, form: Any, columns: dict[str, np.ndarray]) -> float:
+    """PyTorch's own, of all rows in one batch."""
+    return float(loss(form(torch.from_numpy(columns["features"])), torch.from_numpy(columns["label"])))
+
+
+def test_every_loss_of_pytorch_is_in_the_table() -> None:
+    classes = {
+        name
+        for name, each in vars(nn).items()
+        if inspect.isclass(each) and issubclass(each, nn.modules.loss._Loss)
+    }
+    listed = {type(loss).__name__ for loss, _, _ in CASES.values() if isinstance(loss, nn.Module)}
+    assert classes == listed | OF_MORE_THAN_LABELS | OF_THEIR_OWN | RENAMED
+
+
+def test_every_weighting_argument_of_pytorchs_losses_is_in_the_table() -> None:
+    for kind in {type(loss) for loss, _, _ in CASES.values() if isinstance(loss, nn.Module)}:
+        given = [loss for loss, _, _ in CASES.values() if type(loss) is kind]
+        defaults = kind()
+        for name in ("weight", "pos_weight", "ignore_index", "label_smoothing"):
+            if name in inspect.signature(kind).parameters:
+                assert any(getattr(loss, name) is not getattr(defaults, name) for loss in given), (kind, name)
+
+
+def test_every_function_of_pytorch_that_reduces_losses_is_in_the_table() -> None:
+    found = {
+        name
+        for name, each in vars(functional).items()
+        if callable(each) and ("loss" in name or _reduces(each)) and not name.startswith("_")
+    }
+    assert found - FUNCTIONS_OF_MORE == FUNCTIONS.keys()
+
+
+def _reduces(function: Any) -> bool:
+    try:
+        return "reduction" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+MEANS_BY_ELEMENT = "ignore:reduction. 'mean' divides the total loss"
+
+
+@pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
+@pytest.mark.parametrize("reduction", [None, "mean", "sum"])
+@pytest.mark.parametrize("case", [*CASES, *FUNCTIONS])
+def test_the_validation_loss_is_the_loss_over_the_validation_set(case: str, reduction: str | None) -> None:
+    """A sum is divided by the rows."""
+    loss, form, kind = CASES[case] if case in CASES else (getattr(functional, case), *FUNCTIONS[case])
+    loss, columns = with_reduction(loss, reduction), table(kind)
+    expected = over_all(loss, form, columns)
+    if reduction == "sum" or (reduction is None and "sum" in case):
         expected /= ROWS
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert validated(estimator(loss, form), columns, CUTS)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
-@pytest.mark.parametrize("case", CASES)
-def test_a_row_of_weight_two_counts_as_two_rows(case: str) -> None:
-    loss, form, kind = CASES[case]
+@pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
+@pytest.mark.parametrize("reduction", [None, "sum"])
+@pytest.mark.parametrize("case", [*CASES, *FUNCTIONS])
+def test_a_row_of_weight_two_counts_as_two_rows(case: str, reduction: str | None) -> None:
+    loss, form, kind = CASES[case] if case in CASES else (getattr(functional, case), *FUNCTIONS[case])
+    loss = with_reduction(loss, reduction)
     columns = table(kind) | {"weight": np.resize([1.0, 2.0, 0.0, 1.0], ROWS).astype(np.float32)}
     found = validated(estimator(loss, form, sample_weight_column="weight"), columns, CUTS)["loss"]
     repeated = {
         name: np.repeat(values, columns["weight"].astype(int), axis=0) for name, values in columns.items()
     }
-    expected = validated(estimator(loss, form), repeated, (0, len(repeated["label"])))["loss"]
+    expected = over_all(loss, form, repeated)
+    if reduction == "sum" or "sum" in case:
+        expected /= len(repeated["label"])
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("case", [case for case, (_, _, kind) in CASES.items() if kind == "classes"])
+def test_class_weights_do_not_count_in_validation(case: str, weighted: bool) -> None:
+    loss, form, kind = CASES[case]
+    how = {"sample_weight_column": "weight"} if weighted else {}
+    plain = validated(estimator(loss, form, **how), table(kind), CUTS)["loss"]
+    found = validated(estimator(loss, form, class_weight={0: 5.0, 2: 0.1}, **how), table(kind), CUTS)["loss"]
+    assert found == pytest.approx(plain, rel=1e-6)
+
+
+def test_a_loss_with_parameters_of_its_own_is_refused() -> None:
+    if not hasattr(nn, "LinearCrossEntropyLoss"):
+        pytest.skip("this PyTorch has no such loss")
+    with pytest.raises(
+        EstimatorError, match=r"LinearCrossEntropyLoss has parameters of its own \(weight\), which"
+    ):
+        estimator(nn.LinearCrossEntropyLoss(CLASSES, CLASSES), identity)
 
 
 def test_a_partition_whose_labels_are_all_ignored_counts_nothing() -> None:

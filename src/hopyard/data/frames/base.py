@@ -94,6 +94,7 @@ class FrameSource(Source):
     """
 
     one_shot = True  # its fingerprint is known once it was read
+    numbered = False
 
     def __init__(self, frame: Frame, names: Sequence[str] | None = None, types: Types | None = None) -> None:
         self.frame = frame
@@ -126,10 +127,12 @@ class FrameSource(Source):
         return tuple(columns_of_types(self.types, self.columns).values())
 
     def batches(self) -> Iterator[Batch]:
-        self.layout()
+        known = {**self.expected}
+        for name, column in columns_of_types(self.types, self.columns, known).items():
+            known.setdefault(name, column)
         for batch in self.frame.batches(self.roots):
             if batch.num_rows:
-                yield self.reading.columns(batch)
+                yield self.reading.columns(batch, known)
 
     def head_columns(self, n: int) -> Batch:
         self.layout()

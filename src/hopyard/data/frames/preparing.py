@@ -22,7 +22,7 @@ from hopyard.data.frames.plans import PlanIndex
 from hopyard.data.frames.survey import PARTS, Survey
 from hopyard.data.frames.writing import Files, Writing, Written, of_split, rows_and_sum
 from hopyard.data.manifest import Manifest
-from hopyard.data.preparing.policies import Policies, null_label, plan_policies
+from hopyard.data.preparing.policies import Nulls, Policies, plan_policies, refuse_nulls
 from hopyard.data.preparing.prepared import Prepared, check_labels, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch
 from hopyard.data.preparing.split import check_split
@@ -162,9 +162,15 @@ class FramePreparation:
         return Prepared(self._publish("train", written, policies, fingerprint), val, fingerprint, False)
 
     def _policies(self, layout: Layout, surveys: list[Survey]) -> Policies:
-        _refuse_nulls(surveys, self._request)
-        samples = [{column.name: survey.sample(column) for column in layout.columns} for survey in surveys]
         request = self._request
+        found = _merged(surveys, layout.columns).missing()
+        refuse_nulls(
+            {name: Nulls(count) for name, count in found.items()},
+            request.nulls,
+            request.labels,
+            request.added,
+        )
+        samples = [{column.name: survey.sample(column) for column in layout.columns} for survey in surveys]
         return plan_policies(samples, request.nulls, request.ragged, added=request.added)
 
     def _check_split(self, rows: int, val_rows: int) -> None:
@@ -244,20 +250,6 @@ def _merged(surveys: list[Survey], columns: tuple[Column, ...]) -> Survey:
     for survey in surveys:
         whole.merge(survey)
     return whole
-
-
-def _refuse_nulls(surveys: list[Survey], request: Request) -> None:
-    found = {name: count for survey in surveys for name, count in survey.missing().items()}
-    for name in request.labels:
-        if name in found:
-            raise null_label(name, found[name])
-    found = {name: count for name, count in found.items() if f"{name}_mask" not in request.added}
-    if found and request.nulls == "error":
-        listed = "; ".join(f"column {name!r} has {count}" for name, count in found.items())
-        raise DataError(
-            f"There are null values: {listed}. Remove those rows, or pass nulls='fill' (0, False or an empty string "
-            "instead) or nulls='mask' (filled, and a column <name>_mask that is True there)."
-        )
 
 
 def _cut(whole: Survey, validation: float | str | None, explicit: bool) -> int:

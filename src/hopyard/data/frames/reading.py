@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from hopyard.data.schema import Column
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import from_arrow, is_list
+from hopyard.data.sources.convert_arrow import NothingButNulls, from_arrow, is_list
 from hopyard.data.sparse import pairs_of, sparse_rows
 from hopyard.errors import DataError, UnsupportedTypeError
 
@@ -36,8 +37,13 @@ class Reading:
     vectors: frozenset[str] = frozenset()
     sparse: bool = False
 
-    def columns(self, batch: pa.RecordBatch | pa.Table) -> dict[str, ColumnData]:
+    def columns(
+        self, batch: pa.RecordBatch | pa.Table, expected: Mapping[str, Column] = MappingProxyType({})
+    ) -> dict[str, ColumnData]:
         """The rows of a batch, whatever names it gives to its columns.
+
+        Args:
+            expected: see ``Source``.
 
         Raises:
             DataError: a column holds what a dataset cannot.
@@ -46,18 +52,23 @@ class Reading:
         vectors = {name: raw.pop(name) for name in self.vectors & set(raw)}
         if self.sparse:
             plain = [name for name in self.names if name not in vectors]
-            columns = convert_columns(pick(flatten_structs(raw), plain), _column) if plain else {}
+            columns = convert_columns(pick(flatten_structs(raw), plain), _column, expected) if plain else {}
             columns |= {name: sparse_vectors(name, array) for name, array in vectors.items()}
             return {name: columns[name] for name in self.names}
         dense = {name: dense_vectors(array) for name, array in vectors.items()}
-        return convert_columns(pick(flatten_structs(raw | dense), self.names), _column)
+        return convert_columns(pick(flatten_structs(raw | dense), self.names), _column, expected)
 
 
-def columns_of_types(types: Mapping[str, pa.DataType | str], names: Sequence[str]) -> dict[str, Column]:
+def columns_of_types(
+    types: Mapping[str, pa.DataType | str],
+    names: Sequence[str],
+    expected: Mapping[str, Column] = MappingProxyType({}),
+) -> dict[str, Column]:
     """The columns of these names of a frame; of lists, what their elements are.
 
     Args:
         types: of the frame's own columns; a text for a type that Arrow does not have.
+        expected: see ``Source``.
 
     Raises:
         DataError: names all columns that a dataset cannot hold, and why.
@@ -66,7 +77,7 @@ def columns_of_types(types: Mapping[str, pa.DataType | str], names: Sequence[str
     flat = {column.name: column.type for column in flat_columns(pa.schema(list(known.items()))).values()}
     unknown = {name: kind for name, kind in types.items() if isinstance(kind, str)}
     chosen = pick(flat | unknown, names)
-    return {name: data.column for name, data in convert_columns(chosen, _no_rows).items()}
+    return {name: data.column for name, data in convert_columns(chosen, _no_rows, expected).items()}
 
 
 def flat_names(types: Mapping[str, pa.DataType | str]) -> list[str]:
@@ -78,6 +89,8 @@ def flat_names(types: Mapping[str, pa.DataType | str]) -> list[str]:
 def _no_rows(name: str, kind: pa.DataType | str) -> ColumnData:
     if isinstance(kind, str):
         raise UnsupportedTypeError(f"{name} ({kind})")
+    if pa.types.is_null(kind):
+        raise NothingButNulls(f"{name} (nothing but nulls in the rows that say its type: cast it)")
     element = kind
     while is_list(element) or pa.types.is_fixed_size_list(element):
         element = element.value_type

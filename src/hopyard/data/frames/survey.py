@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hopyard.data.frames.hashing import Hashes, keyed
 from hopyard.data.frames.reading import unequal_vectors
+from hopyard.data.preparing.policies import Nulls
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, empty_data
@@ -117,8 +118,8 @@ class Survey:
             raise empty_data()
         if self.unsplit:
             raise DataError(
-                f"Column {split!r} splits the data but is null in {self.unsplit} rows. Say for every row whether it "
-                "is for validation."
+                f"Column {split!r} splits the data but is null in {Nulls(self.unsplit)}. Say for every row "
+                "whether it is for validation."
             )
         return self
 

@@ -36,6 +36,34 @@ _SAID = 3
 
 
 @dataclass(frozen=True)
+class Nulls:
+    """Null rows of a column, as errors tell of them.
+
+    Attributes:
+        count: how many; None: some.
+        first: the numbers of the first ones; none where rows have no numbers that are known outside.
+        among: what else is to be said of the rows that were looked at, if these were not all: ``"of the first 256"``.
+    """
+
+    count: int | None
+    first: Sequence[int] = ()
+    among: str = ""
+
+    @classmethod
+    def of(cls, parts: Iterable[npt.NDArray[np.bool_] | None], numbered: bool, among: str = "") -> Nulls:
+        """Those of one run of rows after another; None: none of these is null. Rows are numbered within the first
+        part that has some, and from its begin."""
+        found = [np.flatnonzero(part) for part in parts if part is not None]
+        return cls(sum(map(len, found)), found[0][:_SAID].tolist() if numbered and found else (), among)
+
+    def __str__(self) -> str:
+        rows = "row" if self.count == 1 and not self.among else "rows"
+        where = f" ({'row' if self.count == 1 else 'the first are rows'} {', '.join(map(str, self.first))})"
+        counted = "some" if self.count is None else str(self.count)
+        return " ".join(filter(None, [counted, self.among, rows])) + (where if self.first else "")
+
+
+@dataclass(frozen=True)
 class Policies:
     """How rows become those of a dataset.
 
@@ -97,12 +125,15 @@ def plan_policies(
     ragged: str = "error",
     labels: Collection[str] = (),
     added: Collection[str] = (),
+    numbered: bool = True,
+    among: str = "",
 ) -> Policies:
     """The policies that fit all ``splits`` (which have the same columns).
 
     Args:
         labels: columns whose nulls are errors.
         added: mask and length columns to make in any case; nulls of a column with such a mask are no errors.
+        numbered, among: what errors say of null rows, see ``Nulls``.
 
     Raises:
         DataError: nulls or ragged rows without a policy, a null label, or rows that no policy makes storable.
@@ -112,13 +143,13 @@ def plan_policies(
     check_choice("ragged", ragged, ("error", "keep", "pad"))
     _check_same(splits)
     with_nulls = [name for name in splits[0] if any(columns[name].missing is not None for columns in splits)]
-    if null_labels := [name for name in with_nulls if name in labels]:
-        raise null_label(null_labels[0], *_missing_rows(splits, null_labels[0]))
+    found = {
+        name: Nulls.of((columns[name].missing for columns in splits), numbered, among) for name in with_nulls
+    }
+    refuse_nulls(found, nulls, labels, added)
     masked = frozenset(
         name for name in splits[0] if f"{name}_mask" in added or (nulls == "mask" and name in with_nulls)
     )
-    if nulls == "error" and (refused := [name for name in with_nulls if name not in masked]):
-        raise _nulls_error(splits, refused)
     schema: list[Column] = []
     padded: dict[str, int] = {}
     for name in splits[0]:
@@ -151,22 +182,43 @@ def added_columns(names: Iterable[str], there: Collection[str], nulls: str, ragg
     return found
 
 
-def null_label(name: str, count: int | None, rows: Sequence[int] = ()) -> DataError:
-    """The error of a label column in which ``count`` rows are null, ``rows`` the first ones, as far as known."""
-    where = f" ({'row' if count == 1 else 'the first are rows'} {', '.join(map(str, rows))})" if rows else ""
-    many = "some" if count is None else str(count)
+def refuse_nulls(
+    found: Mapping[str, Nulls], nulls: str, labels: Collection[str], added: Collection[str]
+) -> None:
+    """Raise DataError where rows to train on are null that may not be.
+
+    Args:
+        found: of the columns that have some.
+        nulls, labels, added: as in ``plan_policies``.
+    """
+    for name, rows in found.items():
+        if name in labels:
+            raise null_label(name, rows)
+    refused = [f"column {name!r} in {rows}" for name, rows in found.items() if f"{name}_mask" not in added]
+    if refused and nulls == "error":
+        raise DataError(
+            f"There are null values: {'; '.join(refused)}. Remove those rows, or pass nulls='fill' (0, False or an "
+            "empty string instead) or nulls='mask' (filled, and a column <name>_mask that is True there)."
+        )
+
+
+def null_label(name: str, rows: Nulls) -> DataError:
+    """The error of a label column with these null rows."""
     return DataError(
-        f"The label column {name!r} is null in {many} {'row' if count == 1 else 'rows'}{where}. Labels are never "
+        f"The label column {name!r} is null in {rows}. Labels are never "
         f"filled, whatever nulls= says: nothing could be learned or measured there. Remove these rows, for example "
         f"with .dropna(subset=[{name!r}]) in pandas and Spark or .drop_nulls({name!r}) in polars."
     )
 
 
-def _missing_rows(splits: Sequence[Columns], name: str) -> tuple[int, list[int]]:
-    """How many rows are null in the column, and the first of them in the first split that has some."""
-    missing = [columns[name].missing for columns in splits]
-    found = [np.flatnonzero(each) for each in missing if each is not None]
-    return sum(map(len, found)), found[0][:_SAID].tolist()
+def null_feature(name: str, rows: Nulls, policies: Policies) -> DataError:
+    """The error of a feature with these null rows in data for a model that was trained with these policies."""
+    why = "nulls='error'" if policies.nulls == "error" else "nulls='mask', but no null in this column"
+    return DataError(
+        f"column {name!r} is null in {rows}, and the model was trained with {why}, so that it gives nothing for them. "
+        f"Remove or fill these rows, or train with nulls='fill' or nulls='mask' (with {name}_mask as a feature) on "
+        "data that has such rows."
+    )
 
 
 def pad(rows: Ragged, length: int) -> npt.NDArray[Any]:
@@ -262,15 +314,3 @@ def _as_lists(data: ColumnData) -> Column | None:
     if data.kind == "ragged":
         return data.column
     return as_ragged(data[:0]).column if data.kind == "tensor" and data.column.shape else None
-
-
-def _nulls_error(splits: Sequence[Columns], names: Sequence[str]) -> DataError:
-    found = []
-    for name in names:
-        missing = next(columns[name].missing for columns in splits if columns[name].missing is not None)
-        assert missing is not None
-        found.append(f"{name!r} has {int(missing.sum())} (the first in row {int(np.argmax(missing))})")
-    return DataError(
-        f"There are null values: column {'; column '.join(found)}. Remove those rows, or pass nulls='fill' "
-        "(0, False or an empty string instead) or nulls='mask' (filled, and a column <name>_mask that is True there)."
-    )

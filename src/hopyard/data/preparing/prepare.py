@@ -152,10 +152,14 @@ def peek(
         data, validation, feature_columns, label_columns, 0, nulls, ragged, None, masked=masked
     )
     columns = dict(request.source.head_columns(rows))
-    whole = dict(request.source.known_columns() or columns)  # later rows may be longer, or null
+    known = request.source.known_columns()
+    whole = dict(known or columns)  # later rows may be longer, or null
+    seen = len(next(iter(columns.values()), ()))
+    among = f"of the first {seen}" if known is None and seen >= rows else ""
     if isinstance(request.validation, str):
         del columns[request.validation], whole[request.validation]
-    policies = plan_policies([whole], nulls, ragged, request.labels, request.added)
+    numbered = request.source.numbered
+    policies = plan_policies([whole], nulls, ragged, request.labels, request.added, numbered, among)
     values = policies.apply(columns)
     return {
         column.name: ColumnData(column.name, column.kind, values[column.name]).as_batch()

@@ -9,7 +9,7 @@ from typing import Any
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.preparing.policies import null_label
+from hopyard.data.preparing.policies import Nulls, null_label
 from hopyard.data.preparing.unfinished import finish_names
 from hopyard.data.reading.listed import is_whole
 from hopyard.data.reading.parallel import of_each
@@ -44,7 +44,7 @@ def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
         for name in labels:
             count = known[name].missing if name in known else 0
             if count or name in filled:
-                raise null_label(name, count or None)
+                raise null_label(name, Nulls(count or None))
 
 
 def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from hopyard.data.combining.windows import Windows
 from hopyard.data.frames.hashing import Hashes
 from hopyard.data.frames.packing import content_hashes, split_key
 from hopyard.data.order import Rows, permutation
+from hopyard.data.preparing.policies import Nulls
 from hopyard.data.sources.columns import ColumnData
 from hopyard.errors import DataError
 
@@ -137,7 +138,7 @@ def _flags(data: ColumnData) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         )
     if data.missing is not None:
         raise DataError(
-            f"Column {column.name!r} splits the data but is null in {int(data.missing.sum())} rows (the first is "
-            f"row {int(np.argmax(data.missing))}). Say for every row whether it is for validation."
+            f"Column {column.name!r} splits the data but is null in {Nulls.of([data.missing], numbered=True)}. Say for "
+            "every row whether it is for validation."
         )
     return np.asarray(values > 0)

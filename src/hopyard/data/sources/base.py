@@ -24,6 +24,7 @@ from typing import Any
 import numpy.typing as npt
 
 from hopyard.data.ragged import Ragged
+from hopyard.data.schema import Column
 from hopyard.data.sources.collect import Collected, Collector
 from hopyard.data.sources.columns import ColumnData, check_lengths
 
@@ -38,12 +39,16 @@ class Source(ABC):
         rows: how many, or None if that is known only after reading.
         one_shot: rows can be read once.
         watch: called with the rows read so far while all of them are, after each batch.
+        numbered: whether rows have numbers that somebody could find them by; those of a cluster's frame have none.
+        expected: what columns are of which a batch holds nothing but nulls, so that it does not say it itself.
     """
 
     columns: list[str]
     rows: int | None = None
     one_shot = False
     watch: Callable[[int], None] | None = None
+    numbered = True
+    expected: Mapping[str, Column] = {}
     _collected: Collected | None = None
 
     @abstractmethod

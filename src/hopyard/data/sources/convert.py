@@ -7,6 +7,7 @@ tensors float32; datetimes and durations int64 nanoseconds (since 1970 UTC); dec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.data.schema import TENSOR_DTYPES
-from hopyard.data.sources.columns import ColumnData, check_names, empty_data, settle
-from hopyard.data.sources.convert_arrow import SUPPORTED, from_arrow
+from hopyard.data.schema import TENSOR_DTYPES, Column
+from hopyard.data.sources.columns import ColumnData, all_missing, check_names, empty_data, settle
+from hopyard.data.sources.convert_arrow import SUPPORTED, NothingButNulls, from_arrow
 from hopyard.errors import DataError, UnsupportedTypeError
 
 T = TypeVar("T")
@@ -27,8 +28,15 @@ def module_of(value: Any) -> str:
     return type(value).__module__.partition(".")[0]
 
 
-def convert_columns(raw: Mapping[str, T], convert: Callable[[str, T], ColumnData]) -> dict[str, ColumnData]:
+def convert_columns(
+    raw: Mapping[str, T],
+    convert: Callable[[str, T], ColumnData],
+    expected: Mapping[str, Column] = MappingProxyType({}),
+) -> dict[str, ColumnData]:
     """Every column converted; those that cannot be are named all at once.
+
+    Args:
+        expected: what columns are that hold nothing but nulls, see ``Source``.
 
     Raises:
         DataError: columns of unsupported types, or names that are not unique strings.
@@ -38,6 +46,11 @@ def convert_columns(raw: Mapping[str, T], convert: Callable[[str, T], ColumnData
     for name, values in raw.items():
         try:
             columns[name] = settle(convert(name, values))
+        except NothingButNulls as error:
+            if name in expected:
+                columns[name] = all_missing(expected[name], len(values))  # type: ignore[arg-type]
+            else:
+                unsupported.append(str(error))
         except UnsupportedTypeError as error:
             unsupported.append(str(error))
     if unsupported:

@@ -31,7 +31,7 @@ class MemorySource(Source):
 
     @cached_property
     def _data(self) -> Batch:
-        data = convert_columns(self._raw, self._convert)
+        data = convert_columns(self._raw, self._convert, self.expected)
         check_lengths(data)
         return data
 

@@ -83,7 +83,7 @@ class StreamSource(Source):
 
     def _converted(self, batches: Iterator[RawBatch]) -> Iterator[Batch]:
         """The batches; those in which a column has nothing but nulls wait until others tell what it is."""
-        known: dict[str, Column] = {}
+        known: dict[str, Column] = dict(self.expected)
         waiting: list[tuple[RawBatch, Batch]] = []
         for raw in batches:
             chosen = pick(raw, self.columns)

@@ -59,13 +59,27 @@ def check_callbacks(callbacks: Any) -> list[Any]:
     return found
 
 
+class _Params(dict[str, Any]):
+    """What Keras tells a callback; notes whether it asks for the number of epochs."""
+
+    asked = False
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked |= name == "epochs"
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked |= name == "epochs"
+        return super().get(name, default)
+
+
 class Callbacks:
     """The callbacks of one trial."""
 
     def __init__(self, callbacks: Sequence[Any], model: Any, num_epochs: int) -> None:
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
-            callback.set_params({"verbose": 0, "epochs": num_epochs, "steps": None})
+            callback.set_params(_Params(verbose=0, epochs=num_epochs, steps=None))
             callback.set_model(model)
             callback.on_train_begin({})
 
@@ -88,6 +102,11 @@ class Callbacks:
                     "by the search: give it patience=, or use ASHA."
                 )
             callback.on_epoch_begin(epoch, {})
+
+    def asks_epochs(self) -> str:
+        """Which of them asked for the number of epochs so far, in words; empty: none."""
+        asking = [type(callback).__name__ for callback in self._callbacks if callback.params.asked]
+        return f"the callback {asking[0]} uses params['epochs']" if asking else ""
 
     def state(self) -> list[Tensor]:
         """What each of them keeps, as a pickle; without what cannot be one."""

@@ -277,6 +277,9 @@ class KerasReplica(Replica):
     def hidden_state(self) -> list[str]:
         return [] if self._compiled is None else self._compiled.changed_attributes()
 
+    def asks_epochs(self) -> str:
+        return self._callbacks.asks_epochs()
+
     def nbytes(self) -> int:
         return 0 if self._compiled is None else self._compiled.nbytes
 

@@ -68,13 +68,16 @@ class LightningReplica(TorchReplica):
 
     def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
         """Also of a module without schedulers: its rates may follow from ``self.trainer.max_epochs``."""
-        steps = self._trainer.estimated_stepping_batches // self._trainer.max_epochs
+        steps = self._trainer.steps(num_epochs)
         found = [
-            (config.scheduler, num_epochs * (steps if config.interval == "step" else 1) // config.frequency)
+            (config.scheduler, (steps if config.interval == "step" else num_epochs) // config.frequency)
             for config in self._trainer.lr_scheduler_configs
             if not isinstance(config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
         ]
         return options(self._optimizers, found)
+
+    def asks_epochs(self) -> str:
+        return self._trainer.asks_epochs()
 
     def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
         dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self._estimator.precision]

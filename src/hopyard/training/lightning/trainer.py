@@ -37,7 +37,6 @@ class SearchTrainer:
         global_step: steps of optimizers so far, over all epochs.
         batches: batches trained so far in this epoch, over all partitions.
         callback_metrics: when an epoch begins, the values of the one before, by the names of histories.
-        estimated_stepping_batches: steps of the optimizer in all epochs, for learning-rate schedulers.
     """
 
     is_global_zero = True
@@ -72,11 +71,37 @@ class SearchTrainer:
             UNKNOWN_BATCHES
         ]
         steps = epoch_steps(context, estimator.batch_size, estimator.accumulate)
-        self.max_epochs = context.num_epochs
+        self._asked = ""
+        self._configuring = False
+        self._epochs, self._epoch_steps = context.num_epochs, steps
         self.num_training_batches = sum(sizes)
-        self.estimated_stepping_batches = steps * context.num_epochs
         self.accumulate_grad_batches = estimator.accumulate
         self.gradient_clip_val = estimator.gradient_clip
+
+    @property
+    def max_epochs(self) -> int:
+        self._note("max_epochs")
+        return self._epochs
+
+    @property
+    def estimated_stepping_batches(self) -> int:
+        """Steps of the optimizer in all epochs, for learning-rate schedulers."""
+        self._note("estimated_stepping_batches")
+        return self.steps(self._epochs)
+
+    def steps(self, epochs: int) -> int:
+        """Steps of the optimizer in so many epochs."""
+        return self._epoch_steps * epochs
+
+    def asks_epochs(self) -> str:
+        """Where the module asked for the number of epochs, but for ``configure_optimizers`` and validation."""
+        return self._asked
+
+    def _note(self, name: str) -> None:
+        if not (self._configuring or self.validating):
+            self._asked = (
+                self._asked or f"the module uses self.trainer.{name} outside of configure_optimizers"
+            )
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -150,7 +175,9 @@ class SearchTrainer:
             EstimatorError: it gives none, or what hopping has no place for.
         """
         module = self.lightning_module
+        self._configuring = True  # what schedules come to is seen in them
         self.strategy.setup_optimizers(self)
+        self._configuring = False
         made = [type(optimizer).__name__ for optimizer in self.optimizers]
         if made == ["_MockOptimizer"]:
             raise EstimatorError(

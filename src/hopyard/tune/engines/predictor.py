@@ -70,7 +70,8 @@ class Predictor:
         with _lock:  # a replica is used by one thread at a time
             replica, policies, preprocessing = self._replica()
             columns = replica.prediction_columns
-            return outputs_of(replica.predict, columns, rows, policies, preprocessing)
+            block = f"of a block of {len(rows)}"
+            return outputs_of(replica.predict, columns, rows, policies, preprocessing, block)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """``table`` with the outputs; also one without rows."""
