@@ -83,7 +83,6 @@ def lengths(draw):
     st.lists(st.tuples(st.booleans(), st.lists(lengths(), min_size=3, max_size=3)), min_size=1, max_size=4),
     st.integers(1, 30), st.integers(1, 25), st.integers(0, 1000), st.sampled_from([1, 300, 8 << 20]),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_columns_side_by_side_are_what_each_is_alone(tmp_path_factory, kinds, group, batch, seed, piece):
     folder = tmp_path_factory.mktemp("strings")
     random = np.random.default_rng(seed)

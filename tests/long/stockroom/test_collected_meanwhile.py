@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.long.stockroom.model import Content, content, copied
 
@@ -255,11 +255,6 @@ class Between:
 _MOMENTS = st.tuples(st.integers(1, 90), st.sampled_from(["gc", "gc", "purge"]), st.integers(0, 2))
 
 
-@settings(
-    max_examples=100 if os.environ.get("HOPYARD_EXHAUSTIVE") == "1" else 25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    deadline=None,
-)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["sample", "sample", "model", "commit", "block"]), st.integers(0, 30)),

@@ -315,7 +315,9 @@ def _columns_of(scan: Scan, number: int, flats: Mapping[str, FlatColumn]) -> dic
         data = alike.get(flat.type)
         if data is None:
             nested = _is_nested_list(flat.type)
-            data = from_arrow(name, _sample(scan, number, flat) if nested else pa.chunked_array([], flat.type))
+            data = from_arrow(
+                name, _sample(scan, number, flat) if nested else pa.chunked_array([], flat.type)
+            )
             if not nested:
                 alike[flat.type] = data
         return ColumnData(name, data.kind, data.values, data.missing, data.length)

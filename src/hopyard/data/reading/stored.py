@@ -365,7 +365,8 @@ class StoredFile:
             else:
                 end = self._end_of(group)
         source = self._source(end, held)
-        if self.path is not None:  # by a path, ParquetFile looks for the file system, which takes as long as a small file
+        if self.path is not None:
+            # By a path, ParquetFile looks for the file system, which takes as long as a small file.
             source = pa.OSFile(str(self.path))
         return pq.ParquetFile(source, metadata=self.footer, **READ_OPTIONS)
 
@@ -488,7 +489,8 @@ class StoredFile:
     @property
     def footer_digest(self) -> str:
         """Of the footer as it is in the file."""
-        known = min(self.footer.serialized_size + 8, self.size)  # if the footer is as Arrow would write it: one read
+        # One read, if the footer is as Arrow would write it.
+        known = min(self.footer.serialized_size + 8, self.size)
         tail = self.read(self.size - known, known)
         length = int.from_bytes(tail[-8:-4], "little")
         content = tail[:-8] if length + 8 == known else self.read(self.size - 8 - length, length)
