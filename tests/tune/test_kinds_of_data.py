@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_wine, make_friedman1
 import hopyard
 from hopyard import load_model, make_torch_dataset
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.data import Category, as_source, open_dataset, prepare
+from hopyard.data import Category, Ragged, as_source, open_dataset, prepare
 from hopyard.errors import EstimatorError, UsageError
 from hopyard.storage import LocalStore, MemoryStore, open_store
 from hopyard.torch import TorchEstimator
@@ -194,6 +194,53 @@ def test_frames_tables_and_files_of_the_same_rows_are_one_run(tmp_path: Path) ->
     store = MemoryStore()
     ids = [short_search(store, mixed, **MIXED).fit(form).run_id for form in forms]
     assert len(set(ids)) == 1, ids
+
+
+class SumOfBoxes(torch.nn.Linear):
+    def forward(self, boxes: torch.Tensor) -> torch.Tensor:
+        return super().forward(boxes).sum(1)[:, 0]
+
+
+def padded(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    rows = [torch.as_tensor(row) for row in batch["boxes"]]
+    return {**batch, "boxes": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)}
+
+
+def sums_of_boxes(params: dict[str, Any]) -> TorchEstimator:
+    return TorchEstimator(
+        SumOfBoxes(4, 1, bias=False), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params, transform=padded,
+        val_transform=padded,
+    )  # fmt: skip
+
+
+def test_rows_of_vectors_are_what_a_transform_pads(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    boxes = [random.normal(size=(count, 4)).astype("float32") for count in random.integers(0, 5, ROWS)]
+    data = {"boxes": boxes, "y": np.array([box.sum() for box in boxes], np.float32)}
+    chosen: dict[str, Any] = {"feature_columns": ["boxes"], "label_columns": ["y"], "ragged": "keep"}
+    model = short_search(MemoryStore(), sums_of_boxes, **chosen).fit(data)
+    expected = np.array([box.sum(0) @ model.torch().weight.detach().numpy()[0] for box in boxes])
+    for given in (boxes, {"boxes": boxes}, Ragged.from_rows(boxes), pd.DataFrame({"boxes": boxes})):
+        assert np.allclose(model.predict(given), expected, atol=1e-5)
+    assert np.allclose(
+        model.predict({"boxes": np.ones((3, 2, 4), np.float32)}),
+        model.predict([np.ones((2, 4), np.float32)] * 3 + [boxes[0]])[:3],
+    )
+    assert model.evaluate(data)["loss"] == pytest.approx(((expected - data["y"]) ** 2).mean(), rel=1e-4)
+    model.save(tmp_path / "model")
+    assert np.allclose(load_model(tmp_path / "model").predict(boxes), expected, atol=1e-5)
+
+    stock = hopyard.StockRoom.init(tmp_path / "repo")
+    with stock.enable_write():
+        stock.data["boxes"], stock.data["y"] = dict(enumerate(boxes)), data["y"]
+        stock.data["set"] = prepare(data, MemoryStore(), validation=None, ragged="keep").train
+    for name in ("set", ["boxes", "y"]):
+        version = stock.data[name] if isinstance(name, str) else stock.data.samples(name)
+        assert str(version.schema["boxes"]) == "boxes: float32[*, 4]"
+        found = version[:]
+        for box, y in zip(found["boxes"], found["y"], strict=True):
+            assert box.sum() == pytest.approx(y, abs=1e-4)
+        short_search(MemoryStore(), sums_of_boxes, **chosen).fit(version)
 
 
 def test_types_of_csv_hold_in_a_search_and_in_what_its_model_is_given(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ class Ragged:
     """n rows of different lengths.
 
     Attributes:
-        values: (total,) the values of all rows, one row after another.
+        values: (total,) the values of all rows, one row after another; or (total, *shape), where each is an array.
         offsets: (n + 1,) int64; row i is ``values[offsets[i]:offsets[i + 1]]``; ``offsets[0]`` is 0.
     """
 

@@ -8,7 +8,8 @@ kind       a batch                                  in Parquet
 tensor     array (n, *shape) of ``dtype``           fixed width, see ``parquet.py``
 string     object array (n,) of ``str``             BYTE_ARRAY, UTF-8
 bytes      object array (n,) of ``bytes``           BYTE_ARRAY
-ragged     ``Ragged``: values of ``dtype``, offsets list of the values
+ragged     ``Ragged``: values (total,       list of the values, or of the bytes of
+           *shape) of ``dtype``, offsets    arrays
 =========  =======================================  ==============================
 
 A tensor may be *sparse*: then its files hold the elements that are not zero, each with its index, and a batch is the
@@ -54,7 +55,7 @@ class Column:
         name: as in batches.
         kind: ``"tensor"``, ``"string"``, ``"bytes"`` or ``"ragged"``.
         dtype: NumPy dtype name of a tensor's, or a ragged column's, elements; ``"object"`` otherwise.
-        shape: shape of one row of a tensor, () for scalars; () for the other kinds, but of
+        shape: of one row of a tensor, () for scalars; of one value of a ragged row; () for the other kinds, but of
             windows (length,) for strings and bytes too.
         sparse: whether files hold only the elements of a tensor of shape (length,) that are not zero.
     """
@@ -68,7 +69,12 @@ class Column:
     @property
     def width(self) -> int | None:
         """Bytes of one row in a batch, or None if rows differ in size."""
-        return _itemsize(self.dtype) * math.prod(self.shape) if self.kind == "tensor" else None
+        return self.value_width if self.kind == "tensor" else None
+
+    @property
+    def value_width(self) -> int:
+        """Bytes of one row of a tensor, or of one value of a ragged row."""
+        return _itemsize(self.dtype) * math.prod(self.shape)
 
     @property
     def stored_width(self) -> int | None:
@@ -92,7 +98,8 @@ class Column:
     def __str__(self) -> str:
         if self.kind in ("string", "bytes"):
             return f"{self.name}: {self.kind}{list(self.shape) if self.shape else ''}"
-        size = "[*]" if self.kind == "ragged" else str(list(self.shape)) if self.shape else ""
+        sizes = [*("*" if self.kind == "ragged" else ""), *map(str, self.shape)]
+        size = f"[{', '.join(sizes)}]" if sizes else ""
         return f"{self.name}: {self.dtype}{size}{', sparse' if self.sparse else ''}"
 
 

@@ -291,7 +291,8 @@ def _described(
                 _check_known(columns or (), [*flats, *constants])
             chosen = {name: flats[name] for name in _wanted(columns, flats)}
             described = _Described(flats, _columns_of(scan, number, chosen))
-            known.append((footer.schema, metadata, described))
+            if not any(map(_is_open, described.columns.values())):
+                known.append((footer.schema, metadata, described))
         settled = {
             name: _settled(scan, number, described.flats[name], column, looked_at)
             for name, column in described.columns.items()
@@ -343,7 +344,8 @@ def _is_nested_list(kind: pa.DataType) -> bool:
 
 
 def _sample(scan: Scan, number: int, flat: FlatColumn, rows: int = _ROWS_OF_A_SAMPLE) -> pa.ChunkedArray:
-    """Some rows of a column of a file, among them one that is not null if there is."""
+    """Some rows of a column of a file, among them one that is not null, and, of nested lists, one that is not empty,
+    if there is."""
     for group in range(scan.files[number].footer.num_row_groups):
         if not scan.rows(number, group):
             continue
@@ -352,9 +354,14 @@ def _sample(scan: Scan, number: int, flat: FlatColumn, rows: int = _ROWS_OF_A_SA
             if table is None:
                 break
             array = field_of(table, flat.path)
-            if array.null_count < len(array):
+            if array.null_count < len(array) and (not _is_nested_list(flat.type) or _has_values(array)):
                 return array
     return pa.chunked_array([], flat.type)
+
+
+def _has_values(array: pa.ChunkedArray) -> bool:
+    """Whether a list is not empty."""
+    return any(len(chunk.flatten()) for chunk in array.chunks)
 
 
 def sample(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], name: str) -> tuple[int, pa.ChunkedArray]:
@@ -454,6 +461,7 @@ def _joined(here: Column, there: Column, widen: bool, file: str, first: str) -> 
             raise _drift(file, here.name, here, first, there, wide)
         both = wide
     mine, its = replace(here, dtype=both), replace(there, dtype=both)
+    mine, its = _told_by(mine, its), _told_by(its, mine)
     if mine == its:
         return mine
     if not _are_lists_of_one_kind(mine, its):
@@ -485,6 +493,16 @@ def _are_lists_of_one_kind(here: Column, there: Column) -> bool:
         )
         and _element_shape(here) == _element_shape(there)
     )
+
+
+def _told_by(column: Column, other: Column) -> Column:
+    """Lists of lists that are all empty, whose inner length the other may tell."""
+    return replace(column, shape=_element_shape(other)) if _is_open(column) else column
+
+
+def _is_open(column: Column | None) -> bool:
+    """Whether nothing tells yet how long the inner lists are."""
+    return column is not None and column.kind == "ragged" and 0 in column.shape
 
 
 def _element_shape(column: Column) -> tuple[int, ...]:

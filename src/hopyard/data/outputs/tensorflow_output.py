@@ -119,7 +119,9 @@ def _spec(loader: Loader) -> dict[str, Any]:
 
 def _spec_of(name: str, values: Any) -> Any:
     if isinstance(values, Ragged):
-        return tf.RaggedTensorSpec((None, None), _dtype(name, values.values), 1, tf.int64)
+        return tf.RaggedTensorSpec(
+            (None, None, *np.shape(values.values)[1:]), _dtype(name, values.values), 1, tf.int64
+        )
     return tf.TensorSpec((None, *np.shape(values)[1:]), _dtype(name, values))
 
 
@@ -136,7 +138,7 @@ def _dtype(name: str, values: Any) -> Any:
 
 def _flat_spec(spec: Any) -> list[Any]:
     if isinstance(spec, tf.RaggedTensorSpec):
-        return [tf.TensorSpec((None,), spec.dtype), tf.TensorSpec((None,), tf.int64)]
+        return [tf.TensorSpec((None, *spec.shape[2:]), spec.dtype), tf.TensorSpec((None,), tf.int64)]
     return [spec]
 
 
@@ -144,7 +146,7 @@ def _tensor(spec: Any, arrays: Iterator[Any]) -> Any:
     values = next(arrays)
     if isinstance(spec, tf.RaggedTensorSpec):
         offsets = next(arrays)
-        values.set_shape((None,))
+        values.set_shape((None, *spec.shape[2:]))
         offsets.set_shape((None,))
         return tf.RaggedTensor.from_row_splits(values, offsets, validate=False)
     values.set_shape(spec.shape)

@@ -14,6 +14,7 @@ scalar float16                        FLOAT                          float32, ca
 scalar bool                           BOOLEAN (bits)                 not: decoded
 string, bytes                         BYTE_ARRAY                     not: decoded
 ragged                                LIST                           not: decoded
+ragged, of arrays                     LIST of FIXED_LEN_BYTE_ARRAY   not: decoded
 sparse tensor                         LIST of {index, value}         not: decoded
 ====================================  =============================  =====================
 
@@ -114,7 +115,8 @@ def _arrow_type(column: Column) -> pa.DataType:
     if column.kind == "bytes":
         return pa.binary()
     if column.kind == "ragged":
-        element = pa.from_numpy_dtype(np.dtype(column.dtype))
+        dtype = np.dtype(column.dtype)
+        element = pa.binary(column.value_width) if column.shape else pa.from_numpy_dtype(dtype)
         return pa.list_(pa.field("element", element, nullable=False))
     if column.shape:
         return pa.binary(column.width)
@@ -129,16 +131,21 @@ def arrow_array(column: Column, values: Values) -> pa.Array:
             return sparse.to_arrow(values, column.dtype)
         offsets = pa.py_buffer(values.offsets.astype(np.int32))
         if column.kind == "ragged":
-            inner = _plain_array(values.values)
+            inner = _value_array(column, values.values)
             return pa.ListArray.from_buffers(kind, len(values), [None, offsets], children=[inner])
         return pa.Array.from_buffers(
             kind, len(values), [None, offsets, pa.py_buffer(np.ascontiguousarray(values.values))]
         )
+    stored = None if column.shape else stored_dtype(column)
+    return _value_array(column, values if stored is None else values.astype(stored, copy=False))
+
+
+def _value_array(column: Column, values: npt.NDArray[Any]) -> pa.Array:
+    """Rows of a tensor, or values of ragged rows."""
     values = np.ascontiguousarray(values)
-    if column.shape:
-        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-    stored = stored_dtype(column)
-    return _plain_array(values if stored is None else values.astype(stored, copy=False))
+    if not column.shape:
+        return _plain_array(values)
+    return pa.Array.from_buffers(pa.binary(column.value_width), len(values), [None, pa.py_buffer(values)])
 
 
 def _plain_array(values: npt.NDArray[Any]) -> pa.Array:

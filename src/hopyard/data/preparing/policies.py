@@ -251,7 +251,7 @@ def _result_columns(
         padded[name] = int(lengths.max())
         whole = Column(name, "tensor", column.dtype, (padded[name], *column.shape))
         return [whole, Column(f"{name}_length", "tensor", "int64")]
-    return [nested_lists(column)]
+    return [column]
 
 
 def ragged_rows(name: str, shortest: int, longest: int) -> DataError:
@@ -260,16 +260,6 @@ def ragged_rows(name: str, shortest: int, longest: int) -> DataError:
         f"Column {name!r} is ragged: its rows have {shortest} to {longest} values. Pass ragged='pad' "
         f"(zeros up to the longest, and a column {name}_length) or ragged='keep' (values and offsets)."
     )
-
-
-def nested_lists(column: Column) -> Column:
-    """The ragged column, if its rows are of single values."""
-    if column.shape:
-        raise DataError(
-            f"Column {column.name!r} has ragged rows of arrays {list(column.shape)}; ragged='keep' holds rows of "
-            "single values only. Pass ragged='pad'."
-        )
-    return column
 
 
 def checked_schema(columns: Sequence[Column]) -> Schema:
@@ -285,6 +275,10 @@ def checked_schema(columns: Sequence[Column]) -> Schema:
             "Rename them."
         )
     for column in columns:
+        if column.kind == "ragged" and 0 in column.shape:
+            raise DataError(
+                f"Column {column.name!r} has rows of arrays {list(column.shape)}, which hold nothing. Leave it out."
+            )
         if column.width is not None and not 0 < column.width <= _MAX_WIDTH:
             raise DataError(
                 f"Column {column} has rows of {column.width} bytes; a row must have 1 to {_MAX_WIDTH} bytes. "

@@ -9,7 +9,7 @@ columns                       block
 scalars of one dtype          one (rows, columns) array, *packed*: one take gathers all of them (those
                               that a batch holds as one array are packed by themselves)
 a tensor of a shape           one (rows, *shape) array
-ragged, sparse                (rows + 1) int64 offsets, counted in elements, and the values behind all else
+ragged, sparse                (rows + 1) int64 offsets, counted in values, and these, (total, *shape), behind all else
 strings, bytes                views of the rows (of equal width side by side), or codes and views of the different
                               values, and the bytes of what no view holds (see ``strings.py``), behind all else
 ============================  ===========================================================================
@@ -198,7 +198,7 @@ def write_flat(
     if any(end != rows for end in ends.values()):
         raise ValueError(f"{rows} rows were promised, {ends} came")
     for name in offsets:
-        _write_varying(descriptor, blocks, offsets[name], element_dtype(schema[name]), varying[name])
+        _write_varying(descriptor, blocks, offsets[name], schema[name], varying[name])
     for kind in LARGE:
         its = {name: varying[name] for name in texts if schema[name].kind == kind}
         _write_strings(descriptor, blocks, its)
@@ -216,10 +216,11 @@ def _packed(columns: Sequence[Any], block: Block) -> npt.NDArray[Any]:
 
 
 def _write_varying(
-    descriptor: int, blocks: list[Block], offsets: Block, dtype: str, parts: Sequence[Ragged]
+    descriptor: int, blocks: list[Block], offsets: Block, column: Column, parts: Sequence[Ragged]
 ) -> None:
     total = sum(len(part.values) for part in parts)
-    values = _append(blocks, "values", offsets.columns, dtype, (), total)
+    shape = () if column.sparse else column.shape
+    values = _append(blocks, "values", offsets.columns, element_dtype(column), shape, total)
     rows = count = 0
     for part in parts:
         _write(descriptor, part.offsets[:-1] + count, offsets.offset + 8 * rows)

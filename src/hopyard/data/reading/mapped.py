@@ -8,6 +8,7 @@ multiples of the row's width are rows of one virtual (N, width) array, whatever 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -233,16 +234,25 @@ class MappedRagged:
     def __init__(self, column: Column, content: Bytes, offsets: Rows, values: Rows, first_rows: Rows) -> None:
         self.names: tuple[str, ...] = (column.name,)
         self._column = column
-        dtype = np.dtype(element_dtype(column))
+        self._dtype = np.dtype(element_dtype(column))
+        self._shape = () if column.sparse else column.shape
+        self._width = self._dtype.itemsize * math.prod(self._shape)
+        self._content = content
         self._offsets = content[: len(content) // 8 * 8].view(np.int64)
-        self._values = content[: len(content) // dtype.itemsize * dtype.itemsize].view(dtype)
-        self._bases = values // dtype.itemsize
+        self._begins = values
+        # Values that lie at multiples of their width, but for the same rest, are rows of one table.
+        rests = np.unique(values % self._width)
+        self._rest = int(rests[0])
+        table = content[self._rest :]
+        table = table[: len(table) // self._width * self._width].view(self._dtype)
+        self._table = table.reshape(-1, *self._shape) if len(rests) == 1 else None
         self.shift: Rows = offsets // 8 - first_rows
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
         starts = self._offsets.take(places)
         lengths = self._offsets.take(places + 1) - starts
-        starts += self._bases.take(groups)
+        starts *= self._width
+        starts += self._begins.take(groups)
         rows = Ragged(self._values_at(starts, lengths), offsets_of(lengths))
         column = self._column
         if column.sparse:
@@ -254,13 +264,17 @@ class MappedRagged:
         """Rows that differ in length are always copied."""
 
     def _values_at(self, starts: Rows, lengths: Rows) -> npt.NDArray[Any]:
+        """The values of rows that begin at these bytes."""
         total = int(lengths.sum())
-        if total > _LONG_ROWS * len(starts):
-            pieces = zip(starts.tolist(), lengths.tolist(), strict=True)
-            return np.concatenate([self._values[start : start + length] for start, length in pieces])
+        if self._table is None or total > _LONG_ROWS * len(starts):
+            ends = (starts + lengths * self._width).tolist()
+            pieces = zip(starts.tolist(), ends, strict=True)
+            joined = np.concatenate([self._content[start:end] for start, end in pieces])
+            return joined.view(self._dtype).reshape(-1, *self._shape)
         # Position of each value taken: its row's first value, plus how far it is into the row.
+        first = (starts - self._rest) // self._width
         begin = np.cumsum(lengths) - lengths
-        return self._values.take(np.repeat(starts - begin, lengths) + np.arange(total))
+        return self._table.take(np.repeat(first - begin, lengths) + np.arange(total), 0)
 
 
 def first_rows_of(group_rows: Sequence[int]) -> Rows:

@@ -14,8 +14,9 @@ from hopyard.data.ragged import Ragged
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.structs import flat_columns
 from hopyard.data.schema import Column
-from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged, settle
+from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged, of_shape, settle
 from hopyard.data.sources.convert_arrow import from_arrow
+from hopyard.data.sources.restore import lists_of_arrays
 from hopyard.errors import CorruptError, DataError, NullsError
 
 
@@ -42,6 +43,10 @@ def read_column(
         )
     if column.sparse:
         return _sparse(column, array, where)
+    if column.kind == "ragged" and column.shape:
+        rows = lists_of_arrays(column, array)
+        if rows is not None:
+            return ColumnData(column.name, "ragged", rows)
     try:
         data = from_arrow(column.name, array)
     except DataError as error:
@@ -50,6 +55,8 @@ def read_column(
         data = settle(data)
     if column.kind == "ragged" and data.kind == "tensor" and data.column.shape:
         data = as_ragged(data)  # fixed-size lists of one file beside lists of others
+    if column.kind == "ragged":
+        data = of_shape(data, column.shape)
     if column.kind == "tensor" and data.kind == "bytes" and isinstance(data.values, Ragged):
         tensor = data.values.values.view(column.dtype).reshape(len(data), *column.shape)
         return ColumnData(column.name, "tensor", tensor)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column, unknown_columns
-from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, empty_data, expand
+from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, empty_data, expand, of_shape
 from hopyard.errors import DataError, StorageFullError
 from hopyard.objects.digests import Hasher, digest_json
 
@@ -138,6 +138,7 @@ class _ColumnCollector:
         self._lengths: list[npt.NDArray[np.int64]] | None = None
         self._missing: list[npt.NDArray[np.bool_]] = []
         self._any_missing = False
+        self._count = 0  # elements
 
     def leave_memory(self, spool: Path | None) -> None:
         if isinstance(self._store, _Memory):
@@ -158,6 +159,7 @@ class _ColumnCollector:
             self._lengths.append(data.values.lengths)
         self._missing.append(np.zeros(len(data), bool) if data.missing is None else data.missing)
         self._any_missing |= data.missing is not None
+        self._count += data.present().size
         for block in _blocks(data.present()):
             self._hasher.update(block)
             if self._store is not None:
@@ -170,6 +172,14 @@ class _ColumnCollector:
         other = {"tensor": its.shape[1:], "ragged": its.shape}.get(its.kind)
         if mine == its:
             return data
+        if lists is not None and other is not None:
+            if (settled := of_shape(data, lists)) is not data:
+                return self._reconcile(settled, rows_before)
+            if mine.kind == "ragged" and 0 in lists and len(lists) == len(other) and not self._count:
+                self._column = mine = Column(mine.name, "ragged", mine.dtype, other)
+                lists = other
+                if mine == its:
+                    return data
         if lists is None or lists != other or mine.dtype != its.dtype or () in (_rank(mine), _rank(its)):
             raise DataError(
                 f"Column {mine.name!r} is {mine} up to row {rows_before} and {its} from there. "

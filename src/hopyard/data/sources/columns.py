@@ -115,6 +115,15 @@ def expand(present: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None) -> 
     return rows
 
 
+def of_shape(data: ColumnData, shape: tuple[int, ...]) -> ColumnData:
+    """Ragged rows that are all empty as such of arrays of that shape, if they may be; anything else as it is."""
+    column = data.column
+    is_open = data.kind == "ragged" and 0 in column.shape and len(column.shape) == len(shape)
+    if not is_open or not isinstance(data.values, Ragged) or len(data.values.values):
+        return data
+    return replace(data, values=Ragged(np.empty((0, *shape), column.dtype), data.values.offsets))
+
+
 def as_ragged(data: ColumnData) -> ColumnData:
     """A tensor of lists as ragged: what it is once another part has lists of another length."""
     if isinstance(data.values, Ragged):

@@ -149,7 +149,14 @@ def _from_arrays(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnDat
         for row in rows
         if row is not None
     ]
-    dtypes = {array.dtype for array in arrays}
+    telling = [
+        array for array in arrays if array.shape != (0,)
+    ] or arrays  # np.array([]) says nothing of others
+    dtypes = {array.dtype for array in telling}
+    arrays = [
+        array if array.shape != (0,) else np.empty((0, *telling[0].shape[1:]), telling[0].dtype)
+        for array in arrays
+    ]
     inner = {array.shape[1:] for array in arrays}
     if len(dtypes) > 1:
         raise UnsupportedTypeError(

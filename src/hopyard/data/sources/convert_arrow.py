@@ -31,7 +31,7 @@ def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     if pa.types.is_null(array.type):
         raise NothingButNulls(f"{name} (nothing but nulls)")
     try:
-        array = _one_chunk(_plain(array))
+        array = one_chunk(_plain(array))
     except pa.ArrowInvalid as error:
         why = str(error)
         if pa.types.is_temporal(array.type):
@@ -58,7 +58,7 @@ def _advice(kind: pa.DataType) -> str:
     return ""
 
 
-def _one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+def one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(array, pa.ChunkedArray):
         return array
     if not array.num_chunks:
@@ -177,7 +177,7 @@ def _tensor_storage(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
     kind = array.type
     if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
         raise UnsupportedTypeError(f"a tensor with permuted dimensions ({kind})")
-    chunk = _one_chunk(_storage(array))
+    chunk = one_chunk(_storage(array))
     values = chunk.values
     for size in reversed(kind.shape[1:]):
         values = pa.FixedSizeListArray.from_arrays(values, size)
@@ -232,6 +232,10 @@ def _elements(name: str, values: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_struct(values.type):
         raise UnsupportedTypeError(f"{name} (lists of {values.type}: make a column of lists of every field)")
     inner = settle(from_arrow(name, values))
+    if not len(values) and isinstance(inner.values, Ragged) and inner.kind == "ragged":
+        return np.empty(
+            (0, 0, *inner.column.shape), inner.column.dtype
+        )  # nothing tells how long the inner ones are
     if inner.kind != "tensor" or not isinstance(inner.values, np.ndarray):
         what = (
             "lists that are ragged in more than one dimension: pad the inner ones to one length"

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hopyard.data import sparse
-from hopyard.data.ragged import Ragged
+from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData
-from hopyard.data.sources.convert_arrow import from_arrow
+from hopyard.data.sources.convert_arrow import from_arrow, is_list, one_chunk
 from hopyard.errors import CorruptError
 
 
@@ -22,6 +23,11 @@ def restore(column: Column, array: pa.Array) -> ColumnData:
         if rows is None:
             raise _other(column)
         return ColumnData(column.name, "tensor", sparse.dense_rows(rows, column.shape[0]))
+    if column.kind == "ragged" and column.shape:
+        rows = lists_of_arrays(column, array)
+        if rows is None:
+            raise _other(column)
+        return ColumnData(column.name, "ragged", rows)
     data = from_arrow(column.name, array)
     if column.kind != "tensor":
         return data
@@ -31,6 +37,20 @@ def restore(column: Column, array: pa.Array) -> ColumnData:
             raise _other(column)
         values = values.view(np.dtype(column.dtype)).reshape(len(array), *column.shape)
     return replace(data, kind="tensor", values=values.astype(column.dtype, copy=False))
+
+
+def lists_of_arrays(column: Column, array: pa.Array | pa.ChunkedArray) -> Ragged | None:
+    """Rows of a ragged column of arrays, as ``layout`` stores them; None if the Arrow array holds something else."""
+    kind = array.type
+    is_stored = is_list(kind) and kind.value_type == pa.binary(column.value_width)
+    if not is_stored or array.null_count:
+        return None
+    lists = one_chunk(array)
+    offsets = offsets_of(pc.list_value_length(lists).to_numpy().astype(np.int64))
+    memory = lists.flatten()
+    whole = np.frombuffer(memory.buffers()[1] or b"", np.uint8)[memory.offset * column.value_width :]
+    values = whole[: len(memory) * column.value_width].view(column.dtype)
+    return Ragged(values.reshape(-1, *column.shape), offsets)
 
 
 def _other(column: Column) -> CorruptError:

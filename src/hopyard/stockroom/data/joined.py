@@ -186,7 +186,12 @@ class Samples(Partitioned):
             return column.take(places, out)
         values = column.take(places)
         if described.kind == "ragged":
-            return Ragged.from_rows(values, described.dtype)
+            nothing = np.empty(
+                (0, *described.shape), described.dtype
+            )  # of no rows, and of what is kept of empty ones
+            return Ragged.from_rows([row if len(row) else nothing for row in values] or [nothing])[
+                : len(values)
+            ]
         batch = np.empty(len(values), object)
         batch[:] = values
         return batch
@@ -245,16 +250,16 @@ def _described(name: str, column: Column) -> SchemaColumn:
     )
     if column.dtype not in TENSOR_DTYPES:
         raise UnsupportedTypeError(f"column {name!r} holds {column.dtype}, which batches cannot. {advice}")
+    fixed = tuple(length for length in shape if length is not None)
+    if 0 in fixed:
+        raise UnsupportedTypeError(
+            f"column {name!r} holds tensors of shape {shape}, which are empty. {advice}"
+        )
     if None not in shape:
-        fixed = tuple(length for length in shape if length is not None)
-        if 0 in fixed:
-            raise UnsupportedTypeError(
-                f"column {name!r} holds tensors of shape {shape}, which are empty. {advice}"
-            )
         return SchemaColumn(name, "tensor", column.dtype, fixed)
-    if len(shape) > 1:
+    if None in shape[1:]:
         raise UnsupportedTypeError(
             f"column {name!r} holds tensors of shape {shape}, whose lengths vary from sample to sample, and a batch is "
             f"one array. {advice}"
         )
-    return SchemaColumn(name, "ragged", column.dtype)
+    return SchemaColumn(name, "ragged", column.dtype, fixed)
