@@ -121,7 +121,7 @@ def test_files_that_lack_a_field_or_store_another_type_are_named(copy):
 
 
 def test_nulls_need_a_policy(tmp_path):
-    with pytest.raises(DataError, match=r"'gray' has 12 .the first in row"):
+    with pytest.raises(DataError, match=r"column 'gray' in 12 rows .the first are rows 2, 6, 10"):
         convert_petastorm(DATASET, tmp_path, columns=["gray"])
 
 
