@@ -11,7 +11,7 @@ SEED ?= 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java test test-all test-exhaustive coverage check bench constraints notebooks clean
+.PHONY: help demo java test test-all test-exhaustive check bench constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -23,7 +23,6 @@ help:
 	@echo "make test           quick tests and a walk through every service; ARGS=PATH: any part"
 	@echo "make test-all       all tests; large enumerations are sampled (SEED=N)"
 	@echo "make test-exhaustive  all tests, every case of enumerations, 1000 examples of each law: hours"
-	@echo "make coverage       all tests, and which lines they ran"
 	@echo "make check          lint, format, types, layers, documented commands, exact versions"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
 	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
