@@ -55,6 +55,7 @@ check: .venv/.dev
 	$(BIN)/python -m pip check --disable-pip-version-check
 	$(BIN)/python tools/constraints.py check
 	$(BIN)/python tools/pages.py
+	$(BIN)/python tools/slow.py
 
 bench: .venv/.dev
 	mkdir -p build
