@@ -168,8 +168,8 @@ class TorchEstimator(Estimator):
         if trained := [name for name, parameter in own if parameter.requires_grad]:
             raise EstimatorError(
                 f"loss={type(self.loss).__name__} has parameters of its own ({', '.join(trained)}), which nothing "
-                "would train and no state would keep. Make them part of the model, and compute the loss in step=fn(model, "
-                "batch); or freeze them with requires_grad_(False)."
+                "would train and no state would keep. Make them part of the model, and compute the loss in "
+                "step=fn(model, batch); or freeze them with requires_grad_(False)."
             )
         if isinstance(self.optimizer, torch.optim.Optimizer) or not callable(self.optimizer):
             raise EstimatorError(
