@@ -76,7 +76,15 @@ class NullsError(DataError):
 
 
 class UnsupportedTypeError(DataError):
-    """A column's values have no place in a dataset."""
+    """A column's values have no place in a dataset.
+
+    Attributes:
+        unknown: whether it is so because the column holds nothing but nulls, which do not say what it is.
+    """
+
+    def __init__(self, message: str, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
 
 
 class SpaceError(UsageError):

@@ -15,7 +15,16 @@ from sklearn import metrics as sk
 
 from hopyard.errors import MetricError
 from hopyard.training.metric import Metric, MetricSet
-from hopyard.training.metrics import FunctionMetric, ObjectMetric, metric_mode, metric_named
+from hopyard.training.metrics import (
+    _ALIASES,
+    _COUNTING,
+    _OTHERS,
+    FunctionMetric,
+    ObjectMetric,
+    canonical,
+    metric_mode,
+    metric_named,
+)
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -268,3 +277,9 @@ def test_states_of_every_kind_survive_as_arrays() -> None:
 def test_metrics_of_no_rows_are_undefined() -> None:
     names = [*BINARY, *REGRESSION, "top_2_accuracy"]
     assert all(np.isnan(metric_named(name).compute()) for name in names)
+
+
+def test_every_metric_with_a_name_is_compared_with_scikit_learn() -> None:
+    compared = {canonical(name) for table in (BINARY, MULTI, REGRESSION) for name in table}
+    assert {*_COUNTING, *_OTHERS, "top_2_accuracy"} == compared
+    assert set(_ALIASES.values()) - {"top_5_accuracy"} <= compared

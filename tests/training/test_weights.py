@@ -11,8 +11,9 @@ from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 from torch import nn
 
 from hopyard.errors import EstimatorError
+from hopyard.training.keras.weights import class_table as weights_of_keras
 from hopyard.training.metrics import metric_named
-from hopyard.training.torch.loss import Loss
+from hopyard.training.torch.loss import Loss, class_table
 
 CPU = torch.device("cpu")
 
@@ -58,6 +59,15 @@ def test_ignored_rows_have_no_part_in_a_weighted_mean() -> None:
 def test_keys_that_are_no_classes_are_refused(weight: Any) -> None:
     with pytest.raises(EstimatorError, match=r"its keys must be classes: ints from 0"):
         Loss(nn.CrossEntropyLoss(), weight, False, CPU)
+
+
+@pytest.mark.parametrize("weight", [{0: -1.0}, [1.0, -0.5], [1.0, float("nan")]])
+def test_weights_of_classes_below_zero_are_refused(weight: Any) -> None:
+    for table in (class_table, weights_of_keras):
+        with pytest.raises(
+            EstimatorError, match=r"class_weight=.* was given, but weights are numbers of at least 0\."
+        ):
+            table(weight)
 
 
 def test_metrics_do_not_count_rows_with_labels_below_zero() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from hopyard.errors import MetricError  # noqa: E402
+from hopyard.errors import EstimatorError, MetricError  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
 from hopyard.training.estimator import Context, OneBatch, Visit  # noqa: E402
 
@@ -300,3 +300,88 @@ def test_functions_of_labels_in_another_shape_are_refused() -> None:
         match=r"'of_flat_labels' compares every label with every prediction: .* reshape both of them",
     ):
         check(apart, of_flat_labels)
+
+
+@pytest.mark.parametrize(
+    ("loss", "form"),
+    [
+        ("binary_crossentropy", "sigmoid"), (losses.BinaryCrossentropy(from_logits=True), "linear"),
+        (losses.BinaryFocalCrossentropy(), "sigmoid"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("bad", [-1.0, 2.0])
+def test_yes_no_labels_beyond_0_and_1_are_refused_in_every_batch(loss: Any, form: str, bad: float) -> None:
+    columns = table(label=labels_of("answer"))
+    columns["label"][30] = bad
+    estimator = KerasEstimator(model_of(form, 1), "sgd", loss, inputs=["features"], run_eagerly=True)
+    replica = estimator.replica(Context(("features",), ("label",), "cpu", (ROWS,), 1))
+    visit = Visit(Batches({name: values[17:] for name, values in columns.items()}), 0, 0, 0)
+    last = Visit(Batches({name: values[28:] for name, values in columns.items()}), 0, 0, 0)
+    text = rf"takes labels from 0 \(no\) to 1 \(yes\), not {bad:g}; store the label column as 0 and 1"
+    for call in (
+        lambda: replica.train(visit),
+        lambda: replica.validate(visit),
+        lambda: replica.check_labels(last),
+        lambda: replica.evaluate(Batches(columns).loader()),
+    ):
+        with pytest.raises(EstimatorError, match=text):
+            call()
+
+
+@pytest.mark.parametrize("weight", [-0.5, np.nan])
+def test_row_weights_below_zero_are_refused(weight: float) -> None:
+    columns = table(label=labels_of("number"))
+    columns["weight"][20] = weight
+    estimator = KerasEstimator(
+        model_of("linear", 1),
+        "sgd",
+        "mse",
+        inputs=["features"],
+        sample_weight_column="weight",
+        run_eagerly=True,
+    )
+    with pytest.raises(
+        EstimatorError, match=r"'weight', which holds (-0.5|nan), but weights are numbers of at least 0. Give"
+    ):
+        validated(estimator, columns)
+
+
+def with_metrics(loss: Any, **how: Any) -> Any:
+    estimator = KerasEstimator(
+        model_of("linear", 1), "sgd", loss, inputs=["features"], run_eagerly=True, **how
+    )
+    replica = estimator.replica(Context(("features",), ("label",), "cpu", (ROWS,), 1))
+    replica.check_labels(Visit(Batches(table(label=labels_of("answer"))), 0, 0, 0))
+    return replica
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: "acc", lambda: "accuracy", lambda: "binary_accuracy", keras.metrics.Precision, keras.metrics.Recall,
+        keras.metrics.AUC, keras.metrics.TruePositives, keras.metrics.BinaryIoU,
+        lambda: keras.metrics.RecallAtPrecision(0.5),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("which", ["metrics", "weighted_metrics"])
+def test_metrics_that_take_logits_for_shares_are_refused(make: Any, which: str) -> None:
+    with pytest.raises(
+        MetricError, match=r"outputs are logits \(from_logits=True\), but the metric .* takes them for"
+    ):
+        with_metrics(losses.BinaryCrossentropy(from_logits=True), **{which: [make()]})
+
+
+def test_metrics_of_logits_and_of_shares_are_taken() -> None:
+    kinds = keras.metrics
+    of_logits = [
+        kinds.BinaryAccuracy(threshold=0.0),
+        kinds.Precision(thresholds=0.0),
+        kinds.AUC(from_logits=True),
+        "mae",
+    ]
+    replica = with_metrics(losses.BinaryCrossentropy(from_logits=True), metrics=of_logits)
+    columns = table(label=labels_of("answer"))
+    outputs = replica.predict(columns)[:, 0]
+    found = replica.evaluate(Batches(columns).loader())["binary_accuracy"]
+    assert found == pytest.approx(((outputs > 0) == columns["label"]).mean())
+    with_metrics(losses.BinaryCrossentropy(), metrics=["acc", kinds.Precision(), kinds.AUC()])

@@ -60,12 +60,8 @@ def labels_of(kind: str) -> np.ndarray:
         classes[[0, 5, 6, 29]] = 1  # the ignored one, unevenly over partitions
         return classes
     if kind == "sets":  # of classes, ended by -1
-        return np.stack(
-            [
-                np.where(np.arange(CLASSES) < rng.integers(1, 4), rng.permutation(CLASSES), -1)
-                for _ in range(ROWS)
-            ]
-        )
+        sizes, classes = rng.integers(1, 4, (ROWS, 1)), np.tile(np.arange(CLASSES), (ROWS, 1))
+        return np.where(np.arange(CLASSES) < sizes, rng.permuted(classes, axis=1), -1)
     if kind == "pixels":
         return rng.integers(0, CLASSES, (ROWS, 3))
     made = {
@@ -221,7 +217,7 @@ def test_every_loss_of_pytorch_is_in_the_table() -> None:
         if inspect.isclass(each) and issubclass(each, nn.modules.loss._Loss)
     }
     listed = {type(loss).__name__ for loss, _, _ in CASES.values() if isinstance(loss, nn.Module)}
-    assert classes == listed | OF_MORE_THAN_LABELS | OF_THEIR_OWN | RENAMED
+    assert listed <= classes <= listed | OF_MORE_THAN_LABELS | OF_THEIR_OWN | RENAMED
 
 
 def test_every_weighting_argument_of_pytorchs_losses_is_in_the_table() -> None:
@@ -297,7 +293,7 @@ def test_a_loss_with_parameters_of_its_own_is_refused() -> None:
     if not hasattr(nn, "LinearCrossEntropyLoss"):
         pytest.skip("this PyTorch has no such loss")
     with pytest.raises(
-        EstimatorError, match=r"LinearCrossEntropyLoss has parameters of its own \(weight\), which"
+        EstimatorError, match=r"LinearCrossEntropyLoss has parameters of its own \(linear.weight\), which"
     ):
         estimator(nn.LinearCrossEntropyLoss(CLASSES, CLASSES), identity)
 

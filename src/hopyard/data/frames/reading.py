@@ -16,7 +16,7 @@ from hopyard.data.schema import Column
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import NothingButNulls, from_arrow, is_list
+from hopyard.data.sources.convert_arrow import from_arrow, is_list
 from hopyard.data.sparse import pairs_of, sparse_rows
 from hopyard.errors import DataError, UnsupportedTypeError
 
@@ -90,7 +90,9 @@ def _no_rows(name: str, kind: pa.DataType | str) -> ColumnData:
     if isinstance(kind, str):
         raise UnsupportedTypeError(f"{name} ({kind})")
     if pa.types.is_null(kind):
-        raise NothingButNulls(f"{name} (nothing but nulls in the rows that say its type: cast it)")
+        raise UnsupportedTypeError(
+            f"{name} (nothing but nulls in the rows that say its type: cast it)", unknown=True
+        )
     element = kind
     while is_list(element) or pa.types.is_fixed_size_list(element):
         element = element.value_type

@@ -17,7 +17,7 @@ import pyarrow as pa
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import TENSOR_DTYPES, Column
 from hopyard.data.sources.columns import ColumnData, all_missing, check_names, empty_data, settle
-from hopyard.data.sources.convert_arrow import SUPPORTED, NothingButNulls, from_arrow
+from hopyard.data.sources.convert_arrow import SUPPORTED, from_arrow
 from hopyard.errors import DataError, UnsupportedTypeError
 
 T = TypeVar("T")
@@ -46,13 +46,11 @@ def convert_columns(
     for name, values in raw.items():
         try:
             columns[name] = settle(convert(name, values))
-        except NothingButNulls as error:
-            if name in expected:
+        except UnsupportedTypeError as error:
+            if error.unknown and name in expected:
                 columns[name] = all_missing(expected[name], len(values))  # type: ignore[arg-type]
             else:
                 unsupported.append(str(error))
-        except UnsupportedTypeError as error:
-            unsupported.append(str(error))
     if unsupported:
         raise DataError(
             f"These columns hold what a dataset cannot: {'; '.join(unsupported)}. "

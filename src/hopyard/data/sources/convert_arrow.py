@@ -18,10 +18,6 @@ SUPPORTED = (
 )
 
 
-class NothingButNulls(UnsupportedTypeError):
-    """A column holds nothing but nulls, which do not say what it is."""
-
-
 def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     """A column from an Arrow array.
 
@@ -29,7 +25,7 @@ def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     length; dates, times, timestamps and durations become int64 nanoseconds, decimals float64.
     """
     if pa.types.is_null(array.type):
-        raise NothingButNulls(f"{name} (nothing but nulls)")
+        raise UnsupportedTypeError(f"{name} (nothing but nulls)", unknown=True)
     try:
         array = one_chunk(_plain(array))
     except pa.ArrowInvalid as error:

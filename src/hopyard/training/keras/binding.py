@@ -111,6 +111,12 @@ class Binding:
         weights = None
         if self._weight is not None:
             weights = _numbers(batch, self._weight, "weight").astype(np.float32).reshape(-1)
+            if not (weights >= 0).all():
+                bad = weights[~(weights >= 0)][0]
+                raise EstimatorError(
+                    f"sample_weight_column is {self._weight!r}, which holds {bad:g}, but weights are numbers of "
+                    "at least 0. Give rows that should not count the weight 0."
+                )
         if self._class_table is None or labels is None:
             return weights
         of_class = self._class_table(labels[0])

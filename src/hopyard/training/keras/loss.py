@@ -169,6 +169,40 @@ def check_validates(model: Any) -> None:
         )
 
 
+def losses_of(model: Any, count: int) -> list[Any]:
+    """The loss of each of ``count`` outputs as Keras compiled it; none if it has another number of losses."""
+    compiled = model._compile_loss
+    if compiled is None or not compiled.built or len(compiled._flat_losses) != count:
+        return []
+    losses = [each.loss for each in compiled._flat_losses]
+    return [each.loss if isinstance(each, NotedLoss) else each for each in losses]
+
+
+def is_of_answers(loss: Any) -> bool:
+    """Whether it is a loss of Keras for answers from 0 (no) to 1 (yes)."""
+    return getattr(loss, "fn", None) in (
+        keras.losses.binary_crossentropy,
+        keras.losses.binary_focal_crossentropy,
+    )
+
+
+def check_answers(model: Any, labels: Any) -> None:
+    """
+    Raises:
+        EstimatorError: labels of such a loss are beyond 0 and 1, which Keras takes without a word.
+    """
+    given = keras.tree.flatten(labels)
+    for loss, label in zip(losses_of(model, len(given)), given, strict=False):
+        if not is_of_answers(loss):
+            continue
+        bad = label[(label < 0) | (label > 1)]
+        if len(bad):
+            raise EstimatorError(
+                f"{loss.name} takes labels from 0 (no) to 1 (yes), not {float(bad[0]):g}; store the label column as 0 "
+                "and 1."
+            )
+
+
 def _validates_as_keras(model: Any) -> bool:
     return all(
         getattr(type(model), name) is getattr(keras.Model, name) for name in ("test_step", "compute_loss")

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from hopyard.errors import MetricError
+from hopyard.training.keras.loss import is_of_answers, losses_of
 from hopyard.training.keras.state import as_numpy, assign, values_of
 from hopyard.training.metric import MetricSet, State
 
@@ -106,6 +107,50 @@ def check_additive(
                 "update_state must add sums to its variables (of values, and of rows), and result() divide them; what "
                 "stays the same belongs into an attribute."
             )
+
+
+def check_thresholds(model: Any) -> None:
+    """See that metrics of yes/no answers do not take logits for shares from 0 to 1, as Keras' do by default.
+
+    Raises:
+        MetricError: a loss says that outputs are logits, and a metric of these compares them with 0.5 and the like.
+    """
+    compiled = model._compile_metrics
+    if compiled is None or not compiled.built:
+        return
+    of_outputs = compiled._flat_metrics, compiled._flat_weighted_metrics
+    for number, loss in enumerate(losses_of(model, len(of_outputs[0]))):
+        if not (is_of_answers(loss) and loss._fn_kwargs.get("from_logits")):
+            continue
+        for metrics in (found[number] for found in of_outputs if number < len(found)):
+            for metric in () if metrics is None else metrics.metrics:
+                if _takes_shares(metric):
+                    raise MetricError(
+                        f"The loss {loss.name} says that outputs are logits (from_logits=True), but the metric "
+                        f"{metric.name!r} ({type(metric).__name__}) takes them for shares from 0 to 1. Give the model "
+                        "a sigmoid and the loss no from_logits, or metrics of logits: BinaryAccuracy(threshold=0.0), "
+                        "Precision(thresholds=0.0), Recall(thresholds=0.0), AUC(from_logits=True)."
+                    )
+
+
+def _takes_shares(metric: Any) -> bool:
+    kinds = keras.metrics
+    if isinstance(metric, kinds.BinaryAccuracy):
+        return bool(metric._fn_kwargs["threshold"] == 0.5)
+    if isinstance(metric, kinds.BinaryIoU):
+        return bool(metric.threshold == 0.5)
+    if isinstance(metric, kinds.AUC):
+        return not metric._from_logits
+    at_points = (
+        kinds.PrecisionAtRecall,
+        kinds.RecallAtPrecision,
+        kinds.SensitivityAtSpecificity,
+        kinds.SpecificityAtSensitivity,
+    )
+    if isinstance(metric, at_points):
+        return True
+    by_default = getattr(metric, "init_thresholds", 0.5) is None
+    return by_default and getattr(metric, "top_k", None) is None
 
 
 def check_functions(model: Any, arguments: tuple[Any, ...]) -> None:

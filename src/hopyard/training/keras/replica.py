@@ -21,8 +21,14 @@ from hopyard.training.keras.architecture import architecture
 from hopyard.training.keras.binding import Binding
 from hopyard.training.keras.callbacks import Callbacks, logs_of
 from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
-from hopyard.training.keras.loss import check_validates, correct_losses
-from hopyard.training.keras.metrics import KerasMetricSet, check_additive, check_functions, results
+from hopyard.training.keras.loss import check_answers, check_validates, correct_losses
+from hopyard.training.keras.metrics import (
+    KerasMetricSet,
+    check_additive,
+    check_functions,
+    check_thresholds,
+    results,
+)
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
 from hopyard.training.transforms import transformed
@@ -124,6 +130,8 @@ class KerasReplica(Replica):
                 compiled = self._ready(arguments)
                 check_validates(compiled.model)
                 compiled.run("test", [arguments])
+                check_answers(compiled.model, arguments[1])
+                check_thresholds(compiled.model)
                 check_functions(compiled.model, arguments)
                 check_additive(compiled.model, partial(compiled.run, "test"), arguments)
             except HopyardError:
@@ -193,7 +201,8 @@ class KerasReplica(Replica):
     def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         arguments = self._arguments(self._prepared(batches), weigh_classes=False)
         first = next(arguments)
-        return self._measured(itertools.chain([first], arguments), self._ready(first)).compute()
+        compiled = self._ready(first)
+        return self._measured(_checked(compiled, itertools.chain([first], arguments)), compiled).compute()
 
     def _measured(self, batches: Iterable[tuple[Any, ...]], compiled: Compiled) -> KerasMetricSet:
         with compiled.lock:
@@ -208,7 +217,8 @@ class KerasReplica(Replica):
         """What the model is given, and the compiled model, which a first batch may have built."""
         arguments = self._arguments(batches, weigh_classes)
         first = next(arguments)
-        return itertools.chain([first], arguments), self._sharing(first)
+        compiled = self._sharing(first)
+        return _checked(compiled, itertools.chain([first], arguments)), compiled
 
     def _arguments(
         self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
@@ -336,6 +346,17 @@ class KerasReplica(Replica):
                 f"{path} does not do all that model.predict does; it leaves out val_transform= (its inputs are what "
                 "that gives). Do that to what it is given."
             )
+
+
+def _checked(compiled: Compiled, batches: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The batches, whose labels fit the losses.
+
+    Raises:
+        EstimatorError: they do not.
+    """
+    for arguments in batches:
+        check_answers(compiled.model, arguments[1])
+        yield arguments
 
 
 def _kind(values: Any) -> str:

@@ -17,7 +17,7 @@ def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], n
     weigh 1.
 
     Raises:
-        EstimatorError: keys are not classes.
+        EstimatorError: keys are not classes, or weights are below 0.
     """
     if isinstance(class_weight, Mapping):
         keys: list[Any] = list(class_weight)
@@ -31,6 +31,11 @@ def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], n
             table[key] = weight
     else:
         table = np.append(np.asarray(class_weight, np.float32), np.float32(1))
+    if not (table >= 0).all():
+        raise EstimatorError(
+            f"class_weight={class_weight!r} was given, but weights are numbers of at least 0. Give classes that should "
+            "not count the weight 0."
+        )
 
     def weights(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if labels.ndim > 1 and labels.shape[-1] > 1:

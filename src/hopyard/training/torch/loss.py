@@ -176,6 +176,14 @@ def class_table(class_weight: ClassWeight) -> torch.Tensor:
             f"class_weight={class_weight!r} was given, but its keys must be classes: ints from 0, as in the label "
             "column; e.g. class_weight={0: 1.0, 1: 5.0}."
         )
+    if not all(
+        weight >= 0
+        for weight in (class_weight.values() if isinstance(class_weight, Mapping) else class_weight)
+    ):
+        raise EstimatorError(
+            f"class_weight={class_weight!r} was given, but weights are numbers of at least 0. Give classes that should "
+            "not count the weight 0."
+        )
     if not isinstance(class_weight, Mapping):
         return torch.tensor(list(class_weight), dtype=torch.float32)
     table = torch.ones(max(class_weight, default=-1) + 2)
