@@ -184,7 +184,7 @@ def test_every_kind_of_column_has_its_place_in_a_batch(samples: Samples) -> None
 def test_what_batches_have_no_place_for_says_so_only_when_it_is_asked_for(objects: Objects) -> None:
     varying, half, label = write(
         objects,
-        varying=[np.zeros((2, 3)), np.zeros((1, 3))],
+        varying=[np.zeros((2, 3)), np.zeros((1, 4))],
         half=torch.zeros(2, 3, dtype=torch.bfloat16),
         label=[1, 2],
     )
@@ -195,7 +195,7 @@ def test_what_batches_have_no_place_for_says_so_only_when_it_is_asked_for(object
         ):
             samples.loader(1)
     first, second = make_torch_dataset([varying, half])[1]
-    assert (first.shape, second.dtype) == ((1, 3), torch.bfloat16)
+    assert (first.shape, second.dtype) == ((1, 4), torch.bfloat16)
 
 
 def test_a_shuffled_epoch_is_a_permutation_and_the_next_another(samples: Samples) -> None:
