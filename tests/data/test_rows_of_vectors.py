@@ -87,6 +87,7 @@ def test_prepared_rows_are_the_arrays_given(tmp_path_factory, drawn, form, batch
         assert train.schema["v"].kind == "tensor"  # all of one length
         return
     assert (train.schema["v"].kind, train.schema["v"].shape) == ("ragged", rows[0].shape[1:])
+    assert train.manifest.to_json()["format"]["flags"] == ["ragged-arrays"]
     assert verify(LocalStore(folder / "store")).ok
     seen = []
     for made in train.loader(batch, shuffle=True):

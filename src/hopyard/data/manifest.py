@@ -26,6 +26,7 @@ FORMAT_KIND = "dataset"
 FORMAT_VERSION = 1
 MANIFEST_DOMAIN = "hopyard.manifest"
 SPARSE_FLAG = "sparse"
+ARRAYS_FLAG = "ragged-arrays"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,9 @@ class Manifest:
     @property
     def _flags(self) -> list[str]:
         """What a reader must know beyond the layout."""
-        return [SPARSE_FLAG] if any(column.sparse for column in self.schema) else []
+        flags = [SPARSE_FLAG] if any(column.sparse for column in self.schema) else []
+        arrays = any(column.kind == "ragged" and column.shape for column in self.schema)
+        return [*flags, ARRAYS_FLAG] if arrays else flags
 
     @property
     def nbytes(self) -> int:
@@ -215,7 +218,7 @@ class Manifest:
             FormatError: written by a newer version of Hopyard.
         """
         try:
-            check_format(fields["format"], FORMAT_KIND, FORMAT_VERSION, (SPARSE_FLAG,), where)
+            check_format(fields["format"], FORMAT_KIND, FORMAT_VERSION, (SPARSE_FLAG, ARRAYS_FLAG), where)
             return cls._from_json(fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _damaged(where, error) from error
