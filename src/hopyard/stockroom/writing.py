@@ -18,7 +18,7 @@ from hopyard.errors import (
 )
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
-from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, read, settle
+from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, finding, read, settle
 from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
@@ -180,7 +180,7 @@ class Room(Shelves):
         is noted.
         """
         self._check_open()
-        return self.experiment.start(params, tags, self._facts()[1])
+        return self.experiment.start(params, tags, self._facts(facts(self.place))[1])
 
     # Opening and closing
 
@@ -551,7 +551,7 @@ class Room(Shelves):
         assert draft is not None
         was = self._standing
         parents = [*([] if was.commit is None else [was.commit]), *merged]
-        with self._tree.moving(was, was.branch) as moving:
+        with finding(self.place) as found, self._tree.moving(was, was.branch) as moving:
             reference = self._tree.reference(was.branch)
 
             def announce(digest: str) -> None:
@@ -568,7 +568,8 @@ class Room(Shelves):
                 self._check_nothing_staged("merge", moving.hold())
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
-                partial(_summary, draft) if message is None else message, self._facts, announce, now,
+                partial(_summary, draft) if message is None else message,
+                lambda: self._facts(found()), announce, now,
             )  # fmt: skip
             if commit is not None:
                 moving.arrived()
@@ -673,8 +674,7 @@ class Room(Shelves):
     def _author(self) -> str:
         return author(self.place)
 
-    def _facts(self) -> tuple[str, dict[str, Any] | None]:
-        found = facts(self.place)
+    def _facts(self, found: GitFacts) -> tuple[str, dict[str, Any] | None]:
         return self._author, None if found == GitFacts() else asdict(found)
 
 

@@ -8,7 +8,6 @@ is tried again; so commits made at once come one after the other. If they confli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,8 @@ Now = Callable[[], str | None]
 draft was begun, is no longer what stands there. From the first call on nobody else moves the working tree."""
 
 Facts = Callable[[], tuple[str, dict[str, Any] | None]]
-"""Gives the author, and what a commit records of git. Called in another thread, since git is slow."""
+"""Gives the author, and what a commit records of git. Called when the draft is written: git is slow, and may look
+meanwhile."""
 
 
 def commit_draft(
@@ -51,10 +51,7 @@ def commit_draft(
         ConflictError: another has committed something else of what the draft changed. The draft is as it was.
         StorageFullError, NotWritableError, StorageError: the draft is as it was.
     """
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(facts)
-        root = draft.write()
-        author, git = asked.result()
+    root = draft.write()
     if now is None:
         now = partial(_first, parents)
     if root == draft.base and len(parents) < 2:
@@ -63,6 +60,7 @@ def commit_draft(
         draft.publish()
         return None
     text = message if isinstance(message, str) else message()
+    author, git = facts()
     detached = not reference.startswith("heads/")
     while True:
         tip = references.tip(reference)
