@@ -25,6 +25,7 @@ from hopyard.stockroom.history.conflicts import Conflict, listed
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.publish import commit_draft
+from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.history.stage import Entry, Log, Position
 from hopyard.stockroom.looking.status import unmerged_advice
@@ -554,9 +555,9 @@ class Room(Shelves):
         with finding(self.place) as found, self._tree.moving(was, was.branch) as moving:
             reference = self._tree.reference(was.branch)
 
-            def announce(digest: str) -> None:
+            def announce(digest: str, tip: Tip) -> None:
                 log = moving.hold()
-                moving.announce(digest, () if merged else self._carried(draft, log, digest))
+                moving.announce(digest, () if merged else self._carried(draft, log, digest), tip)
 
             def now() -> str | None:
                 log = moving.hold()
