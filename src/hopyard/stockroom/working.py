@@ -30,7 +30,7 @@ from hopyard.stockroom.git import (
 )
 from hopyard.stockroom.history.commits import is_ancestor, read_commit, write_commit
 from hopyard.stockroom.history.locks import locked, writing
-from hopyard.stockroom.history.references import check_name
+from hopyard.stockroom.history.references import Tip, check_name
 from hopyard.stockroom.history.stage import Log, Position, Stage, stages
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage import Store
@@ -303,15 +303,16 @@ class WorkingTree:
         log.upon(commit).arrive()
 
     def announce(
-        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: Position | None
-    ) -> str | None:
+        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: Position | None,
+        tip: Tip | None,
+    ) -> str | None:  # fmt: skip
         """Note what is about to be done, and prepare ``head.stock``; the name of the file that is prepared."""
         prepared = write_beside(self.place.head, Head(branch, commit, current_branch(self.place)))
         try:
             value = {
                 "branch": branch, "carried": carried and [carried.number, carried.seal.hex()], "commit": commit,
                 "format": format_header(_KIND), "from": was.commit, "head": prepared, "left": left,
-                "number": self._local.references.tip(self.reference(branch)).number, "was": was.named,
+                "number": (tip or self._local.references.tip(self.reference(branch))).number, "was": was.named,
             }  # fmt: skip
             self._local.store.put(self._pending, json.dumps(value, sort_keys=True).encode())
         except BaseException:
@@ -486,17 +487,18 @@ class Moving:
             self._log = log.upon(self.left)
         return self._log
 
-    def announce(self, commit: str, staged: Sequence[bytes] = ()) -> None:
+    def announce(self, commit: str, staged: Sequence[bytes] = (), tip: Tip | None = None) -> None:
         """The reference is about to be moved to a commit.
 
         Args:
             staged: operations that are staged upon it from then on. All else that is staged is gone.
+            tip: from where, and nowhere else; None: from wherever it is then.
         """
         log = self.hold()
         self._withdraw(log)
         carried = log.upon(commit).prepare(staged) if staged else None
         try:
-            prepared = self._tree.announce(self._was, self._branch, commit, self.left, carried)
+            prepared = self._tree.announce(self._was, self._branch, commit, self.left, carried, tip)
         except BaseException:
             self._tree.stay(commit, carried, None, log)
             raise

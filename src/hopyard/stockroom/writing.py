@@ -18,13 +18,14 @@ from hopyard.errors import (
 )
 from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
-from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, read, settle
+from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, finding, read, settle
 from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.publish import commit_draft
+from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.history.stage import Entry, Log, Position
 from hopyard.stockroom.looking.status import unmerged_advice
@@ -180,7 +181,7 @@ class Room(Shelves):
         is noted.
         """
         self._check_open()
-        return self.experiment.start(params, tags, self._facts()[1])
+        return self.experiment.start(params, tags, self._facts(facts(self.place))[1])
 
     # Opening and closing
 
@@ -551,12 +552,12 @@ class Room(Shelves):
         assert draft is not None
         was = self._standing
         parents = [*([] if was.commit is None else [was.commit]), *merged]
-        with self._tree.moving(was, was.branch) as moving:
+        with finding(self.place) as found, self._tree.moving(was, was.branch) as moving:
             reference = self._tree.reference(was.branch)
 
-            def announce(digest: str) -> None:
+            def announce(digest: str, tip: Tip) -> None:
                 log = moving.hold()
-                moving.announce(digest, () if merged else self._carried(draft, log, digest))
+                moving.announce(digest, () if merged else self._carried(draft, log, digest), tip)
 
             def now() -> str | None:
                 log = moving.hold()
@@ -568,7 +569,8 @@ class Room(Shelves):
                 self._check_nothing_staged("merge", moving.hold())
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
-                partial(_summary, draft) if message is None else message, self._facts, announce, now,
+                partial(_summary, draft) if message is None else message,
+                lambda: self._facts(found()), announce, now,
             )  # fmt: skip
             if commit is not None:
                 moving.arrived()
@@ -673,8 +675,7 @@ class Room(Shelves):
     def _author(self) -> str:
         return author(self.place)
 
-    def _facts(self) -> tuple[str, dict[str, Any] | None]:
-        found = facts(self.place)
+    def _facts(self, found: GitFacts) -> tuple[str, dict[str, Any] | None]:
         return self._author, None if found == GitFacts() else asdict(found)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.long.stockroom.model import Content, content, copied
 
 from hopyard import StockRoom
-from hopyard.errors import BusyError, NotFoundError
+from hopyard.errors import BusyError, ConflictError, NotFoundError, UsageError
 from hopyard.stockroom.care import gc, purge
 from hopyard.stockroom.git import find
 from hopyard.stockroom.history import stage
@@ -171,6 +171,7 @@ class Between:
         self.commits: dict[str, Content] = {}
         self.gone: set[bytes] = set()
         self.given: dict[int, set[bytes]] = {}  # by key what was stored under it
+        self.struck: set[int] = set()  # keys that were purged during a write
         step = self.step
 
         class Store(LocalStore):
@@ -208,18 +209,24 @@ class Between:
         for state in (self.now, *self.commits.values()):
             state.get("data/c", {}).pop(key, None)
         self.gone |= self.given.pop(key, set())
+        self.struck.add(key)
 
     def write(self, what: str, number: int) -> None:
         stock = self.stock
+        self.struck.clear()
         if what == "commit":
-            if not self.now or self.now in self.commits.values():
-                return
-            self.commits[stock.commit(f"{number}")] = copied(self.now)
+            with suppress(UsageError):  # nothing has changed, also where all that was staged was purged
+                commit = stock.commit(f"{number}")
+                self.commits[commit] = copied(self.now)
         elif what == "block":
-            with stock.enable_write():
-                stock.experiment["x"] = number
-                stock.data["c"][number % 3] = sample(number % 3, number)
-                stock.model["m"] = {"w": np.full(number % 5, number % 2)}
+            try:
+                with stock.enable_write():
+                    stock.experiment["x"] = number
+                    stock.data["c"][number % 3] = sample(number % 3, number)
+                    stock.model["m"] = {"w": np.full(number % 5, number % 2)}
+            except ConflictError:  # what was staged under the same key has been purged meanwhile
+                assert self.struck
+                return
             self.wrote(number)
             self.now |= {"experiment/x": number, "model/m": {"w": [number % 2] * (number % 5)}}
             assert stock.head.commit is not None
@@ -233,15 +240,21 @@ class Between:
 
     def wrote(self, number: int) -> None:
         data = sample(number % 3, number)
+        if number % 3 in self.struck:  # before it was stored, or behind that
+            with StockRoom(self.place.root, enable_write=True) as fresh:
+                if number % 3 not in fresh.data["c"]:
+                    self.gone.add(data.tobytes())
+                    return
         self.now.setdefault("data/c", {})[number % 3] = data.tolist()
         self.given.setdefault(number % 3, set()).add(data.tobytes())
 
     def check(self) -> None:
         with StockRoom(self.place.root, enable_write=True) as fresh:
-            assert content(fresh) == content(self.stock) == self.now
+            assert content(fresh) == self.now
             for commit, state in self.commits.items():
                 assert content(fresh.at(commit)) == state
             assert fresh.verify().ok
+            fresh.gc()  # of what was stored, and was to be committed, but had been purged
         stored = b"".join(path.read_bytes() for path in packs(self.stock).glob("*"))
         assert not [data for data in self.gone if data in stored]
         assert all(data in stored for data in self.shown())
@@ -252,13 +265,13 @@ class Between:
                 yield bytes(value)
 
 
-_MOMENTS = st.tuples(st.integers(1, 90), st.sampled_from(["gc", "gc", "purge"]), st.integers(0, 2))
+_MOMENTS = st.tuples(st.integers(1, 30), st.sampled_from(["gc", "purge"]), st.integers(0, 2))
 
 
 @given(
     st.lists(
         st.tuples(st.sampled_from(["sample", "sample", "model", "commit", "block"]), st.integers(0, 30)),
-        min_size=3, max_size=12,
+        min_size=6, max_size=16,
     ),
     st.lists(_MOMENTS, max_size=8),
     st.booleans(),
@@ -273,9 +286,28 @@ def test_nothing_that_is_committed_is_lost_and_nothing_purged_comes_back(
     with between.stock:
         between.stock.data.create("c", dtype="uint8", shape=(24,))
         between.now["data/c"] = {}
-        for what, number in steps:
-            between.write(what, number)
+        for at, (what, number) in enumerate(steps):
+            between.write(what, 31 * at + number)
         between.moments.clear()
+        between.check()
+
+
+@pytest.mark.parametrize("is_indexed_apart", [False, True])
+def test_a_purged_sample_does_not_come_back_with_its_neighbour(
+    tmp_path: Path, is_indexed_apart: bool
+) -> None:
+    between = Between(tmp_path / "stock", [], is_indexed_apart)
+    with between.stock as stock:
+        stock.data.create("c", dtype="uint8", shape=(24,))
+        for number in (3, 4, 5):
+            between.write("sample", number)
+        between.write("commit", 0)
+        assert bytes(stock.data["c"][1]) in between.given[1]  # from a pack that is deleted next
+        purge(between.other, "c", 1, "test", "Ada", between.place)
+        between.forget(1)
+        for number in (6, 8):
+            between.write("sample", number)
+            between.write("commit", number)
         between.check()
 
 

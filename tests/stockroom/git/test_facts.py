@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import ast
+import os
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hopyard.stockroom.git as room
 from hopyard.errors import StorageError
-from hopyard.stockroom.git import GitFacts, Head, at, author, commits_in_history, facts, find, prepare, write
+from hopyard.stockroom.git import (
+    GitFacts,
+    Head,
+    at,
+    author,
+    commits_in_history,
+    facts,
+    find,
+    finding,
+    prepare,
+    write,
+)
 from hopyard.stockroom.git.command import ask, demand
 from hopyard.stockroom.git.driver import offer
 
@@ -47,6 +61,27 @@ def test_dirty_means_tracked_files_other_than_the_head(repository: Path, git: Gi
 def test_no_time_leaves_only_dirty_unknown(repository: Path) -> None:
     known = facts(find(repository))
     assert facts(find(repository), seconds=0.0) == GitFacts(known.commit, known.branch, None)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_git_that_does_not_end_is_killed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    place = find(repository)
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nexec sleep 600\n")
+    program.chmod(0o755)
+    os.mkfifo(tmp_path / "process")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    with suppress(ZeroDivisionError), finding(place, seconds=0.1) as found:
+        process = int((tmp_path / "process").read_text())  # waits until it runs
+        if is_asked:
+            monkeypatch.undo()
+            assert found() == replace(facts(place), dirty=None)
+        raise ZeroDivisionError
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_without_git_there_are_no_facts(

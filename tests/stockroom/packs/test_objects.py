@@ -106,6 +106,29 @@ def test_packs_of_other_processes_are_found(store: Store, index: Path, write: Wr
     assert objects.missing([first, second]) == set()
 
 
+def test_what_is_packed_anew_while_packs_are_listed_is_found(tmp_path: Path, write: Write) -> None:
+    plain = LocalStore(tmp_path)
+
+    class Repacked(LocalStore):
+        names_of: Sequence[str] = ()
+
+        def names(self, prefix: str = "") -> set[str]:
+            found = super().names(prefix)
+            wanted, self.names_of = self.names_of, ()
+            if wanted:
+                repack(plain, Objects(plain), wanted)
+            return found
+
+    store = Repacked(tmp_path)
+    objects = Objects(store)
+    with pytest.raises(NotFoundError):  # which makes the index anew, once
+        objects.read(ABSENT)
+    (first,), (second,) = (write(Objects(plain), content) for content in (b"first", b"second"))
+    store.names_of = (first, second)
+    assert objects.read(first).tobytes() == b"first"
+    assert store.names_of == ()
+
+
 def test_objects_whose_pack_is_gone_are_looked_up_again(store: Store, index: Path, write: Write) -> None:
     objects, other = Objects(store, index), Objects(store, index)
     names = write(objects, b"one", b"two") + write(objects, b"three")

@@ -15,7 +15,7 @@ Any number of threads and processes may call anything here at once; of two that 
 wins. Digests are strings here: this room knows nothing of packs, maps or commits.
 """
 
-from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts
+from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts, finding
 from hopyard.stockroom.git.head import (
     HEAD_NAME,
     Head,
@@ -43,6 +43,7 @@ __all__ = [
     "discard",
     "facts",
     "find",
+    "finding",
     "folders",
     "has_had",
     "id_of",

@@ -6,6 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from hopyard.errors import StorageError
@@ -33,6 +36,10 @@ _SETTINGS = (
     "-c", "log.follow=false",
     "-c", "log.diffMerges=separate",
 )  # fmt: skip
+
+Answer = subprocess.CompletedProcess[bytes]
+Asked = Callable[[bytes, float | None], Answer | None]
+"""Waits for a git that was started, given its standard input, and how many seconds it may take from now on."""
 
 _NAME = "git"
 _programs: dict[str, str] = {}  # by PATH
@@ -65,10 +72,8 @@ def _program() -> str:
 
 def ask(
     folder: Path, *arguments: str, given: bytes = b"", seconds: float | None = None, index: Path | None = None
-) -> subprocess.CompletedProcess[bytes] | None:
+) -> Answer | None:
     """Run ``git ARGUMENTS`` in ``folder``; its exit status is the caller's to judge. None: it took too long.
-
-    Nothing is fetched, no lock is taken, no pager, hook or monitor is started.
 
     Args:
         given: its standard input.
@@ -78,6 +83,17 @@ def ask(
     Raises:
         StorageError: git is not installed, or refuses the repository for its owner.
     """
+    with asking(folder, *arguments, index=index) as answer:
+        return answer(given, seconds)
+
+
+@contextmanager
+def asking(folder: Path, *arguments: str, index: Path | None = None) -> Iterator[Asked]:
+    """Run ``git ARGUMENTS`` while something else is done; gives what waits for the answer, once. At the end git is
+    killed if nobody has.
+
+    Nothing is fetched, no lock is taken, no pager, hook or monitor is started. Arguments and errors as of :func:`ask`.
+    """
     if not any(arguments[: len(allowed)] == allowed for allowed in _ALLOWED):
         raise AssertionError(f"git {' '.join(arguments)} is not among the commands that Hopyard may run")
     environment = _environment(locate(folder))
@@ -85,16 +101,27 @@ def ask(
         environment["GIT_INDEX_FILE"] = str(index)
     options = ["--no-pager", "--no-replace-objects", *_SETTINGS]
     try:
-        answer = subprocess.run(
-            [_program(), *options, *arguments],
-            cwd=folder, env=environment, input=given, capture_output=True, timeout=seconds,
+        git = subprocess.Popen(
+            [_program(), *options, *arguments], cwd=folder, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
     except FileNotFoundError:
         raise StorageError(
             f"git is needed to look at the repository of {folder}, but no program git is on the PATH. Install git."
         ) from None
+    with git:
+        try:
+            yield partial(_answer, git, folder)
+        finally:
+            git.kill()  # nothing, where it has ended and was waited for
+
+
+def _answer(git: subprocess.Popen[bytes], folder: Path, given: bytes, seconds: float | None) -> Answer | None:
+    try:
+        out, said = git.communicate(given, seconds)
     except subprocess.TimeoutExpired:
         return None
+    answer = subprocess.CompletedProcess(git.args, git.returncode, out, said)
     if owner := re.search(rb"detected dubious ownership in repository at '(.+?)'", answer.stderr):
         raise StorageError(
             f"git does not read {os.fsdecode(owner[1])}, because it belongs to another user. If you trust what is in "

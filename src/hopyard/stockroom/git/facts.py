@@ -6,9 +6,11 @@ import getpass
 import os
 import re
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hopyard.stockroom.git.command import ask, installed
+from hopyard.stockroom.git.command import Answer, ask, asking, installed
 from hopyard.stockroom.git.head import HEAD_NAME
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import read_error
@@ -39,14 +41,25 @@ def facts(place: Place, seconds: float = _SECONDS) -> GitFacts:
     Raises:
         StorageError: git refuses to read the repository; says what to do.
     """
+    with finding(place, seconds) as found:
+        return found()
+
+
+@contextmanager
+def finding(place: Place, seconds: float = _SECONDS) -> Iterator[Callable[[], GitFacts]]:
+    """The same while something else is done: gives what waits for it, once. git looks from the beginning on."""
     if place.git is None or not installed():
-        return GitFacts()
-    status = ask(
+        yield GitFacts
+        return
+    with asking(
         place.root,
         "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no",
         "--", ":(top)", f":(top,exclude,glob)**/{HEAD_NAME}",
-        seconds=seconds,
-    )  # fmt: skip
+    ) as answer:  # fmt: skip
+        yield lambda: _read(place, answer(b"", seconds))
+
+
+def _read(place: Place, status: Answer | None) -> GitFacts:
     if status is None or status.returncode != 0:  # too slow, or a bare repository
         commit = _line(place, "rev-parse", "--verify", "--quiet", "HEAD")
         branch = _line(place, "symbolic-ref", "--quiet", "--short", "HEAD")

@@ -8,7 +8,6 @@ is tried again; so commits made at once come one after the other. If they confli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -17,14 +16,15 @@ from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history.commits import Commit, read_commit, write_commit
 from hopyard.stockroom.history.conflicts import listed
 from hopyard.stockroom.history.merge import merge_roots
-from hopyard.stockroom.history.references import References
+from hopyard.stockroom.history.references import References, Tip
 
 Now = Callable[[], str | None]
 """Gives the commit that the working tree is at now; raises if the draft's base, with what was staged upon it when the
 draft was begun, is no longer what stands there. From the first call on nobody else moves the working tree."""
 
 Facts = Callable[[], tuple[str, dict[str, Any] | None]]
-"""Gives the author, and what a commit records of git. Called in another thread, since git is slow."""
+"""Gives the author, and what a commit records of git. Called when the draft is written: git is slow, and may look
+meanwhile."""
 
 
 def commit_draft(
@@ -34,7 +34,7 @@ def commit_draft(
     parents: Sequence[str],
     message: str | Callable[[], str],
     facts: Facts,
-    announce: Callable[[str], None] = lambda _: None,
+    announce: Callable[[str, Tip], None] = lambda *_: None,
     now: Now | None = None,
 ) -> Commit | None:
     """Commit what a draft has, and let it stand on the commit; None: it has nothing new.
@@ -44,17 +44,14 @@ def commit_draft(
             which only this working tree moves.
         parents: the commits that it follows: the one that the draft was begun from first, then merged ones.
         message: of the commit; or what gives it, called when the draft is written: then what changed is soon found.
-        announce: told the digest of a commit that is stored, before the reference is moved to it.
+        announce: told the digest of a commit that is stored, and from where the reference is about to be moved to it.
         now: None: the working tree is where the draft was begun.
 
     Raises:
         ConflictError: another has committed something else of what the draft changed. The draft is as it was.
         StorageFullError, NotWritableError, StorageError: the draft is as it was.
     """
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(facts)
-        root = draft.write()
-        author, git = asked.result()
+    root = draft.write()
     if now is None:
         now = partial(_first, parents)
     if root == draft.base and len(parents) < 2:
@@ -63,6 +60,7 @@ def commit_draft(
         draft.publish()
         return None
     text = message if isinstance(message, str) else message()
+    author, git = facts()
     detached = not reference.startswith("heads/")
     while True:
         tip = references.tip(reference)
@@ -75,7 +73,7 @@ def commit_draft(
             follows[:1] = [there]
         commit = write_commit(draft.writer, merged, list(dict.fromkeys(follows)), text, author, git)
         draft.publish()
-        announce(commit.digest)
+        announce(commit.digest, tip)
         if references.move(reference, tip, commit.digest, author) is not None:
             draft.rebase(merged)
             draft.release()

@@ -370,10 +370,19 @@ class Objects:
                 self._mark = mark
 
     def _refresh(self) -> None:
+        # Where packs went, their objects are in others by now, which the listing may have come too early for.
+        gone: set[str] = set()
+        for _ in range(_ROUNDS):
+            before, gone = gone, self._look()
+            if gone <= before:
+                break
+
+    def _look(self) -> set[str]:
+        """List packs once; the packs that went since they were known, or while it looked."""
         # What is known is asked first: packs that are put and indexed meanwhile are not taken to be gone.
         known = self._index.packs()
         cut = {name: places for name, places in known.items() if places[0] < places[1]}
-        names, sizes = self._listed(known.keys() - cut.keys())
+        names, sizes, lost = self._listed(known.keys() - cut.keys())
         gone = (known.keys() - names) | {
             name for name in known.keys() & sizes if known[name][0] != sizes[name]
         }
@@ -386,20 +395,24 @@ class Objects:
                 self._checked.forget(name)
         new = [(name, size) for name, size in sizes.items() if name not in known or name in gone]
         self._unreadable = {name: self._truncated(name, *cut[name]) for name in cut.keys() - gone}
+        read: set[str] = set()
         for first in range(0, len(new), _PACKS_AT_ONCE):
-            self._index.add(self._headers(new[first : first + _PACKS_AT_ONCE]))
+            packs = self._headers(new[first : first + _PACKS_AT_ONCE])
+            self._index.add(packs)
+            read.update(pack.name for pack in packs)
+        return gone | lost | {name for name, _ in new if name not in read and name not in self._unreadable}
 
-    def _listed(self, whole: Set[str]) -> tuple[set[str], dict[str, int]]:
+    def _listed(self, whole: Set[str]) -> tuple[set[str], dict[str, int], set[str]]:
         """The names of all packs, and sizes: the first time of all, and later, where a size costs a look at the file,
-        without those of packs that are known to be ``whole``."""
+        without those of packs that are known to be ``whole``; and the names of those that went meanwhile."""
         if self._has_listed and self._store.path("packs") is not None:
             names = self._store.names("packs")
             looked = {name: self._store.size(name) for name in sorted(names - whole) if is_pack(name)}
             sizes = {name: size for name, size in looked.items() if size is not None}
-            return (names & whole) | sizes.keys(), sizes
+            return (names & whole) | sizes.keys(), sizes, looked.keys() - sizes.keys()
         sizes = {entry.name: entry.size for entry in self._store.list("packs") if is_pack(entry.name)}
         self._has_listed = True
-        return set(sizes), sizes
+        return set(sizes), sizes, set()
 
     @property
     def unreadable(self) -> Mapping[str, StorageError]:
