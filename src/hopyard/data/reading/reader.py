@@ -182,7 +182,9 @@ class Reader:
     def _decoded_sizes(self, columns: Iterable[Column]) -> list[int]:
         """Bytes of each row group's columns once they are decoded, estimated where rows differ in size."""
         fixed = 0
-        others: list[tuple[Column, int]] = []  # with the bytes of a row beside its values: a view, or an offset
+        others: list[
+            tuple[Column, int]
+        ] = []  # with the bytes of a row beside its values: a view, or an offset
         for column in columns:
             if (width := column.stored_width) is not None:
                 fixed += width
