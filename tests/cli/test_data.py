@@ -107,7 +107,7 @@ def test_prepare_reads_csv_with_the_types_and_the_delimiter_given(invoke: Invoke
 
 
 def test_prepare_refuses_bad_input_and_writes_nothing(invoke: Invoke, parquet: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="column 'note' has 3"):
+    with pytest.raises(DataError, match="column 'note' in 3 rows"):
         invoke("prepare", str(parquet), "store", "--ragged", "keep")
     with pytest.raises(ColumnError, match=r"Unknown validation column: 'lat'; did you mean 'late'\?"):
         invoke("prepare", str(parquet), "store", "--validation", "lat")

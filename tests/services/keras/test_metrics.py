@@ -10,7 +10,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from tests.training.keras.test_losses import CLASSES, labels_of, model_of, of_keras, table, validated  # noqa: E402
+from tests.services.keras.test_losses import CLASSES, labels_of, model_of, of_keras, table, validated  # noqa: E402
 
 from hopyard.keras import KerasEstimator  # noqa: E402
 

@@ -109,7 +109,7 @@ TWO_PROCESSES = """
 import json, sys
 import lightning.pytorch as lightning
 sys.path.insert(0, {folder!r})
-from test_lightning import Model, trainer
+from test_loader import Model, trainer
 from hopyard.data import open_dataset
 
 class Ranked(Model):

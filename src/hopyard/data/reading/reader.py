@@ -421,13 +421,10 @@ class Reader:
             rows = [view if code is None else code for code, view in zip(codes, views, strict=True)]
             steps = np.array([0 if block is None else block.width for block in rows], np.int64)
             sizes = np.array([0 if block is None else block.count for block in views], np.int64)
-            widths = np.array(
-                [VIEW.itemsize if block is None else np.dtype(block.dtype).itemsize for block in views],
-                np.int64,
-            )
-            numbers = np.array(
-                [0 if block is None else block.columns.index(name) for block in views], np.int64
-            )
+            kinds = [VIEW if block is None else np.dtype(block.dtype) for block in views]
+            widths = np.array([kind.itemsize for kind in kinds], np.int64)
+            places = [0 if block is None else block.columns.index(name) for block in views]
+            numbers = np.array(places, np.int64)
             firsts = starts(rows, steps) + np.where(is_coded, 0, numbers * widths)
             return Lying(firsts, steps, is_coded, starts(views, 0), sizes, starts(values, 0), widths)
 

@@ -164,7 +164,9 @@ class TorchEstimator(Estimator):
             raise EstimatorError(
                 "The model has no parameters that require gradients, so nothing would be trained."
             )
-        own = self.loss.named_parameters() if isinstance(self.loss, nn.Module) else ()
+        of_model = {id(parameter) for parameter in self.model.parameters()}  # which a loss may hold, too
+        of_loss = self.loss.named_parameters() if isinstance(self.loss, nn.Module) else ()
+        own = [(name, parameter) for name, parameter in of_loss if id(parameter) not in of_model]
         if trained := [name for name, parameter in own if parameter.requires_grad]:
             raise EstimatorError(
                 f"loss={type(self.loss).__name__} has parameters of its own ({', '.join(trained)}), which nothing "
