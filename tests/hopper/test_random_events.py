@@ -7,6 +7,7 @@ import itertools
 import queue
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -118,6 +119,13 @@ class Clockwork(Backend):
                 future.set_exception(error)
 
 
+class AtOnce(threading.Timer):
+    """A timer that goes off when it is started, in no thread of its own: what happens is the same each time."""
+
+    def start(self) -> None:
+        self.function(*self.args)
+
+
 def resident() -> dict[Any, Any]:
     """What the units of the ``game`` keep in memory."""
     kept = sys.modules.get("kept_between_units")
@@ -145,6 +153,7 @@ def failing(seed: int, share: float) -> Callable[[Any], Evidence | None]:
 def patched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Clockwork], None]:
     def patch(backend: Clockwork) -> None:
         monkeypatch.setattr(hopper, "queue", types.SimpleNamespace(SimpleQueue=lambda: backend))
+        monkeypatch.setattr(threading, "Timer", AtOnce)
 
     return patch
 
