@@ -41,7 +41,10 @@ test: export HOPYARD_TESTS := quick
 test-all: export HOPYARD_TESTS := ci
 test-exhaustive: export HOPYARD_TESTS := exhaustive
 test test-all test-exhaustive: export HOPYARD_SEED := $(SEED)
-test test-all: java .venv/.dev
+test: java .venv/.dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-all: java .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-exhaustive: java .venv/.dev

@@ -256,7 +256,7 @@ def load_cli() -> Any:
 
 def make_targets(makefile: Path = ROOT / "Makefile") -> set[str]:
     """The targets that the Makefile declares."""
-    return set(re.findall(r"^([a-z]+):", makefile.read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", makefile.read_text(), re.MULTILINE))
 
 
 def problems(root: Path = ROOT) -> list[str]:
