@@ -99,7 +99,7 @@ def test_a_damaged_last_segment_after_merging_is_put_aside_too() -> None:
         journal = Journal(store, merge_at=4)
         journal.append({"n": number})
         journal.close()
-    *_, last = [entry.name for entry in store.list("packed") if "-" not in entry.name]
+    *_, last = [entry.name for entry in store.list("journal") if "-" not in entry.name]
     store.put(last, b"")
     messages: list[str] = []
     for number in (5, 6):
@@ -141,7 +141,7 @@ def test_damage_in_the_middle_is_an_error_that_says_what_to_do_and_gives_the_run
         written(store)
     if merged:
         Journal(store, merge_at=4).close()
-    for name in [entry.name for entry in store.list("packed" if merged else "journal")][:1]:
+    for name in [entry.name for entry in store.list("journal")][:1]:
         store.put(name, store.get(name).replace(b"0.1", b"0.2")[:-1])
     for _ in range(2):
         journal = Journal(store)
@@ -160,9 +160,9 @@ def test_many_segments_are_merged_while_it_runs_when_it_is_opened_and_at_its_end
         journal.append({"r": "x", "n": number})
         journal.flush()
         seen += tail.new()
-    assert len(list(store.list("packed"))) < 30
+    assert len(list(store.list("journal"))) < 30
     journal.close()
-    assert len(list(store.list("packed"))) < 12
+    assert len(list(store.list("journal"))) < 12
     assert [record["n"] for record in seen] == list(range(200))
     assert tail.new() == []
     assert list(read_records(store)) == seen
@@ -172,7 +172,7 @@ def test_many_segments_are_merged_while_it_runs_when_it_is_opened_and_at_its_end
     expected = list(read_records(old))
     assert len(segments(old)) > 20
     journal = Journal(old, merge_at=16)
-    assert len(list(old.list("packed"))) == 2
+    assert len(list(old.list("journal"))) == 2
     assert list(journal.replay()) == list(journal.replay()) == expected
     journal.close()
 
@@ -204,7 +204,7 @@ def test_watching_a_run_that_does_nothing_costs_one_listing(merge_at: int) -> No
     for _ in range(2):
         store.calls.clear()
         assert tail.new() == []
-        assert store.calls == ["list packed" if merge_at == 4 else "list journal"]
+        assert store.calls == ["list journal"]
 
 
 def test_a_segment_that_another_driver_adds_after_reading_is_noticed() -> None:
@@ -401,7 +401,7 @@ def test_a_run_whose_last_segment_is_torn_goes_on_to_the_same_result(
         with pytest.raises(KeyboardInterrupt):
             game(store, InlineBackend(), on_record=interrupt).play()
         last = max(
-            entry.name for entry in store.list() if re.fullmatch(r"(journal|packed)/\d{12}", entry.name)
+            entry.name for entry in store.list() if re.fullmatch(r"journal/\d{12}", entry.name)
         )
         store.put(last, store.get(last)[:-10])
         again = game(store, InlineBackend())

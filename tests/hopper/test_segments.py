@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, FormatError, RunHeldError
 from hopyard.hopper.segments import Segments
-from hopyard.objects import NumberedLog
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.base import Buffer, Entry
 from hopyard.storage.faults import Fault, FaultyStore
-from hopyard.storage.format import check_format, format_header
-
-SAMPLES = sorted((Path(__file__).parent / "samples" / "0.1.0").glob("*.journal"))
+from hopyard.storage.format import format_header
 
 
 def body(number: int) -> bytes:
@@ -63,58 +60,12 @@ def test_a_merged_journal_has_the_same_records_in_few_objects(store: Store) -> N
     segments = written(store, 100)
     merge(segments)
     names = [entry.name for entry in store.list()]
-    assert names == ["journal/000000000001", "packed/000000000001-000000000101", "packed/000000000102"]
+    assert names == ["journal/000000000001-000000000099", "journal/000000000100"]
     assert records(store) == bodies(100)
     for number in range(100, 110):
         segments.append(body(number + 1))
     assert records(store) == bodies(110)
     assert driver(store).last == segments.last
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_journals_of_the_first_version_are_read_and_merged(sample: Path) -> None:
-    store, lines = MemoryStore(), []
-    log = NumberedLog(store, "journal")
-    for line in sample.read_bytes().splitlines(keepends=True):
-        lines.append(line)
-        if not line.startswith(b"{"):
-            log.append(b"".join(lines))
-            lines = []
-    expected = [json.loads(line) for line in sample.read_bytes().splitlines() if line.startswith(b"{")]
-    assert records(store) == expected
-    segments = driver(store)
-    merge(segments)
-    assert records(store) == expected
-    assert len(list(store.list())) == 3
-
-
-def test_the_first_version_refuses_a_merged_journal_at_every_step(store: Store) -> None:
-    """It reads ``journal/`` alone, whole, and then looks at the format of the first record."""
-    written(store, 5)
-    steps = 0
-
-    def refuses() -> None:
-        data = [data for _, data in NumberedLog(store, "journal").read()]
-        check_format(json.loads(data[0].splitlines()[0])["format"], "run")
-
-    refuses()  # it does not, as long as nothing is merged
-    while True:
-        steps += 1
-        try:
-            merge(driver(Dying(store, steps, after=True)))
-        except Killed:
-            # In the middle of deleting it misses segments.
-            with pytest.raises((FormatError, CorruptError)):
-                refuses()
-            continue
-        break
-    assert steps > 1
-    last = driver(store)
-    last.find_rubbish()
-    last.tidy()
-    with pytest.raises(FormatError, match=r"uses 'packed-journal'; .*\n?.*Install that version"):
-        refuses()
-    assert records(store) == bodies(5)
 
 
 class Killed(BaseException):
@@ -159,7 +110,7 @@ class Dying(MemoryStore):
 def drive(store: Store, acknowledged: list[int]) -> None:
     """A session: open, merge, append and merge again, until there are 16 segments of records."""
     segments = driver(store)
-    segments.find_rubbish()
+    segments.find_merged()
     segments.tidy()
     segments.merge()
     for number in range(len(records(store)), 16):
@@ -184,11 +135,11 @@ def test_a_driver_killed_at_any_write_or_delete_loses_nothing_and_doubles_nothin
             drive(store, acknowledged)
             assert [record["n"] for record in records(store)] == list(range(16)), moment
             again = driver(store)
-            again.find_rubbish()
+            again.find_merged()
             again.tidy()
             assert len(list(store.list())) <= 8, moment
             continue
-        assert moment > 40
+        assert moment > 30
         return
 
 
@@ -289,12 +240,12 @@ def test_an_overtaken_driver_that_merges_does_no_harm() -> None:
     assert records(store) == [*bodies(12), *bodies(13)[len(bodies(12)) :]]
 
 
-def test_packs_are_few_and_written_few_times() -> None:
+def test_archives_are_few_and_written_few_times() -> None:
     store = MemoryStore()
     segments = driver(store)
     for number in range(4000):
         segments.append(b'{"n":%d}\n' % number)
-        if segments.last - segments.packed > 10:
+        if segments.last - segments.archived > 10:
             merge(segments)
             assert len(list(store.list())) < 25
     assert [record["n"] for record in records(store)] == list(range(4000))
@@ -317,7 +268,7 @@ def test_any_order_of_appends_merges_takeovers_and_readings(steps: list[tuple[st
         elif what == "T":
             drivers.append(driver(store))
             drivers[-1].fence()
-            drivers[-1].find_rubbish()
+            drivers[-1].find_merged()
         elif what == "r":
             assert b"".join(Segments(store).read()) == b"".join(model)
         elif what == "O":
@@ -332,22 +283,22 @@ def test_any_order_of_appends_merges_takeovers_and_readings(steps: list[tuple[st
 
 def test_a_merge_that_the_store_refuses_is_tried_again() -> None:
     inner = MemoryStore()
-    segments = written(FaultyStore(inner, Fault("error", match="packed/*-*", times=2)), 9)
+    segments = written(FaultyStore(inner, Fault("error", match="journal/*-*", times=2)), 9)
     for _ in range(2):
         merge(segments)
         assert records(inner) == bodies(9)
-        assert segments.packed == 0
+        assert segments.archived == 0
     merge(segments)
-    assert segments.packed == 10
+    assert segments.archived == 8
     assert records(inner) == bodies(9)
-    assert len(list(inner.list())) == 3
+    assert len(list(inner.list())) == 2
 
 
-def test_what_is_damaged_in_a_pack_or_missing_is_told(store: Store) -> None:
+def test_what_is_damaged_in_an_archive_or_missing_is_told(store: Store) -> None:
     segments = written(store, 9)
     merge(segments)
-    [pack] = [entry.name for entry in store.list("packed") if "-" in entry.name]
-    data = store.get(pack)
+    [archive] = [entry.name for entry in store.list("journal") if "-" in entry.name]
+    data = store.get(archive)
     for damaged in (
         data[:-1],
         data[:20],
@@ -355,28 +306,28 @@ def test_what_is_damaged_in_a_pack_or_missing_is_told(store: Store) -> None:
         data[:-5] + b"12345",
         b"\n",
     ):
-        store.put(pack, damaged)
+        store.put(archive, damaged)
         with pytest.raises(
             CorruptError, match=r"000000000001-0.* is not what was written: the part from byte 0 on"
         ):
             records(store)
-    store.put(pack, data.replace(b'"version":1', b'"version":9'))
+    store.put(archive, data.replace(b'"version":1', b'"version":9'))
     with pytest.raises(FormatError, match="in format 9"):
         records(store)
-    store.delete(pack)
-    with pytest.raises(CorruptError, match=r"lacks 000000000002, but has 000000000011: its history is torn"):
+    store.delete(archive)
+    with pytest.raises(CorruptError, match=r"lacks 000000000002, but has 000000000009: its history is torn"):
         list(driver_behind(store, 1).read())
 
 
 def driver_behind(store: Store, number: int) -> Segments:
     segments = Segments(store)
-    segments.last, segments._boundary = number, 0
+    segments.last = number
     return segments
 
 
-def test_a_journal_whose_first_pack_is_gone_is_damaged_and_not_empty(store: Store) -> None:
+def test_a_journal_whose_first_archive_is_gone_is_damaged_and_not_empty(store: Store) -> None:
     merge(written(store, 100))
-    [pack] = [entry.name for entry in store.list() if "-" in entry.name]
-    store.delete(pack)
-    with pytest.raises(CorruptError, match=r"lacks packed/000000000001-\.\.\., into which .* Restore"):
+    [archive] = [entry.name for entry in store.list() if "-" in entry.name]
+    store.delete(archive)
+    with pytest.raises(CorruptError, match=r"lacks 000000000001, but has 000000000100: .* Restore"):
         records(store)

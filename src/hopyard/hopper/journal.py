@@ -77,7 +77,7 @@ def holder(store: Store) -> dict[str, Any] | None:
     ``is_full`` is True while it waits for space.
     """
     held = holder_of(store, _LEASE)
-    if held is not None and "is_full" in held:  # version 0.1.0 did not tell
+    if held is not None:
         held["is_full"] = store.size(_SPACE) is None
     return held
 
@@ -181,7 +181,7 @@ class Journal:
             self._segments.seek_end()
         if take_over:
             self._segments.fence()  # before anything is read, or a segment under way might come between
-        self._segments.find_rubbish()
+        self._segments.find_merged()
         # What is damaged or missing in the middle is told by who reads it.
         with contextlib.suppress(StorageError):
             self._merge_if(self._merge_at // 4)
@@ -287,7 +287,7 @@ class Journal:
                 pass
 
     def _merge_if(self, many: int) -> None:
-        if self._segments.last - self._segments.packed > many:
+        if self._segments.last - self._segments.archived > many:
             self._segments.merge()
 
 

@@ -1,14 +1,8 @@
-"""The numbered segments of a journal, and the packs into which they are merged.
+"""The numbered segments of a journal, and the archives into which they are merged.
 
 A segment is ``journal/<number>``: JSON lines and a line with their digest. Taking the next number
-(put-if-absent) is the append and the fence in one. Merging moves the journal to ``packed/``: ``packed/<first>-<last>``
-holds the segments of these numbers, compressed, and ``packed/<number>`` are the segments after them. Its steps,
-each of which may be the last before a crash:
-
-1. The header in segment 1 is flagged, so that older versions refuse the run instead of reading half of it.
-2. A segment ``moved`` takes the next number: from here on everybody appends in ``packed/``.
-3. A pack is put. It is what counts for its numbers from now on.
-4. What it holds is deleted, lowest number first; ``journal/000000000001`` stays for the older versions.
+(put-if-absent) is the append and the fence in one. An archive is ``journal/<first>-<last>``: the segments of these
+numbers, compressed. It counts for its numbers from the moment it is there; then its segments are deleted.
 
 The last segment is never merged. So a driver that was overtaken, and finds a number free that was deleted,
 misses the segment before it; and a reader whose listing shows no last segment knows that it must look again.
@@ -30,37 +24,34 @@ from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
 
 FOLDER = "journal"
-PACKED = "packed"
 CUT = "cut"
 _DOMAIN = "hopyard.journal"
-_FLAG = "packed-journal"
-_MOVED = b'{"r":"moved"}\n'
 _DIGITS = 12
 _BATCH = 1024
 """Segments in one compressed piece."""
 _LARGEST = 1 << 26
-"""Packs are merged into larger ones up to this many bytes."""
+"""Archives are merged into larger ones up to this many bytes."""
 
 
 @dataclass(frozen=True, order=True)
-class _Pack:
+class _Archive:
     last: int
     first: int
     size: int
 
     @property
     def name(self) -> str:
-        return f"{PACKED}/{_digits(self.first)}-{_digits(self.last)}"
+        return f"{FOLDER}/{_digits(self.first)}-{_digits(self.last)}"
 
 
 @dataclass(frozen=True)
 class _Listing:
-    packs: tuple[_Pack, ...]
+    archives: tuple[_Archive, ...]
     numbers: frozenset[int]
 
     @property
     def highest(self) -> int:
-        return max(*self.numbers, *(pack.last for pack in self.packs), 0, 0)
+        return max(*self.numbers, *(archive.last for archive in self.archives), 0, 0)
 
 
 class Segments:
@@ -68,7 +59,7 @@ class Segments:
 
     Attributes:
         last: the number that was read or appended last; ``read`` and ``append`` go on after it.
-        packed: the highest number in a pack, as far as this object knows.
+        archived: the highest number in an archive, as far as this object knows.
         torn: number and size of the last segment if it is damaged: power failed while it was written.
 
     Args:
@@ -78,14 +69,13 @@ class Segments:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.last = 0
-        self.packed = 0
+        self.archived = 0
         self.torn: tuple[int, int] | None = None
-        self._boundary: int | None = None
-        """The last number that is in ``journal/``; 0 if packs hold it, None as long as all are."""
-        self._from_pack = False
-        """Whether the segment ``last`` was read from a pack."""
+        self._is_from_archive = False
+        """Whether the segment ``last`` was read from an archive: a torn one came behind it, and was cut off."""
         self._own: dict[int, bytes] = {}
-        self._rubbish: deque[str] = deque()
+        self._merged: deque[str] = deque()
+        """Names of objects whose segments an archive holds, to be deleted."""
 
     # Reading --------------------------------------------------------------------------------
 
@@ -98,15 +88,12 @@ class Segments:
         before = None
         while True:
             listing = self._list()
-            moved = self._has_moved()
             yield from self._read(listing)
             if self.torn is not None:
                 return
-            if self._has_moved() != moved:
-                continue
             if self.last >= listing.highest and (self.last in listing.numbers or self.last == 0):
                 return
-            # What is missing was merged while we looked, unless a second look shows the same.
+            # A missing segment was merged since the listing, unless a second listing shows the same.
             if listing == before:
                 if self.last < listing.highest:
                     self._raise_torn(listing)
@@ -114,52 +101,40 @@ class Segments:
             before = listing
 
     def seek_end(self) -> None:
-        """Go behind the last segment, of which only that one is read."""
+        """Go behind the last segment; only that one is read."""
         self.last = max(self._list().highest - 1, 0)
         for _ in self.read():
             pass
 
     def _read(self, listing: _Listing) -> Iterator[bytes]:
-        moved = self._has_moved()
-        while self._has_moved() == moved:
+        while True:
             number = self.last + 1
-            packs = [pack for pack in listing.packs if pack.first <= number <= pack.last]
+            archives = [archive for archive in listing.archives if archive.first <= number <= archive.last]
             try:
-                if packs:
-                    found = _unpack(self._store.get(max(packs).name), f"{self._store.url}/{max(packs).name}")
+                if archives:
+                    name = max(archives).name
+                    segments = _segments_of(self._store.get(name), f"{self._store.url}/{name}")
                 elif number in listing.numbers:
                     body = self._get(number, listing.highest)
                     if body is None:
                         return
-                    found = iter([(number, body)])
+                    segments = iter([(number, body)])
                 else:
                     return
             except NotFoundError:
                 return
-            for name, body in found:
-                if name == self.last + 1:
-                    self.last, self._from_pack = name, bool(packs)
-                    if body != _MOVED:
-                        yield body
-                    elif self._boundary is None:
-                        self._boundary = name
-
-    def _has_moved(self) -> bool:
-        return self._boundary is not None
+            for number, body in segments:
+                if number == self.last + 1:
+                    self.last, self._is_from_archive = number, bool(archives)
+                    yield body
 
     def _get(self, number: int, highest: int) -> bytes | None:
-        """The records of a segment; None if it is not there as it seems, or is the last and damaged."""
-        data = self._store.get(self._name(number))
+        """The records of a segment; None if it is the last and damaged."""
+        data = self._store.get(_name(number))
         body = data[:-_MARK]
         if data[-_MARK:] == _mark(body):
-            if number > 1:
-                return body
-            original = _unflagged(body)
-            if original != body and self._boundary is None and self._are_merged():
-                self._boundary = 0
-                return None
-            return original
-        if number < highest or (self._boundary is None and any(True for _ in self._store.list(PACKED))):
+            return body
+        if number < highest:
             raise CorruptError(
                 f"segment {number} of the journal in {self._store.url} is not what was written: its {len(data)} bytes "
                 "do not have their digest, and later ones are there. Restore it from a copy, or start the run "
@@ -168,50 +143,23 @@ class Segments:
         self.torn = number, len(data)
         return None
 
-    def _are_merged(self) -> bool:
-        """Whether there are packs, where segment 1 says so: it is flagged before the first is made, and what is in it
-        is deleted after that."""
-        if self._list_packed().packs:
-            return True
-        if self._store.exists(self._name(2)):
-            return False
-        if self._list_packed().packs:  # made, and its segments deleted, since we looked
-            return True
-        raise CorruptError(
-            f"the journal in {self._store.url} lacks {PACKED}/{_digits(1)}-..., into which its first segments were "
-            "merged. Restore the missing file from a copy, or start the run anew with fresh=True."
-        )
-
     def _list(self) -> _Listing:
         self.torn = None
-        if self._boundary is not None:
-            return self._list_packed()
-        numbers = frozenset(self._number(entry.name) for entry in self._store.list(FOLDER))
-        # Merged segments are deleted from 2 on.
-        if numbers and (len(numbers) != max(numbers) or numbers == {1}):
-            found = self._list_packed()
-            if found.packs:
-                self._boundary = 0
-                return found
-        return _Listing((), numbers)
-
-    def _list_packed(self) -> _Listing:
-        packs, numbers = [], []
-        for entry in self._store.list(PACKED):
-            first, dash, last = entry.name.removeprefix(f"{PACKED}/").partition("-")
+        archives, numbers = [], []
+        for entry in self._store.list(FOLDER):
+            first, dash, last = entry.name.removeprefix(f"{FOLDER}/").partition("-")
             if dash:
-                packs.append(_Pack(self._number(last), self._number(first), entry.size))
+                archives.append(_Archive(self._number(last), self._number(first), entry.size))
             else:
                 numbers.append(self._number(first))
-        self.packed = max((pack.last for pack in packs), default=0)
-        return _Listing(tuple(sorted(packs)), frozenset(numbers))
+        self.archived = max((archive.last for archive in archives), default=0)
+        return _Listing(tuple(sorted(archives)), frozenset(numbers))
 
-    def _number(self, name: str) -> int:
-        digits = name.rpartition("/")[2]
+    def _number(self, digits: str) -> int:
         if len(digits) != _DIGITS or not digits.isdigit():
             raise CorruptError(
-                f"the journal in {self._store.url} holds {name!r}, but only numbers of {_DIGITS} digits belong there. "
-                "Move that file elsewhere."
+                f"the journal in {self._store.url} holds {digits!r}, but only numbers of {_DIGITS} digits belong "
+                "there. Move that file elsewhere."
             )
         return int(digits)
 
@@ -230,17 +178,17 @@ class Segments:
             RunHeldError: another process has taken the number.
         """
         number = self.last + 1
-        taken = not self._store.put_new(self._name(number), body + _mark(body))
+        taken = not self._store.put_new(_name(number), body + _mark(body))
         if not taken and self._is_overtaken():
-            self._store.delete(self._name(number))
+            self._store.delete(_name(number))
             taken = True
         if taken:
             raise RunHeldError(
-                f"{self._store.url}/{self._name(number)} was written by another process, so this one has lost "
+                f"{self._store.url}/{_name(number)} was written by another process, so this one has lost "
                 "what it held and wrote nothing more. Look whether another driver continues the run; "
                 "if not, run again: it goes on from what is stored."
             )
-        self.last, self._from_pack = number, False
+        self.last, self._is_from_archive = number, False
         self._own[number] = body
         return number
 
@@ -251,25 +199,18 @@ class Segments:
                 self.append(b"")
                 return
             except RunHeldError:
-                try:
-                    body = self._get(self.last + 1, self.last + 2)
-                except NotFoundError:
-                    body = None
-                if body is None:
-                    self.seek_end()
-                    continue
-                self.last, self._from_pack = self.last + 1, False
-                if body == _MOVED:
-                    self._boundary = self.last
+                self.seek_end()
+                if self.torn is not None:
+                    self.cut()
 
     def cut(self) -> str:
         """Put the damaged last segment aside, so that its number is free. Returns what was done."""
         assert self.torn is not None
         number, size = self.torn
-        data = self._store.get(self._name(number))
+        data = self._store.get(_name(number))
         kept = f"{CUT}/{_digits(number)}-{digest(data, _DOMAIN)[:8]}"
         self._store.put(kept, data)
-        self._store.delete(self._name(number))
+        self._store.delete(_name(number))
         self.torn = None
         return (
             f"the journal in {self._store.url} ends with a damaged segment, as after a power failure: the {size} "
@@ -279,15 +220,7 @@ class Segments:
 
     def _is_overtaken(self) -> bool:
         """Whether the segment before the one just put is gone: another driver has merged it."""
-        if self.last == 0 or self._from_pack:
-            return False
-        if self.last == 1 and self._boundary is None:  # this one stays
-            return bool(self._list_packed().packs)
-        return not self._store.exists(self._name(self.last))
-
-    def _name(self, number: int) -> str:
-        in_journal = self._boundary is None or number <= self._boundary
-        return f"{FOLDER if in_journal else PACKED}/{_digits(number)}"
+        return self.last > 0 and not self._is_from_archive and not self._store.exists(_name(self.last))
 
     # Merging --------------------------------------------------------------------------------
 
@@ -296,57 +229,52 @@ class Segments:
 
         The merged ones are deleted by ``tidy``.
         """
-        if self.last - self.packed < 2:
+        if self.last - self.archived < 2:
             return
-        if self._boundary is None:
-            self._flag()
-            self.append(_MOVED)
-            self._boundary = self.last
-        if self.last == self._boundary:  # which must not be the last one
-            self.append(b"")
         # What was appended is settled; that nothing is merged is no harm, and it is tried again.
         with contextlib.suppress(StorageError):
-            self._pack()
+            self._archive()
 
-    def _pack(self) -> None:
-        packs = self._list_packed().packs
-        first, last = self.packed + 1, self.last - 1
+    def _archive(self) -> None:
+        archives = self._list().archives
+        first, last = self.archived + 1, self.last - 1
         if first > last:
             return
-        rubbish = [self._name(number) for number in range(first, last + 1)]
+        merged = [_name(number) for number in range(first, last + 1)]
         data = [
-            _packed(start, [self._body(n) for n in range(start, min(start + _BATCH, last + 1))])
+            _compressed(start, [self._body(n) for n in range(start, min(start + _BATCH, last + 1))])
             for start in range(first, last + 1, _BATCH)
         ]
         size = sum(map(len, data))
-        for pack in reversed(packs):  # as a binary counter: few packs, and each byte is written few times
-            if pack.last != first - 1 or pack.size > size or pack.size + size > _LARGEST:
+        for archive in reversed(
+            archives
+        ):  # a binary counter: few archives, and each byte is written few times
+            if archive.last != first - 1 or archive.size > size or archive.size + size > _LARGEST:
                 break
-            data.insert(0, self._store.get(pack.name))
-            size, first = size + pack.size, pack.first
-            rubbish.append(pack.name)
-        self._store.put_new(f"{PACKED}/{_digits(first)}-{_digits(last)}", b"".join(data))
-        self.packed = last
+            data.insert(0, self._store.get(archive.name))
+            size, first = size + archive.size, archive.first
+            merged.append(archive.name)
+        self._store.put_new(f"{FOLDER}/{_digits(first)}-{_digits(last)}", b"".join(data))
+        self.archived = last
         self._own = {number: body for number, body in self._own.items() if number > last}
-        self._rubbish += [name for name in rubbish if name != f"{FOLDER}/{_digits(1)}"]
+        self._merged += merged
 
     def tidy(self, at_most: int | None = None) -> bool:
-        """Delete some of what was merged; True if there is more."""
-        for _ in range(len(self._rubbish) if at_most is None else min(at_most, len(self._rubbish))):
-            self._store.delete(self._rubbish[0])
-            self._rubbish.popleft()
-        return bool(self._rubbish)
+        """Delete some of the merged objects; True if there are more."""
+        for _ in range(len(self._merged) if at_most is None else min(at_most, len(self._merged))):
+            self._store.delete(self._merged[0])
+            self._merged.popleft()
+        return bool(self._merged)
 
-    def find_rubbish(self) -> None:
+    def find_merged(self) -> None:
         """Have ``tidy`` delete what a driver left that was killed while it merged, or that was overtaken."""
-        if self._boundary is None or not (listing := self._list_packed()).packs:
-            return
-        numbers = sorted(self._number(entry.name) for entry in self._store.list(FOLDER))
-        self._rubbish += [f"{FOLDER}/{_digits(n)}" for n in numbers if 1 < n <= self.packed]
-        self._rubbish += [f"{PACKED}/{_digits(n)}" for n in sorted(listing.numbers) if n <= self.packed]
-        for pack in listing.packs:
-            if any(o != pack and o.first <= pack.first and pack.last <= o.last for o in listing.packs):
-                self._rubbish.append(pack.name)
+        listing = self._list()
+        self._merged += [_name(number) for number in sorted(listing.numbers) if number <= self.archived]
+        for archive in listing.archives:
+            if any(
+                o != archive and o.first <= archive.first and archive.last <= o.last for o in listing.archives
+            ):
+                self._merged.append(archive.name)
 
     def _body(self, number: int) -> bytes:
         body = self._own.get(number)
@@ -354,29 +282,6 @@ class Segments:
             body = self._get(number, self.last)
         assert body is not None, "this driver holds the journal"
         return body
-
-    def _flag(self) -> None:
-        body = self._body(1)
-        line, _, rest = body.partition(b"\n")
-        header = json.loads(line or b"{}")
-        found = header.get("format")
-        if isinstance(found, dict):  # else no version takes it for a run
-            flagged = format_header(
-                found.get("kind", ""), found.get("version", 1), [*found.get("flags", ()), _FLAG]
-            )
-            header["format"] = flagged | {"before": found}
-            body = _line(header) + rest
-            self._store.put(self._name(1), body + _mark(body))
-
-
-def _unflagged(body: bytes) -> bytes:
-    """Segment 1 as it was before it was flagged."""
-    line, _, rest = body.partition(b"\n")
-    header = json.loads(line or b"{}")
-    found = header.get("format") if isinstance(header, dict) else None
-    if not isinstance(found, dict) or "before" not in found:
-        return body
-    return _line(header | {"format": found["before"]}) + rest
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -387,6 +292,10 @@ def _digits(number: int) -> str:
     return f"{number:0{_DIGITS}d}"
 
 
+def _name(number: int) -> str:
+    return f"{FOLDER}/{_digits(number)}"
+
+
 def _mark(body: bytes) -> bytes:
     return f"{digest(body, _DOMAIN)}\n".encode()
 
@@ -394,7 +303,7 @@ def _mark(body: bytes) -> bytes:
 _MARK = len(_mark(b""))
 
 
-def _packed(first: int, bodies: list[bytes]) -> bytes:
+def _compressed(first: int, bodies: list[bytes]) -> bytes:
     """A header line and the compressed segments, an empty line after each."""
     content = b"".join(body + b"\n" for body in bodies)
     data = zlib.compress(content)
@@ -406,8 +315,8 @@ def _packed(first: int, bodies: list[bytes]) -> bytes:
     return _line(format_header("journal") | header) + data
 
 
-def _unpack(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
-    """Number and records of each segment in a pack."""
+def _segments_of(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
+    """Number and records of each segment in an archive."""
     start = 0
     while start < len(data):
         try:

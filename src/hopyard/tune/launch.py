@@ -162,23 +162,14 @@ class Launch:
             "init_from": None if arguments.init_from is None else arguments.init_from.weights()[1].digest,
             "nulls": arguments.nulls,
             "ragged": arguments.ragged,
-            **self._newer_settings(),
-            "estimator_gen_fn": {"digest": self._estimator.digest, "parts": self._estimator.parts},
-            **self._searcher_settings,
-        }
-
-    def _newer_settings(self) -> dict[str, Any]:
-        """Settings that earlier versions did not have: left out where they are not used, so that runs of these
-        versions are found."""
-        arguments = self._arguments
-        newer = {
             "median_stopping": arguments.median_stopping,
             "pruner": _described(arguments.pruner),
             "max_concurrent_trials": arguments.max_concurrent_trials,
             "preprocess": _defined(arguments.preprocess),
             "keras_backend": _keras_backend(),
+            "estimator_gen_fn": {"digest": self._estimator.digest, "parts": self._estimator.parts},
+            **self._searcher_settings,
         }
-        return {name: value for name, value in newer.items() if value is not None}
 
     def _run_id(self, settings: dict[str, Any]) -> str:
         arguments = self._arguments
