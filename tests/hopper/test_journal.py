@@ -400,9 +400,7 @@ def test_a_run_whose_last_segment_is_torn_goes_on_to_the_same_result(
 
         with pytest.raises(KeyboardInterrupt):
             game(store, InlineBackend(), on_record=interrupt).play()
-        last = max(
-            entry.name for entry in store.list() if re.fullmatch(r"journal/\d{12}", entry.name)
-        )
+        last = max(entry.name for entry in store.list() if re.fullmatch(r"journal/\d{12}", entry.name))
         store.put(last, store.get(last)[:-10])
         again = game(store, InlineBackend())
         assert result_of(again.play()) == expected

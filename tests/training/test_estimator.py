@@ -289,8 +289,8 @@ def test_a_sum_is_summed_and_its_mean_is_reported() -> None:
 def test_accumulated_batches_step_like_one_large_batch() -> None:
     # 24 rows as 8 + 8 + 8 in a group of three, against one batch of 24; the same rows in any order.
     class Rows(OneBatch):
-        def loader(self, batch_size: int, *args: Any, **options: Any) -> Any:
-            whole = next(super().loader(batch_size, *args, **options))
+        def batches(self, batch_size: int, *args: Any, **options: Any) -> Any:
+            whole = next(super().batches(batch_size, *args, **options))
             for start in range(0, ROWS, batch_size):
                 yield {name: column[start : start + batch_size] for name, column in whole.items()}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, get_args
+from typing import Any, NoReturn, Protocol, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -29,15 +29,13 @@ from hopyard.data.arguments import (
     integer,
     wanted_of,
 )
+from hopyard.data.contract import RowSource, Stream
 from hopyard.data.order import WINDOW_BYTES, batch_bounds, num_batches, rows_per_rank
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.several import several_at_once
 from hopyard.data.reading.views import Batch
 from hopyard.errors import UsageError
 from hopyard.objects.digests import derive_seed
-
-if TYPE_CHECKING:
-    from hopyard.data.base import BaseDataset, Stream
 
 Step: TypeAlias = tuple[int, int]
 """[first, last) of the positions in an epoch's stream that one batch of a rank is."""
@@ -107,7 +105,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: BaseDataset,
+        dataset: RowSource,
         batch_size: int,
         shuffle: bool = False,
         seed: int = 0,

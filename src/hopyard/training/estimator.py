@@ -44,7 +44,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def loader(
+    def batches(
         self,
         batch_size: int,
         shuffle: bool = False,
@@ -114,9 +114,7 @@ class Visit:
         self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
         """Shuffled batches; a last one of fewer than half the rows joins the one before it. Of no rows, none."""
-        if not len(self.rows):  # row groups may be empty, and PyTorch's samplers refuse to shuffle nothing
-            return ()
-        batches = self.rows.loader(
+        batches = self.rows.batches(
             batch_size,
             shuffle=True,
             seed=derive_seed(self.seed, "order", self.partition),
@@ -131,7 +129,7 @@ class Visit:
         self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
         """All rows in their order; the last batch may be short."""
-        return self.read.counted(self.rows.loader(batch_size, columns=columns, output=output))
+        return self.read.counted(self.rows.batches(batch_size, columns=columns, output=output))
 
     def transform_rng(self, kind: str, batch: int) -> np.random.Generator:
         """The generator that a transform gets for that batch."""
@@ -315,7 +313,7 @@ class OneBatch:
     def __len__(self) -> int:
         return min((len(column) for column in self._columns.values()), default=0)
 
-    def loader(
+    def batches(
         self,
         batch_size: int,
         shuffle: bool = False,

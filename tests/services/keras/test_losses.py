@@ -106,8 +106,8 @@ def table(**labels: np.ndarray) -> dict[str, np.ndarray]:
 class Batches(OneBatch):
     """Rows in memory in batches of 11."""
 
-    def loader(self, *_: Any, **options: Any) -> Any:
-        (every,) = super().loader(1, columns=options.get("columns"))
+    def batches(self, *_: Any, **options: Any) -> Any:
+        (every,) = super().batches(1, columns=options.get("columns"))
         for start in range(0, len(self), 11):
             yield {name: values[start : start + 11] for name, values in every.items()}
 
@@ -125,7 +125,7 @@ def validated(
         for start, stop in itertools.pairwise(CUTS)
     ]
     history = parts[0].merged([part.states() for part in parts])
-    return history, replica.evaluate(Batches(columns).loader())
+    return history, replica.evaluate(Batches(columns).batches())
 
 
 def of_keras(model: Any, x: Any, y: Any, weights: Any = None) -> dict[str, float]:
@@ -207,11 +207,11 @@ def test_a_traced_loss_is_the_loss_over_the_validation_set_and_training_keeps_ke
     trained = replica.train(Visit(Batches(columns), 0, 0, 0))["loss"]
     by_rows = sum(
         len(batch["label"]) * of_keras(model, batch["features"], batch["label"])["loss"]
-        for batch in Batches(columns).loader()
+        for batch in Batches(columns).batches()
     )
     assert trained == pytest.approx([by_rows, ROWS], rel=1e-5)
     expected = of_keras(model, columns["features"], columns["label"])["loss"]
-    assert replica.evaluate(Batches(columns).loader())["loss"] == pytest.approx(expected, rel=1e-5)
+    assert replica.evaluate(Batches(columns).batches())["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_all_rows_ignored_in_a_part_count_nothing() -> None:
@@ -322,7 +322,7 @@ def test_yes_no_labels_beyond_0_and_1_are_refused_in_every_batch(loss: Any, form
         lambda: replica.train(visit),
         lambda: replica.validate(visit),
         lambda: replica.check_labels(last),
-        lambda: replica.evaluate(Batches(columns).loader()),
+        lambda: replica.evaluate(Batches(columns).batches()),
     ):
         with pytest.raises(EstimatorError, match=text):
             call()
@@ -382,6 +382,6 @@ def test_metrics_of_logits_and_of_shares_are_taken() -> None:
     replica = with_metrics(losses.BinaryCrossentropy(from_logits=True), metrics=of_logits)
     columns = table(label=labels_of("answer"))
     outputs = replica.predict(columns)[:, 0]
-    found = replica.evaluate(Batches(columns).loader())["binary_accuracy"]
+    found = replica.evaluate(Batches(columns).batches())["binary_accuracy"]
     assert found == pytest.approx(((outputs > 0) == columns["label"]).mean())
     with_metrics(losses.BinaryCrossentropy(), metrics=["acc", kinds.Precision(), kinds.AUC()])

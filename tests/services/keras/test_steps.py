@@ -214,8 +214,8 @@ def test_steps_of_keras_guide_do_as_in_fit(cls: type[Any], weighted: bool) -> No
         return model
 
     class Batches(OneBatch):
-        def loader(self, *_: Any, **options: Any) -> Any:
-            (every,) = super().loader(1, columns=options.get("columns"))
+        def batches(self, *_: Any, **options: Any) -> Any:
+            (every,) = super().batches(1, columns=options.get("columns"))
             for start in range(0, len(self), 16):
                 yield {name: values[start : start + 16] for name, values in every.items()}
 
@@ -225,7 +225,7 @@ def test_steps_of_keras_guide_do_as_in_fit(cls: type[Any], weighted: bool) -> No
     replica = KerasEstimator(model, **more).replica(Context(features, ("y",), "cpu", (48,), 1))
     replica.check_labels(Visit(Batches(columns), 0, 0, 0))
     trained = replica.train(Visit(Batches(columns), 0, 0, 0))
-    evaluated = replica.evaluate(Batches(columns).loader())
+    evaluated = replica.evaluate(Batches(columns).batches())
 
     other = made()
     weights = columns["w"] if weighted else None

@@ -176,7 +176,7 @@ def validated(
         for start, stop in itertools.pairwise(cuts)
     ]
     history = parts[0].merged([part.states() for part in parts])
-    evaluated = replica.evaluate(Batches(columns).loader())
+    evaluated = replica.evaluate(Batches(columns).batches())
     assert evaluated == pytest.approx(history, rel=1e-5)
     return history
 
@@ -184,8 +184,8 @@ def validated(
 class Batches(OneBatch):
     """Rows in memory in batches of 5."""
 
-    def loader(self, *_: Any, **options: Any) -> Any:
-        (every,) = super().loader(1, columns=options.get("columns"))
+    def batches(self, *_: Any, **options: Any) -> Any:
+        (every,) = super().batches(1, columns=options.get("columns"))
         for start in range(0, len(self), 5):
             yield {name: values[start : start + 5] for name, values in every.items()}
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.base import BaseDataset, Stream
+from hopyard.data.base import BaseDataset
 from hopyard.data.combining.shares import BLOCK, Picks, Shares, fractions_of
+from hopyard.data.contract import Stream
 from hopyard.data.order import Reach, Rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import ALIGNMENT, Buffer, Buffers

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from hopyard.data.base import Stream
+from hopyard.data.contract import Stream
 from hopyard.data.loader import Loader, Step
 from hopyard.errors import UsageError
 

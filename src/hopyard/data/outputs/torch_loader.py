@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 
-from hopyard.data.base import Stream
+from hopyard.data.contract import Stream
 from hopyard.data.loader import Loader, not_by_number
 from hopyard.data.outputs.accelerate_progress import steps_used
 from hopyard.data.outputs.torch_transfer import HostBuffers, ahead_on_cuda, as_host_tensors, to_device

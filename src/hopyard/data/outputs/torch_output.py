@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from hopyard.data.base import BaseDataset
+from hopyard.data.contract import RowSource
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.views import Batch
 
@@ -41,7 +41,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     gathers every batch with one call instead of one per row.
     """
 
-    def __init__(self, dataset: BaseDataset) -> None:
+    def __init__(self, dataset: RowSource) -> None:
         self.dataset = dataset
 
     def __len__(self) -> int:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.data.base import Partitioned, Stream
+from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import NodeCache
+from hopyard.data.contract import Stream
 from hopyard.data.order import Reach, Rows
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of, schema_of
 from hopyard.data.reading.buffers import Buffers

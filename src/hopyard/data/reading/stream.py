@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Protocol
 
-from hopyard.data.base import Stream
+from hopyard.data.contract import Stream
 from hopyard.data.order import Rows, Window
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Ordered, View, Wanted, join

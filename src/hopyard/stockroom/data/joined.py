@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.base import Partitioned, Stream
+from hopyard.data.base import Partitioned
+from hopyard.data.contract import Stream
 from hopyard.data.order import Reach, Rows, permutation
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers

@@ -249,7 +249,7 @@ class Trunk:
 
     def _computed(self, rows: Partitioned) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         first, like = 0, None
-        for batch in rows.loader(ROWS_AT_ONCE, columns=self._columns, output="torch"):
+        for batch in rows.batches(ROWS_AT_ONCE, columns=self._columns, output="torch"):
             made = self._outputs(batch)
             given = {name: (value.dtype, value.shape[1:]) for name, value in made.items()}
             if like is not None and given != like:
@@ -316,7 +316,7 @@ class _RowsOfPartition:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def loader(
+    def batches(
         self,
         batch_size: int,
         shuffle: bool = False,
@@ -334,7 +334,7 @@ class _RowsOfPartition:
         if not columns:
             yield from (self._outputs(order[start:stop]) for start, stop in bounds)
             return
-        others = rows.loader(
+        others = rows.batches(
             batch_size, shuffle, seed, columns=columns, output=output, tail=tail, epoch=epoch
         )
         for (start, stop), batch in zip(bounds, others, strict=True):
@@ -358,7 +358,7 @@ class _RowsInMemory:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def loader(
+    def batches(
         self,
         batch_size: int,
         shuffle: bool = False,
@@ -371,7 +371,7 @@ class _RowsInMemory:
     ) -> Iterator[dict[str, Any]]:
         """Its batches, with the outputs."""
         names = list(dict.fromkeys([*(columns or ()), *self._trunk._columns]))
-        for batch in self._rows.loader(
+        for batch in self._rows.batches(
             batch_size, shuffle, seed, columns=names, output=output, tail=tail, epoch=epoch
         ):
             yield self._trunk.beside_checked(batch)
