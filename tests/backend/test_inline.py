@@ -32,5 +32,5 @@ def test_ctrl_c_leaves_submit() -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
 def test_an_impossible_number_of_threads_is_refused(threads: object) -> None:
-    with pytest.raises(UsageError, match=r"threads_per_worker=.* was given, but must be an int >= 1"):
+    with pytest.raises(UsageError, match=r"threads_per_worker=.*, but it must be an integer of at least 1"):
         InlineBackend(threads_per_worker=threads)  # type: ignore[arg-type]

@@ -96,13 +96,16 @@ def test_one_worker_per_two_cores_by_default() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_workers": 0}, "num_workers=0 was given, but must be an int >= 1"),
-        ({"num_workers": 1.5}, "num_workers=1.5 was given"),
-        ({"gpus_per_worker": 0}, "gpus_per_worker=0 was given, but must be an int >= 1"),
-        ({"threads_per_worker": 0}, "threads_per_worker=0 was given, but must be an int >= 1"),
-        ({"unit_timeout": 0}, "unit_timeout=0 was given, but must be seconds > 0, or None for no limit"),
-        ({"unit_timeout": "5"}, "unit_timeout='5' was given"),
-        ({"device": "gpu"}, "device='gpu' was given, but must be one of auto, cpu, cuda"),
+        ({"num_workers": 0}, "num_workers=0, but it must be an integer of at least 1"),
+        ({"num_workers": 1.5}, "num_workers=1.5, but it must be"),
+        ({"gpus_per_worker": 0}, "gpus_per_worker=0, but it must be an integer of at least 1"),
+        ({"threads_per_worker": 0}, "threads_per_worker=0, but it must be an integer of at least 1"),
+        (
+            {"unit_timeout": 0},
+            "unit_timeout=0, but it must be a number of seconds above 0, or None for no limit",
+        ),
+        ({"unit_timeout": "5"}, "unit_timeout='5', but it must be"),
+        ({"device": "gpu"}, "device='gpu', but it must be one of auto, cpu, cuda"),
     ],
 )
 def test_impossible_arguments_are_refused(arguments: dict[str, object], message: str) -> None:

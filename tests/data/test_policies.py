@@ -85,8 +85,8 @@ def test_splits_are_padded_to_one_length(store):
         ({"validation": "features"}, DataError, r"'features' cannot split the data: it is features: float32\[5\]"),
         ({"validation": "label", "feature_columns": "label"}, DataError, "cannot be a feature or label as well"),
         ({"feature_columns": ["feature"]}, ColumnError, "'feature'; did you mean 'features'.*are: features, label"),
-        ({"nulls": "drop"}, UsageError, "nulls='drop' is unknown; it must be one of 'error', 'fill', 'mask'"),
-        ({"ragged": "cut"}, UsageError, "ragged='cut' is unknown"),
+        ({"nulls": "drop"}, UsageError, "nulls='drop', but it must be one of 'error', 'fill', 'mask'"),
+        ({"ragged": "cut"}, UsageError, "ragged='cut', but it must be one of"),
         ({"val": {"label": [1]}}, ColumnError, "Unknown validation columns: 'features', 'id', 'text'"),
         (
             {"val": {"features": np.zeros((1, 5)), "label": [1], "id": [0], "text": ["row"]}},

@@ -218,7 +218,7 @@ def test_the_fingerprint_changes_with_what_is_asked_but_not_with_the_cache(file,
 def test_policies_are_known(file):
     for options in ({"nulls": "drop"}, {"ragged": "cut"}, {"corrupt": "ignore"}):
         [(name, value)] = options.items()
-        with pytest.raises(UsageError, match=f"{name}='{value}' is unknown; it must be one of"):
+        with pytest.raises(UsageError, match=f"{name}='{value}', but it must be one of"):
             open_dataset(file, **options)
     for columns in ("id", [], ["id", "id"]):
         with pytest.raises(UsageError, match="it must be a list of at least one name, none of them twice"):

@@ -58,7 +58,7 @@ def test_a_searcher_says_what_is_trained() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"workers": 0}, "workers is 0, but must be a whole number of at least 1. Write workers=1 or more"),
+        ({"workers": 0}, "workers=0, but it must be an integer of at least 1"),
         ({"rows_per_second": None}, "exactly one is needed"),
         ({"seconds_per_unit": 3}, "exactly one is needed"),
         ({"num_models": None}, "give both, or searcher="),
@@ -79,10 +79,10 @@ def test_a_searcher_says_what_is_trained() -> None:
             },
             "lengths are in batches",
         ),
-        ({"num_epochs": -1}, "num_epochs is -1, but must"),
-        ({"num_models": 2.5}, "num_models is 2.5, but must be a whole number"),
-        ({"rows": "many"}, "rows is 'many', but must be a number greater than 0. Give an estimate"),
-        ({"state_bytes": float("nan")}, "state_bytes is nan, but must be a number greater than 0"),
+        ({"num_epochs": -1}, "num_epochs=-1, but it must"),
+        ({"num_models": 2.5}, "num_models=2.5, but it must be an integer"),
+        ({"rows": "many"}, "rows='many', but it must be a number above 0. Give an estimate"),
+        ({"state_bytes": float("nan")}, "state_bytes=nan, but it must be a number above 0"),
     ],
 )
 def test_bad_input_is_told(arguments: dict[str, Any], text: str) -> None:

@@ -58,8 +58,8 @@ def test_a_search_that_workers_do_not_survive_is_refused() -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"workers": 0}, "workers is 0, but must be a whole number of at least 1. Write workers=1 or more."),
-        ({"workers": 1.5}, "workers is 1.5, but must be a whole number of at least 1."),
+        ({"workers": 0}, "workers=0, but it must be an integer of at least 1"),
+        ({"workers": 1.5}, "workers=1.5, but it must be an integer of at least 1"),
         ({"order": "exact"}, "order='exact' is unknown. Give one of 'longest', 'greedy'."),
         ({"hop_seconds": -1.0}, "hop_seconds=-1.0, but must be finite and not negative."),
         (

@@ -115,8 +115,8 @@ def test_hops_cost_what_they_cost_and_the_bound_knows_those_that_must_be() -> No
         ({"durations": [[1.0, -2.0]]}, r"durations\[0, 1\] is -2\.0; seconds must be finite"),
         ({"durations": [[1.0], [float("nan")]]}, r"durations\[1, 0\] is nan"),
         ({"durations": [["a"]]}, "durations must be numbers"),
-        ({"workers": 0}, "workers is 0, but must be a whole number of at least 1. Write"),
-        ({"epochs": 0.5}, "epochs is 0.5, but must be"),
+        ({"workers": 0}, "workers=0, but it must be an integer of at least 1 Write"),
+        ({"epochs": 0.5}, "epochs=0.5, but it must be"),
         ({"hop_seconds": -1.0}, "hop_seconds=-1.0, but must be finite"),
         (
             {"order": "longst"},
@@ -134,5 +134,5 @@ def test_counts_may_be_of_numpy() -> None:
     assert simulate(seconds, workers=np.int64(2), epochs=np.int32(3)) == simulate(
         seconds, workers=2, epochs=3
     )
-    with pytest.raises(UsageError, match=r"workers is np\.float64"):
+    with pytest.raises(UsageError, match=r"workers=np\.float64"):
         simulate(seconds, workers=np.float64(2), epochs=1)  # type: ignore[arg-type]

@@ -280,7 +280,7 @@ def test_a_divisor_may_be_a_fraction(kind: str, make_rows: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "text"),
     [
-        ("asha", {"num_models": 0}, "num_models is 0, but must be a whole number of at least 1"),
+        ("asha", {"num_models": 0}, "num_models=0, but it must be an integer of at least 1"),
         ("pbt", {"num_models": 2, "truncate_fraction": 0.3}, "would ever be replaced. Write num_models=4"),
         ("hyperband", {"eta": 3}, "Hyperband has no argument 'eta'; it is called 'divisor' here"),
         (
@@ -288,15 +288,19 @@ def test_a_divisor_may_be_a_fraction(kind: str, make_rows: Any) -> None:
             {"parallelism": 2},
             "parallelism is 2 and max_concurrent_trials is 3, but these are two names",
         ),
-        ("asha", {"divisor": 1}, "divisor is 1, but must be a number of at least 2"),
+        ("asha", {"divisor": 1}, "divisor=1, but it must be a number of at least 2"),
         ("asha", {"brackets": "agressive"}, "did you mean 'aggressive'?"),
-        ("asha", {"stop_once": "no"}, "stop_once is 'no'; it must be True or False."),
-        ("asha", {"max_rungs": 0}, "max_rungs is 0, but must be a whole number of at least 1"),
+        ("asha", {"stop_once": "no"}, "stop_once='no', but it must be True or False."),
+        ("asha", {"max_rungs": 0}, "max_rungs=0, but it must be an integer of at least 1"),
         ("pbt", {"epochs_per_round": 3}, "num_epochs is 4 and epochs_per_round is 3, but a search has whole"),
-        ("pbt", {"truncate_fraction": 0.9}, "truncate_fraction is 0.9"),
-        ("hyperband", {"divisor": "three"}, "divisor is 'three'"),
-        ("tpe", {"max_concurrent_trials": 0}, "max_concurrent_trials is 0; it must be an int of at least 1"),
-        ("random", {"median_stopping": 0}, "median_stopping is 0; it must be an int of at least 1"),
+        ("pbt", {"truncate_fraction": 0.9}, "truncate_fraction=0.9"),
+        ("hyperband", {"divisor": "three"}, "divisor='three'"),
+        (
+            "tpe",
+            {"max_concurrent_trials": 0},
+            "max_concurrent_trials=0, but it must be an integer of at least 1",
+        ),
+        ("random", {"median_stopping": 0}, "median_stopping=0, but it must be an integer of at least 1"),
     ],
 )
 def test_impossible_searches_are_refused_at_once(kind: str, changes: dict[str, Any], text: str) -> None:

@@ -102,7 +102,7 @@ def test_inconsistent_tensors_are_refused() -> None:
     data = np.zeros(8, np.uint8)
     with pytest.raises(DataError, match=r"shape \(3,\) and dtype F32 has 12 bytes, but 8 were given"):
         Tensor("F32", (3,), data)
-    with pytest.raises(DataError, match=r"dtype is 'float32', but must be one of BOOL"):
+    with pytest.raises(DataError, match=r"dtype='float32', but it must be one of BOOL"):
         Tensor("float32", (2,), data)
     with pytest.raises(DataError, match=r"one-dimensional array of uint8, not 2-dimensional float64"):
         Tensor("F32", (2,), np.zeros((2, 1)))

@@ -191,12 +191,12 @@ def test_more_trials_than_points_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"num_models": 0}, r"num_models is 0, but must be a whole number of at least 1"),
-        ({"rungs": []}, r"rungs is \[\], but must be ascending lengths, the last of them the full one\. Write rungs="),
-        ({"rungs": [4, 1]}, r"rungs is \[4, 1\], but must be ascending lengths"),
-        ({"rungs": [0, 1]}, r"every one of rungs is 0, but must be a whole number of at least 1"),
-        ({"divisor": 1}, r"divisor is 1, but must be a number of at least 2"),
-        ({"max_concurrent": -1}, r"max_concurrent_trials is -1, but must be a whole number, or 0 for the searcher's"),
+        ({"num_models": 0}, r"num_models=0, but it must be an integer of at least 1"),
+        ({"rungs": []}, r"rungs=\[\], but it must be ascending lengths, the last of them the full one\. Write rungs="),
+        ({"rungs": [4, 1]}, r"rungs=\[4, 1\], but it must be ascending lengths"),
+        ({"rungs": [0, 1]}, r"every one of rungs=0, but it must be an integer of at least 1"),
+        ({"divisor": 1}, r"divisor=1, but it must be a number of at least 2"),
+        ({"max_concurrent": -1}, r"max_concurrent_trials=-1, but it must be an integer, or 0 for the searcher's"),
     ],
 )  # fmt: skip
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], text: str) -> None:

@@ -161,24 +161,24 @@ def test_rungs_in_visits_ascend_to_the_full_length(num_rungs: int, divisor: Any,
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: checked_divisor(1), r"divisor is 1, but must be a number of at least 2: .* Write divisor=3"),
-        (lambda: checked_divisor(1.99), r"divisor is 1\.99, but must be a number of at least 2"),
-        (lambda: checked_divisor(math.nan), r"divisor is nan, but must be"),
-        (lambda: checked_divisor(math.inf), r"divisor is inf, but must be"),
-        (lambda: checked_divisor("4"), r"divisor is '4', but must be"),  # type: ignore[arg-type]
-        (lambda: checked_divisor(True), r"divisor is True, but must be"),
-        (lambda: checked_divisor(None), r"divisor is None, but must be"),  # type: ignore[arg-type]
-        (lambda: checked_divisor(np.int64(3)), r"divisor is np\.int64\(3\), but must be"),  # type: ignore[arg-type]  # no JSON
-        (lambda: rungs(0, 4, 9), r"num_rungs is 0, but must be a whole number of at least 1"),
-        (lambda: rungs(1, 4, 0), r"max_length is 0, but must be a whole number of at least 1"),
-        (lambda: rungs_in_visits(1, 4, 0), r"visits is 0, but must be"),
-        (lambda: brackets(0, 9), r"max_trials is 0, but must be a whole number of at least 1"),
-        (lambda: brackets(9, 9, max_rungs=0), r"max_rungs is 0, but must be"),
-        (lambda: brackets(9, 9, bracket_rungs=[2, 0]), r"every number of bracket_rungs is 0, but must be"),
-        (lambda: brackets(9, 9, max_concurrent=-1), r"max_concurrent_trials is -1, but must be a whole number, or 0"),
+        (lambda: checked_divisor(1), r"divisor=1, but it must be a number of at least 2: .* Write divisor=3"),
+        (lambda: checked_divisor(1.99), r"divisor=1\.99, but it must be a number of at least 2"),
+        (lambda: checked_divisor(math.nan), r"divisor=nan, but it must be"),
+        (lambda: checked_divisor(math.inf), r"divisor=inf, but it must be"),
+        (lambda: checked_divisor("4"), r"divisor='4', but it must be"),  # type: ignore[arg-type]
+        (lambda: checked_divisor(True), r"divisor=True, but it must be"),
+        (lambda: checked_divisor(None), r"divisor=None, but it must be"),  # type: ignore[arg-type]
+        (lambda: checked_divisor(np.int64(3)), r"divisor=np\.int64\(3\), but it must be"),  # type: ignore[arg-type]  # no JSON
+        (lambda: rungs(0, 4, 9), r"num_rungs=0, but it must be an integer of at least 1"),
+        (lambda: rungs(1, 4, 0), r"max_length=0, but it must be an integer of at least 1"),
+        (lambda: rungs_in_visits(1, 4, 0), r"visits=0, but it must be"),
+        (lambda: brackets(0, 9), r"max_trials=0, but it must be an integer of at least 1"),
+        (lambda: brackets(9, 9, max_rungs=0), r"max_rungs=0, but it must be"),
+        (lambda: brackets(9, 9, bracket_rungs=[2, 0]), r"every number of bracket_rungs=0, but it must be"),
+        (lambda: brackets(9, 9, max_concurrent=-1), r"max_concurrent_trials=-1, but it must be an integer, or 0"),
         (
             lambda: brackets(9, 9, mode="agressive"),
-            r"mode is 'agressive', but must be one of .*; did you mean 'aggressive'\? Write mode='standard'",
+            r"mode='agressive', but it must be one of .*; did you mean 'aggressive'\? Write mode='standard'",
         ),
     ],
 )  # fmt: skip

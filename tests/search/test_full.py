@@ -237,10 +237,10 @@ def test_an_extension_that_cannot_be_changes_nothing(budget: tuple[int, int], te
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"num_models": 0}, r"num_models is 0, but must be a whole number of at least 1\. Write num_models=1"),
+        ({"num_models": 0}, r"num_models=0, but it must be an integer of at least 1"),
         ({"num_models": 10}, r"num_models=10, but the search space has only 9 different points\. Write"),
-        ({"visits": 2.5}, r"visits is 2\.5, but must be a whole number of at least 1"),
-        ({"max_concurrent": 0}, r"max_concurrent_trials is 0, but must be a whole number of at least 1"),
+        ({"visits": 2.5}, r"visits=2\.5, but it must be an integer of at least 1"),
+        ({"max_concurrent": 0}, r"max_concurrent_trials=0, but it must be an integer of at least 1"),
         ({"num_models": None}, r"num_models is None, .* but these points are drawn, without end\. Write num_models=16"),
     ],
 )  # fmt: skip

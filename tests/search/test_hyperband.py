@@ -117,10 +117,10 @@ def test_budgets_are_kept_and_the_search_ends_and_replays(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"visits": 0}, r"visits is 0, but must be a whole number of at least 1"),
-        ({"divisor": 1}, r"divisor is 1, but must be a number of at least 2"),
-        ({"num_models": 0}, r"num_models is 0, but must be"),
-        ({"max_concurrent": 0}, r"max_concurrent_trials is 0, but must be"),
+        ({"visits": 0}, r"visits=0, but it must be an integer of at least 1"),
+        ({"divisor": 1}, r"divisor=1, but it must be a number of at least 2"),
+        ({"num_models": 0}, r"num_models=0, but it must be"),
+        ({"max_concurrent": 0}, r"max_concurrent_trials=0, but it must be"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], text: str) -> None:

@@ -209,7 +209,7 @@ class NeedsMore(RandomSampler):
         ),
         (optuna.samplers.GridSampler({"x": [1]}), "has a space of its own. Use GridSearch"),
         (lambda seed: seed, "sampler makes 0, but must make a sampler of Optuna"),
-        ("tpe", r"sampler is 'tpe', but must be .* Write sampler=optuna.samplers.TPESampler\(\)"),
+        ("tpe", r"sampler='tpe', but it must be .* Write sampler=optuna.samplers.TPESampler\(\)"),
     ],
 )
 def test_a_sampler_that_cannot_be_replayed_is_refused(sampler: Any, text: str) -> None:
@@ -333,6 +333,6 @@ def test_an_infinite_value_is_pruned_without_a_warning() -> None:
 
 def test_a_pruner_is_asked_for() -> None:
     with pytest.raises(
-        UsageError, match=r"pruner is 'median', but must be .* pruner=optuna.pruners.MedianPruner\(\)"
+        UsageError, match=r"pruner='median', but it must be .* pruner=optuna.pruners.MedianPruner\(\)"
     ):
         OptunaPruning(FullLength(RandomPoints(SPACE), 1, 1), "median", 1)  # type: ignore[arg-type]

@@ -241,15 +241,15 @@ def test_children_are_points_of_the_space_and_repeat(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"population_size": 0}, r"population_size is 0, but must be a whole number of at least 1"),
-        ({"num_rounds": 0}, r"num_rounds is 0, but must be"),
-        ({"length_per_round": 0}, r"length_per_round is 0, but must be"),
-        ({"truncate_fraction": 0.6}, r"truncate_fraction is 0\.6, but must be a number from 0 to 0\.5\. Write trunc"),
-        ({"truncate_fraction": -0.1}, r"truncate_fraction is -0\.1, but must be"),
-        ({"truncate_fraction": math.nan}, r"truncate_fraction is nan, but must be"),
-        ({"resample_probability": 1.1}, r"resample_probability is 1\.1, but must be a number from 0 to 1"),
-        ({"perturb_factor": "much"}, r"perturb_factor is 'much', but must be a number from 0 to 1"),
-        ({"max_concurrent": 0}, r"max_concurrent_trials is 0, but must be"),
+        ({"population_size": 0}, r"population_size=0, but it must be an integer of at least 1"),
+        ({"num_rounds": 0}, r"num_rounds=0, but it must be"),
+        ({"length_per_round": 0}, r"length_per_round=0, but it must be"),
+        ({"truncate_fraction": 0.6}, r"truncate_fraction=0\.6, but it must be a number from 0 to 0\.5\. Write trunc"),
+        ({"truncate_fraction": -0.1}, r"truncate_fraction=-0\.1, but it must be"),
+        ({"truncate_fraction": math.nan}, r"truncate_fraction=nan, but it must be"),
+        ({"resample_probability": 1.1}, r"resample_probability=1\.1, but it must be a number from 0 to 1"),
+        ({"perturb_factor": "much"}, r"perturb_factor='much', but it must be a number from 0 to 1"),
+        ({"max_concurrent": 0}, r"max_concurrent_trials=0, but it must be"),
     ],
 )  # fmt: skip
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], text: str) -> None:

@@ -175,16 +175,16 @@ def test_the_dimensions_of_every_option_are_filled_evenly() -> None:
         ),
         (
             lambda: RandomPoints(SPACE).check(0),
-            r"num_models is 0, but must be a whole number of at least 1\.",
+            r"num_models=0, but it must be an integer of at least 1",
         ),
         (
             lambda: RandomPoints(LARGE).check(True),
-            r"num_models is True, but must be a whole number of at least 1\. Write num_models=1 or more\.",
+            r"num_models=True, but it must be an integer of at least 1",
         ),
         (lambda: RandomPoints({}), r"the search space is empty"),
         (
             lambda: RandomPoints(SPACE, 0, {"width": 32}),  # type: ignore[arg-type]
-            r"initial_params is \{'width': 32\}, but must be a list of points",
+            r"initial_params=\{'width': 32\}, but it must be a list of points",
         ),
         (lambda: RandomPoints(SPACE, 0, [{"width": 32}]), r"initial_params\[0\]: the point lacks 'depth'"),
         (

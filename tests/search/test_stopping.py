@@ -272,13 +272,13 @@ def test_the_median_depends_on_others_so_a_reproducible_run_puts_it_in_virtual_t
     [
         (
             lambda: Patience(one(4), 0, 2),
-            r"patience is 0, but must be .* at least 1\. Write patience=1 or more",
+            r"patience=0, but it must be .* at least 1",
         ),
-        (lambda: Patience(one(4), 1, 0), r"epoch is 0, but must be a whole number"),
-        (lambda: MedianStopping(one(4), 2, grace_epochs=0), r"grace_epochs is 0, but must be a whole number"),
+        (lambda: Patience(one(4), 1, 0), r"epoch=0, but it must be an integer"),
+        (lambda: MedianStopping(one(4), 2, grace_epochs=0), r"grace_epochs=0, but it must be an integer"),
         (
             lambda: MedianStopping(one(4), 2, min_trials=-1),
-            r"min_trials is -1, but must be a whole number",
+            r"min_trials=-1, but it must be an integer",
         ),
     ],
 )

@@ -186,7 +186,7 @@ def test_an_odd_argument_is_refused_in_words(
         ),
         ("fetch data", 3, r"data=3 was given, but names are a list: data=\[3\]"),
         ("fetch data", [3], r"one of the names in data= was given as 3 of type int"),
-        ("fetch max", "1 MB", r"max_bytes is '1 MB', but must be a number of at least 0"),
+        ("fetch max", "1 MB", r"max_bytes='1 MB', but it must be a number of at least 0"),
         ("log limit", 1.5, r"limit=1\.5 must be a number of commits, at least 0"),
         ("log branches", "some", r"branches='some' must be 'these' or 'all'"),
         ("revert parent", "1", r"parent='1' must be the number of a parent"),

@@ -134,7 +134,7 @@ def test_a_target_that_cannot_be_is_said(run: Run, tmp_path: Path) -> None:
         run.export("mlflow:", history=True)
     with pytest.raises(UsageError, match="name='x' is for studies and experiments"):
         run.export("a.csv", name="x")
-    with pytest.raises(UsageError, match=r"the target is 7, but must be a file's path, a URL, or an object"):
+    with pytest.raises(UsageError, match=r"target=7, but it must be a file's path, a URL, or an object"):
         run.export(7)
     with pytest.raises(UsageError, match=r"Optuna cannot open the database 'sqlite:///.*missing/s.db': "):
         run.export(f"sqlite:///{tmp_path}/missing/s.db")

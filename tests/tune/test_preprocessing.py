@@ -250,7 +250,7 @@ def test_onnx_leaves_the_steps_out_and_says_so(tmp_path: Any, caplog: pytest.Log
         ([StandardScale("height")], "makes 'height', but no feature is made of it"),
         ([Apply(StandardScaler(), "age", output="scaled")], "makes 'scaled', but no feature"),
         ([StandardScaler()], r"which is no step.*Apply\(StandardScaler\(\), 'column'\)"),
-        ("age", "preprocess is 'age'; it must be a list of steps"),
+        ("age", "preprocess='age', but it must be a list of steps"),
     ],
 )
 def test_steps_of_no_use_are_refused_at_once(tmp_path: Any, preprocess: Any, text: str) -> None:

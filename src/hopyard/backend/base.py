@@ -23,7 +23,6 @@ Rules that every implementation must keep (``backend.testing`` checks them):
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -33,6 +32,7 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Self
 
+from hopyard.checks import number
 from hopyard.data import Prepared, prepare
 from hopyard.errors import UsageError
 from hopyard.storage import Store
@@ -147,26 +147,10 @@ def check_worker(worker: int, num_workers: int) -> None:
         )
 
 
-def check_threads(threads: int) -> int:
-    """``threads`` if it is a number of threads that a worker can have."""
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise UsageError(
-            f"threads_per_worker={threads!r} was given, but must be an int >= 1; 1 is the default."
-        )
-    return threads
-
-
-def check_count(name: str, value: int) -> None:
-    """Refuse what is no number of things, of which there must be one at least."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name}={value!r} was given, but must be an int >= 1.")
-
-
 def check_timeout(value: float | None, name: str = "unit_timeout") -> None:
     """Refuse a time limit that is no number of seconds."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (number and 0 < value < math.inf):
-        raise UsageError(f"{name}={value!r} was given, but must be seconds > 0, or None for no limit.")
+    if value is not None:
+        number(name, value, above=0, rule="a number of seconds above 0, or None for no limit")
 
 
 def common_env(threads: int) -> dict[str, str]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from hopyard.backend.base import Backend, check_threads, check_worker, without_exit
+from hopyard.backend.base import Backend, check_worker, without_exit
+from hopyard.checks import integer
 
 
 class InlineBackend(Backend):
@@ -23,7 +24,7 @@ class InlineBackend(Backend):
     isolated = False
 
     def __init__(self, threads_per_worker: int = 1) -> None:
-        self.threads_per_worker = check_threads(threads_per_worker)
+        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1)
 
     @property
     def num_workers(self) -> int:

@@ -12,8 +12,9 @@ from hopyard.backend import devices
 from hopyard.backend._engine import Engine
 from hopyard.backend._process import Launch
 from hopyard.backend._task import Task
-from hopyard.backend.base import Backend, check_count, check_threads, check_timeout, check_worker, common_env
+from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
+from hopyard.checks import integer
 from hopyard.errors import UsageError
 
 
@@ -44,10 +45,10 @@ class LocalBackend(Backend):
         unit_timeout: float | None = None,
     ) -> None:
         if num_workers is not None:
-            check_count("num_workers", num_workers)
-        check_count("gpus_per_worker", gpus_per_worker)
+            integer("num_workers", num_workers, 1)
+        integer("gpus_per_worker", gpus_per_worker, 1)
         check_timeout(unit_timeout)
-        self.threads_per_worker = check_threads(threads_per_worker)
+        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1)
         self.unit_timeout = unit_timeout
         self.gpus_per_worker = gpus_per_worker
         self.device, self._envs = _plan(num_workers, device, gpus_per_worker, threads_per_worker)
@@ -119,7 +120,7 @@ def _plan(
 ) -> tuple[str, list[dict[str, str]]]:
     """The device that workers use, and what each one's environment has of its own."""
     if device not in devices.DEVICES:
-        raise UsageError(f"device={device!r} was given, but must be one of {', '.join(devices.DEVICES)}.")
+        raise UsageError(f"device={device!r}, but it must be one of {', '.join(devices.DEVICES)}.")
     gpus = [] if device == "cpu" else devices.visible_gpus()
     if device == "cuda" and not gpus:
         raise UsageError(

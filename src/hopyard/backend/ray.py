@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopyard.backend._ray_cluster import RESERVED, Actors, fitting, listed, living_nodes
-from hopyard.backend.base import check_count, check_timeout
+from hopyard.backend.base import check_timeout
 from hopyard.backend.remote import Cluster, RemoteBackend
+from hopyard.checks import integer
 from hopyard.errors import UsageError, WorkerMismatchError, missing_extra
 
 CONNECT_SECONDS = 10.0
@@ -55,7 +56,7 @@ class RayBackend(RemoteBackend):
         super().__init__(threads_per_worker, unit_timeout)
         check_timeout(start_timeout, "start_timeout")
         if num_workers is not None:
-            check_count("num_workers", num_workers)
+            integer("num_workers", num_workers, 1)
         _check_gpus(gpus_per_worker)
         asked = {"CPU": float(threads_per_worker), **_checked_resources(resources or {})}
         self.address, self.start_timeout = address, start_timeout
@@ -88,7 +89,7 @@ def _check_gpus(gpus: float | None) -> None:
     number = isinstance(gpus, int | float) and not isinstance(gpus, bool) and 0 <= gpus < math.inf
     if not number or (gpus > 1 and gpus != int(gpus)):
         raise UsageError(
-            f"gpus_per_worker={gpus!r} was given, but must be 0, a fraction of one GPU such as 0.5, a whole number "
+            f"gpus_per_worker={gpus!r}, but it must be 0, a fraction of one GPU such as 0.5, a whole number "
             "of them, or None for 1 if there are any."
         )
 

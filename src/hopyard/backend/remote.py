@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
 from hopyard.backend.agent import Answer, Site
-from hopyard.backend.base import Backend, check_threads, check_timeout, check_worker, common_env
+from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
+from hopyard.checks import integer
 from hopyard.errors import StorageFullError, UnitTimeoutError, UsageError, WorkerError, WorkerLostError
 from hopyard.storage.oserrors import full_disk
 
@@ -61,7 +62,7 @@ class RemoteBackend(Backend):
 
     def __init__(self, threads_per_worker: int, unit_timeout: float | None) -> None:
         check_timeout(unit_timeout)
-        self.threads_per_worker = check_threads(threads_per_worker)
+        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1)
         self.unit_timeout = unit_timeout
         self._outlet = _OneByOne()
         self._lock = threading.Lock()

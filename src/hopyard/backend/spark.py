@@ -6,8 +6,9 @@ from typing import Any
 
 from hopyard.backend._spark_cluster import SparkCluster
 from hopyard.backend._spark_executors import Executor, expected_executors, wait_for
-from hopyard.backend.base import check_count, check_threads, check_timeout
+from hopyard.backend.base import check_timeout
 from hopyard.backend.remote import RemoteBackend
+from hopyard.checks import integer
 from hopyard.errors import UsageError, missing_extra
 
 CONNECT = (
@@ -45,8 +46,8 @@ class SparkBackend(RemoteBackend):
         unit_timeout: float | None = None,
     ) -> None:
         if num_workers is not None:
-            check_count("num_workers", num_workers)
-        check_threads(threads_per_worker)
+            integer("num_workers", num_workers, 1)
+        integer("threads_per_worker", threads_per_worker, 1)
         check_timeout(unit_timeout)
         self._context = _classic_context(spark_context)
         floor = _floor_of_dynamic_allocation(self._context, num_workers)
@@ -92,7 +93,7 @@ def _classic_context(given: Any) -> Any:
         )
     if not isinstance(context, SparkContext):
         raise UsageError(
-            f"spark_context={given!r} was given, but must be a SparkContext, or None for the active one; of a "
+            f"spark_context={given!r}, but it must be a SparkContext, or None for the active one; of a "
             "session, give spark.sparkContext."
         )
     if context._jsc is None:

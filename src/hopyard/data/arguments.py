@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from hopyard.checks import choice
 from hopyard.data.reading.strings import LARGE
 from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Schema
-from hopyard.errors import ColumnError, UsageError, missing_extra, nearest
+from hopyard.errors import ColumnError, UsageError, missing_extra
 
 Output: TypeAlias = Literal["numpy", "torch", "jax"]
 Strings: TypeAlias = Literal["objects", "arrow"]
@@ -87,12 +87,6 @@ def arrow_types(strings: Strings, schema: Schema, wanted: Wanted) -> dict[str, p
     return types
 
 
-def flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise UsageError(f"{name}={value!r}, but it must be True or False.")
-    return bool(value)
-
-
 def callable_transform(transform: Any) -> Transform | None:
     """The transform, if it can be called with a batch and a generator, as far as its signature tells."""
     if transform is None:
@@ -107,29 +101,6 @@ def callable_transform(transform: Any) -> Transform | None:
     except ValueError:  # it has no signature that can be read
         pass
     return cast(Transform, transform)
-
-
-def integer(name: str, value: Any, lowest: int | None) -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        whole = None
-    if whole is None or (lowest is not None and whole < lowest):
-        rule = "an integer" if lowest is None else f"an integer of at least {lowest}"
-        raise UsageError(f"{name}={value!r}, but it must be {rule}.")
-    return whole
-
-
-_Option = TypeVar("_Option", bound=str)
-
-
-def choice(name: str, value: _Option, options: Sequence[str]) -> _Option:
-    if value not in options:
-        listed = ", ".join(map(repr, options))
-        raise UsageError(
-            f"{name}={value!r}, but it must be one of {listed}{nearest(str(value), options, '.')}"
-        )
-    return value
 
 
 def converter(output: Output) -> Callable[[Batch], Batch]:

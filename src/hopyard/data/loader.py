@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, get_args
 import numpy as np
 import pyarrow as pa
 
+from hopyard.checks import choice, flag, integer
 from hopyard.data.arguments import (
     Columns,
     Output,
@@ -23,10 +24,7 @@ from hopyard.data.arguments import (
     arrow_types,
     callable_transform,
     checked_views,
-    choice,
     converter,
-    flag,
-    integer,
     wanted_of,
 )
 from hopyard.data.contract import RowSource, Stream

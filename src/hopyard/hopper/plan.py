@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hopyard.checks import integer, number
 from hopyard.errors import UsageError
-from hopyard.hopper.simulator import whole
 from hopyard.search.preview import length_unit, preview
 
 
@@ -75,8 +75,8 @@ def plan(
     Raises:
         UsageError: a number is missing, given twice, or impossible.
     """
-    workers, partitions = whole("workers", workers), whole("partitions", partitions)
-    batch_size = whole("batch_size", batch_size)
+    workers, partitions = integer("workers", workers, 1), integer("partitions", partitions, 1)
+    batch_size = integer("batch_size", batch_size, 1)
     amounts = {
         "rows": rows,
         "state_bytes": state_bytes,
@@ -158,11 +158,8 @@ def _epochs(
             f"num_models={num_models} and num_epochs={num_epochs} were given; "
             "give both, or searcher= with a searcher's config."
         )
-    return [float(whole("num_epochs", num_epochs))] * whole("num_models", num_models)
+    return [float(integer("num_epochs", num_epochs, 1))] * integer("num_models", num_models, 1)
 
 
 def _check_amount(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UsageError(
-            f"{name} is {value!r}, but must be a number greater than 0. Give an estimate if it was not measured."
-        )
+    number(name, value, above=0, advice="Give an estimate if it was not measured.")

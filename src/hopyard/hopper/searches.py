@@ -9,11 +9,12 @@ from typing import TypeAlias
 
 from numpy.typing import ArrayLike
 
+from hopyard.checks import integer
 from hopyard.errors import UsageError
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start, Unit
 from hopyard.hopper.simulator import Clock, check_hop, check_order, checked_durations
-from hopyard.search.base import Create, Operation, Searcher, Train, positive
+from hopyard.search.base import Create, Operation, Searcher, Train
 from hopyard.search.virtual import InVirtualTime
 
 Seconds: TypeAlias = Callable[[int, int], float]
@@ -73,7 +74,7 @@ def simulate_search(
     Raises:
         UsageError: an argument is impossible, or all workers die before the search is over.
     """
-    positive("workers", workers)
+    workers = integer("workers", workers, 1)
     check_order(order, ("longest", "greedy"))
     check_hop(hop_seconds)
     simulation = _Search(

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hopyard.checks import integer
 from hopyard.errors import UsageError, nearest
 from hopyard.hopper.exact import SimulatedUnit, best_schedule
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start
-from hopyard.search.base import positive
 
 ORDERS = ("greedy", "longest", "fixed", "exact")
 
@@ -70,7 +70,7 @@ def simulate(
         UsageError: an argument is impossible, or the instance is too large for ``"exact"``.
     """
     seconds = checked_durations(durations)
-    workers, epochs = whole("workers", workers), whole("epochs", epochs)
+    workers, epochs = integer("workers", workers, 1), integer("epochs", epochs, 1)
     check_order(order, ORDERS)
     check_hop(hop_seconds)
     bound = lower_bound(seconds, workers, epochs, hop_seconds)
@@ -183,11 +183,6 @@ def _run(
     while (event := clock.next()) is not None:
         obey(scheduler.done(*event))
     return units
-
-
-def whole(name: str, value: int | np.integer[Any] | None) -> int:
-    """``value``, also of NumPy's types, if it is a whole number of at least 1; else UsageError."""
-    return positive(name, int(value) if isinstance(value, np.integer) else value)
 
 
 def checked_durations(durations: ArrayLike) -> np.ndarray[Any, np.dtype[np.float64]]:

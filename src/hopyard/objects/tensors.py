@@ -50,7 +50,7 @@ class Tensor:
     def __post_init__(self) -> None:
         size = ITEM_SIZES.get(self.dtype)
         if size is None:
-            raise DataError(f"a tensor's dtype is {self.dtype!r}, but must be one of {', '.join(ITEM_SIZES)}")
+            raise DataError(f"dtype={self.dtype!r}, but it must be one of {', '.join(ITEM_SIZES)}")
         if self.data.dtype != np.uint8 or self.data.ndim != 1:
             raise DataError(
                 f"a tensor's data must be a one-dimensional array of uint8, not {self.data.ndim}-dimensional "

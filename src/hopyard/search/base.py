@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hopyard.errors import SettingsError, UsageError
+from hopyard.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -125,15 +125,6 @@ class Proposer(ABC):
 
     def ended(self, trial: int) -> None:  # noqa: B027 - most proposers do not learn
         """Nothing more is observed of ``trial``."""
-
-
-def positive(name: str, value: int | None) -> int:
-    """``value`` if it is a whole number of at least 1, else UsageError; ``name`` is how the error calls it."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(
-            f"{name} is {value!r}, but must be a whole number of at least 1. Write {name}=1 or more."
-        )
-    return value
 
 
 @dataclass(frozen=True)

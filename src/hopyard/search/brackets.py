@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from hopyard.errors import UsageError, nearest
-from hopyard.search.base import positive
+from hopyard.checks import choice, integer
+from hopyard.errors import UsageError
 
 Divisor: TypeAlias = int | Fraction
 
@@ -39,7 +39,7 @@ def checked_divisor(divisor: float | Fraction) -> Divisor:
         exact = Fraction(0)
     if exact < 2:
         raise UsageError(
-            f"divisor is {divisor!r}, but must be a number of at least 2: of so many trials one trains on. "
+            f"divisor={divisor!r}, but it must be a number of at least 2: of so many trials one trains on. "
             "Write divisor=3 or divisor=4."
         )
     return int(exact) if exact.denominator == 1 else exact
@@ -55,8 +55,8 @@ def log_floor(value: int, divisor: Divisor) -> int:
 
 def rungs(num_rungs: int, divisor: Divisor, max_length: int) -> list[int]:
     """Determined's rungs: ``max_length / divisor**k`` rounded down, at least 1; short ones may repeat."""
-    positive("num_rungs", num_rungs)
-    positive("max_length", max_length)
+    num_rungs = integer("num_rungs", num_rungs, 1)
+    max_length = integer("max_length", max_length, 1)
     return [max(int(max_length // divisor**k), 1) for k in reversed(range(num_rungs))]
 
 
@@ -66,8 +66,8 @@ def rungs_in_visits(num_rungs: int, divisor: Divisor, visits: int) -> list[int]:
     Where there are more rungs than ``visits`` can be divided into, the shortest ones would all be of one visit: they
     are one rung, since a trial cannot be compared twice at the same length.
     """
-    positive("num_rungs", num_rungs)
-    positive("visits", visits)
+    num_rungs = integer("num_rungs", num_rungs, 1)
+    visits = integer("visits", visits, 1)
     return sorted({int(-(-visits // divisor**k)) for k in range(num_rungs)})
 
 
@@ -96,17 +96,13 @@ def brackets(
     Raises:
         UsageError: an impossible number or an unknown mode.
     """
-    positive("max_trials", num_models)
-    positive("max_length", max_length)
-    positive("max_rungs", max_rungs)
+    integer("max_trials", num_models, 1)
+    max_length = integer("max_length", max_length, 1)
+    max_rungs = integer("max_rungs", max_rungs, 1)
     concurrency_given(max_concurrent)
-    if mode not in MODES:
-        raise UsageError(
-            f"mode is {mode!r}, but must be one of {', '.join(map(repr, MODES))}{nearest(str(mode), MODES, '.')} "
-            "Write mode='standard'."
-        )
+    choice("mode", mode, MODES, advice="Write mode='standard'.")
     if bracket_rungs:
-        numbers = [positive("every number of bracket_rungs", number) for number in bracket_rungs]
+        numbers = [integer("every number of bracket_rungs", number, 1) for number in bracket_rungs]
     else:
         most = min(max_rungs, log_floor(max_length, divisor) + 1, log_floor(num_models, divisor) + 1)
         first = {"aggressive": most, "standard": (most - 1) // 2 + 1, "conservative": 1}[mode]
@@ -146,9 +142,7 @@ def concurrency(max_concurrent: int, divisor: Divisor, trials: Sequence[int]) ->
 
 def concurrency_given(max_concurrent: int) -> int:
     """``max_concurrent`` if it is a whole number of at least 0."""
-    if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 0:
-        raise UsageError(
-            f"max_concurrent_trials is {max_concurrent!r}, but must be a whole number, or 0 for the searcher's own "
-            "choice. Write max_concurrent_trials=16."
-        )
-    return max_concurrent
+    rule = "an integer, or 0 for the searcher's own choice"
+    return integer(
+        "max_concurrent_trials", max_concurrent, 0, rule=rule, advice="Write max_concurrent_trials=16."
+    )

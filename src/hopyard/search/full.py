@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from hopyard.checks import integer
 from hopyard.errors import SettingsError, SpaceError, UsageError
-from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train, positive
+from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train
 from hopyard.search.proposers import ListPoints
 
 MOST_AT_ONCE = 16
@@ -37,15 +38,15 @@ class FullLength(Searcher):
                     "Write num_models=16, or use GridSearch."
                 )
             num_models = len(proposer)
-        proposer.check(positive("num_models", num_models))
+        proposer.check(integer("num_models", num_models, 1))
         if max_concurrent is None:
             max_concurrent = min(MOST_AT_ONCE, -(-num_models // 4)) if proposer.learns else None
         else:
-            positive("max_concurrent_trials", max_concurrent)
+            integer("max_concurrent_trials", max_concurrent, 1)
         self.independent = not proposer.learns
         self._proposer = proposer
         self._num_models = num_models
-        self._visits = positive("visits", visits)
+        self._visits = integer("visits", visits, 1)
         self._max_concurrent = max_concurrent
         self._created = 0
         self._training: set[int] = set()

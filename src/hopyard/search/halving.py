@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hopyard.checks import integer
 from hopyard.errors import UsageError
-from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train, positive
+from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train
 from hopyard.search.brackets import Divisor
 
 
@@ -30,7 +31,7 @@ class Bracket(ABC):
     max_concurrent: int | None = None
 
     def __post_init__(self) -> None:
-        self.left = positive("num_models", self.num_models)
+        self.left = integer("num_models", self.num_models, 1)
         self.rungs = checked_rungs(self.rungs)
         self.training: dict[int, int] = {}  # trial -> the rung that it trains for
         self.expected = [0] * len(self.rungs)  # how many train for each rung
@@ -137,9 +138,9 @@ class Halving(Searcher):
 
 def checked_rungs(rungs: Sequence[int]) -> list[int]:
     """Raises UsageError unless there are rungs, ascending, of whole visits."""
-    ascending = [positive("every one of rungs", rung) for rung in rungs]
+    ascending = [integer("every one of rungs", rung, 1) for rung in rungs]
     if not ascending or ascending != sorted(ascending):
         raise UsageError(
-            f"rungs is {rungs!r}, but must be ascending lengths, the last of them the full one. Write rungs=[1, 4, 16]."
+            f"rungs={rungs!r}, but it must be ascending lengths, the last of them the full one. Write rungs=[1, 4, 16]."
         )
     return ascending

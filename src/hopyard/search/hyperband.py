@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from fractions import Fraction
 
-from hopyard.search.base import Proposer, Train, positive
+from hopyard.checks import integer
+from hopyard.search.base import Proposer, Train
 from hopyard.search.brackets import Divisor, checked_divisor, log_floor, rungs_in_visits
 from hopyard.search.halving import Bracket, Halving
 
@@ -94,7 +95,7 @@ class Hyperband(Halving):
         max_concurrent: int | None = None,
     ) -> None:
         if max_concurrent is not None:
-            positive("max_concurrent_trials", max_concurrent)
+            integer("max_concurrent_trials", max_concurrent, 1)
         exact = checked_divisor(divisor)
         super().__init__(
             proposer,
@@ -111,11 +112,11 @@ def hyperband_brackets(
     With ``num_models``: so many trials in all, divided in the published proportion and rounded down; what is left goes
     to the first brackets, one each. Brackets that get none are left out.
     """
-    most = log_floor(positive("visits", visits), divisor)
+    most = log_floor(integer("visits", visits, 1), divisor)
     published = [int(-(-(most + 1) * divisor**s // (s + 1))) for s in reversed(range(most + 1))]
     trials = published
     if num_models is not None:
-        positive("num_models", num_models)
+        num_models = integer("num_models", num_models, 1)
         trials = [number * num_models // sum(published) for number in published]
         for index in range(num_models - sum(trials)):
             trials[index] += 1

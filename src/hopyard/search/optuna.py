@@ -173,7 +173,7 @@ class OptunaPruning(EpochByEpoch):
         super().__init__(searcher, epoch)
         if not isinstance(pruner, BasePruner):
             raise UsageError(
-                f"pruner is {pruner!r}, but must be an object of optuna.pruners. "
+                f"pruner={pruner!r}, but it must be an object of optuna.pruners. "
                 "Write pruner=optuna.pruners.MedianPruner()."
             )
         self.independent = False
@@ -258,7 +258,7 @@ def seeded_sampler(sampler: Any, seed: int, space: Mapping[str, Any]) -> BaseSam
             "sampler=lambda seed: optuna.samplers.TPESampler(seed=seed)."
         )
     raise UsageError(
-        f"sampler is {sampler!r}, but must be an object or a class of optuna.samplers, or a function of a seed that "
+        f"sampler={sampler!r}, but it must be an object or a class of optuna.samplers, or a function of a seed that "
         "returns an object. Write sampler=optuna.samplers.TPESampler()."
     )
 

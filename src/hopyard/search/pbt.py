@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from hopyard.errors import SpaceError, UsageError
-from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train, positive
+from hopyard.checks import integer, number
+from hopyard.errors import SpaceError
+from hopyard.search.base import Create, Operation, Proposer, Searcher, Stop, Train
 from hopyard.search.points import Path, check_point, draw
 from hopyard.search.spaces import Choice, Continuous, Quantized, checked_space
 
@@ -58,14 +59,14 @@ class Pbt(Searcher):
         seed: int = 0,
         max_concurrent: int | None = None,
     ) -> None:
-        proposer.check(positive("population_size", population_size))
+        proposer.check(integer("population_size", population_size, 1))
         if max_concurrent is not None:
-            positive("max_concurrent_trials", max_concurrent)
+            integer("max_concurrent_trials", max_concurrent, 1)
         self._proposer = proposer
         self._space = checked_space(space)
         self._size = population_size
-        self._visits_left = positive("num_rounds", num_rounds) * positive(
-            "length_per_round", length_per_round
+        self._visits_left = integer("num_rounds", num_rounds, 1) * integer(
+            "length_per_round", length_per_round, 1
         )
         self._length = length_per_round
         self._truncate_fraction = share("truncate_fraction", truncate_fraction, 0.5)
@@ -159,11 +160,14 @@ class Pbt(Searcher):
 
 def share(name: str, value: float, most: float = 1) -> Fraction:
     """``value`` exactly, as it is written: 0.29 of 100 is 29. Raises UsageError unless it lies from 0 to ``most``."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= most:
-        raise UsageError(
-            f"{name} is {value!r}, but must be a number from 0 to {most:g}. Write {name}={most / 2:g}."
-        )
+    number(
+        name,
+        value,
+        least=0,
+        most=most,
+        rule=f"a number from 0 to {most:g}",
+        advice=f"Write {name}={most / 2:g}.",
+    )
     return Fraction(str(value))
 
 

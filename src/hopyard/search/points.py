@@ -153,7 +153,7 @@ def checked_points(
     """The points that a user wants tried first, copied. Raises SpaceError for one outside the space."""
     if isinstance(initial_params, Mapping) or not isinstance(initial_params, Sequence):
         raise SpaceError(
-            f"initial_params is {initial_params!r}, but must be a list of points. "
+            f"initial_params={initial_params!r}, but it must be a list of points. "
             "Write initial_params=[{...}] with a dictionary for each."
         )
     copies: list[dict[str, Any]] = []

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from hopyard.checks import integer
 from hopyard.errors import UsageError, nearest
 from hopyard.search.asha import AdaptiveAsha, Asha
-from hopyard.search.base import Create, Searcher, Train, positive
+from hopyard.search.base import Create, Searcher, Train
 from hopyard.search.brackets import Share, brackets, checked_divisor, concurrency_given, rungs
 from hopyard.search.pbt import Pbt, share
 from hopyard.search.points import num_points
@@ -108,7 +109,7 @@ def _single(config: Mapping[str, Any]) -> _Plan:
 
 def _random(config: Mapping[str, Any]) -> _Plan:
     _concurrency(config)
-    return _Plan(Counter({_length(config): positive("max_trials", config["max_trials"])}))
+    return _Plan(Counter({_length(config): integer("max_trials", config["max_trials"], 1)}))
 
 
 def _grid(config: Mapping[str, Any]) -> _Plan:
@@ -118,7 +119,7 @@ def _grid(config: Mapping[str, Any]) -> _Plan:
 
 def _async_halving(config: Mapping[str, Any]) -> _Plan:
     divisor = checked_divisor(config.get("divisor", 4))
-    trials = positive("max_trials", config["max_trials"])
+    trials = integer("max_trials", config["max_trials"], 1)
     lengths = rungs(config["num_rungs"], divisor, _length(config))
     concurrent = _concurrency(config)
     return _Plan(
@@ -129,7 +130,7 @@ def _async_halving(config: Mapping[str, Any]) -> _Plan:
 
 def _adaptive_asha(config: Mapping[str, Any]) -> _Plan:
     divisor, length = checked_divisor(config.get("divisor", 4)), _length(config)
-    trials, concurrent = positive("max_trials", config["max_trials"]), _concurrency(config)
+    trials, concurrent = integer("max_trials", config["max_trials"], 1), _concurrency(config)
     given = {name: config[name] for name in ("mode", "max_rungs", "bracket_rungs") if name in config}
     shares: list[tuple[Share, list[int]]] = [
         (each, rungs(each.num_rungs, divisor, length))
@@ -148,8 +149,8 @@ def _pbt(config: Mapping[str, Any]) -> _Plan:
     replace, explore = config["replace_function"], config.get("explore_function", {})
     _check_fields("replace_function of pbt", replace, {"truncate_fraction"}, set())
     _check_fields("explore_function of pbt", explore, set(), {"resample_probability", "perturb_factor"})
-    size = positive("population_size", config["population_size"])
-    num_rounds = positive("num_rounds", config["num_rounds"])
+    size = integer("population_size", config["population_size"], 1)
+    num_rounds = integer("num_rounds", config["num_rounds"], 1)
     length = _units("length_per_round", config["length_per_round"])
     replaced = int(share("truncate_fraction", replace["truncate_fraction"], 0.5) * size)
     # Whatever the metric: of a round but the last the worst train no longer. As if these were always the youngest.
@@ -201,14 +202,13 @@ _SEARCHERS: dict[str, tuple[Callable[[Mapping[str, Any]], _Plan], set[str], set[
 def _plan(config: Mapping[str, Any]) -> _Plan:
     if not isinstance(config, Mapping):
         raise UsageError(
-            f"the searcher is {config!r}, but must be a dictionary as in an experiment's YAML. "
+            f"searcher={config!r}, but it must be a dictionary as in an experiment's YAML. "
             'Write {"name": "adaptive_asha", "max_trials": 16, "max_length": 937}.'
         )
     name = config.get("name")
     if not isinstance(name, str) or name not in _SEARCHERS:
         raise UsageError(
-            f"the searcher's name is {name!r}, but must be one of {_list(_SEARCHERS)}"
-            f"{nearest(str(name), _SEARCHERS, '.')}"
+            f"name={name!r}, but it must be one of {_list(_SEARCHERS)}{nearest(str(name), _SEARCHERS, '.')}"
         )
     plan, needed, allowed = _SEARCHERS[name]
     _check_fields(f"the searcher {name!r}", config, needed, allowed | _COMMON | {"name"})
@@ -249,7 +249,7 @@ def _units(name: str, length: Any) -> int:
             raise UsageError(f"{name} is {dict(length)!r}, but has one unit. Write {name}: {{batches: 937}}.")
         ((unit, length),) = length.items()
         name = f"{name}.{unit}"
-    return positive(name, length)
+    return integer(name, length, 1)
 
 
 def _concurrency(config: Mapping[str, Any]) -> int:
@@ -283,14 +283,12 @@ def _axis(name: str, value: Any) -> int:
     if kind == "categorical":
         vals = value.get("vals")
         if not isinstance(vals, list | tuple) or not vals:
-            raise UsageError(
-                f"vals of {name} is {vals!r}, but must be a list of values. Write vals: [32, 64]."
-            )
+            raise UsageError(f"vals={vals!r}, but it must be a list of values. Write vals: [32, 64].")
         return len(vals)
     if kind not in ("int", "double", "log"):
         kinds = ("const", "categorical", "int", "double", "log")
         raise UsageError(
-            f"the type of the hyperparameter {name} is {kind!r}, but must be one of {_list(kinds)}"
+            f"type={kind!r} of the hyperparameter {name}, but it must be one of {_list(kinds)}"
             f"{nearest(str(kind), kinds, '.')}"
         )
     if "count" not in value:
@@ -298,7 +296,7 @@ def _axis(name: str, value: Any) -> int:
             f"the hyperparameter {name} has no count, but a grid must know how many of its values to try. "
             "Write count: 5."
         )
-    count = positive(f"count of {name}", value["count"])
+    count = integer(f"count of {name}", value["count"], 1)
     if kind != "int":
         return count
     low, high = value.get("minval"), value.get("maxval")

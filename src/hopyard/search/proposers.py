@@ -8,8 +8,9 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hopyard.checks import integer
 from hopyard.errors import SpaceError, missing_extra
-from hopyard.search.base import Proposer, positive
+from hopyard.search.base import Proposer
 from hopyard.search.points import (
     Path,
     checked_points,
@@ -76,7 +77,7 @@ class DifferentPoints(Proposer):
         self._most = _num_points_or_none(self.space)
 
     def check(self, num_models: int) -> None:
-        positive("num_models", num_models)
+        num_models = integer("num_models", num_models, 1)
         if len(self._initial) > num_models:
             raise SpaceError(
                 f"initial_params has {len(self._initial)} points, but num_models={num_models} trials are to be "

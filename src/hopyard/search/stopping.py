@@ -6,7 +6,8 @@ import bisect
 import math
 from abc import abstractmethod
 
-from hopyard.search.base import Create, Operation, Searcher, Stop, Train, positive
+from hopyard.checks import integer
+from hopyard.search.base import Create, Operation, Searcher, Stop, Train
 
 
 class EpochByEpoch(Searcher):
@@ -20,7 +21,7 @@ class EpochByEpoch(Searcher):
 
     def __init__(self, searcher: Searcher, epoch: int) -> None:
         self.independent = searcher.independent
-        self.epoch = positive("epoch", epoch)
+        self.epoch = integer("epoch", epoch, 1)
         self._searcher = searcher
         self._visits: dict[int, int] = {}
         self._value: dict[int, float] = {}
@@ -78,7 +79,7 @@ class Patience(EpochByEpoch):
 
     def __init__(self, searcher: Searcher, patience_epochs: int, epoch: int) -> None:
         super().__init__(searcher, epoch)
-        self._patience = positive("patience", patience_epochs) * epoch
+        self._patience = integer("patience", patience_epochs, 1) * epoch
         self._best: dict[int, tuple[float, int]] = {}
 
     def stops(self, trial: int, visits: int, value: float) -> bool:
@@ -101,8 +102,8 @@ class MedianStopping(EpochByEpoch):
     def __init__(self, searcher: Searcher, epoch: int, *, grace_epochs: int = 1, min_trials: int = 3) -> None:
         super().__init__(searcher, epoch)
         self.independent = False
-        self._grace = positive("grace_epochs", grace_epochs) * epoch
-        self._min_trials = positive("min_trials", min_trials)
+        self._grace = integer("grace_epochs", grace_epochs, 1) * epoch
+        self._min_trials = integer("min_trials", min_trials, 1)
         self._best: dict[int, float] = {}
         self._sum: dict[int, tuple[float, int]] = {}
         self._means: dict[int, list[float]] = {}  # by visits, ascending

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import secrets
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from hopyard.backend import Backend
+from hopyard.checks import choice, flag, integer, number
 from hopyard.data.preparing.split import check_share
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps
 from hopyard.errors import MetricError, UsageError, nearest
@@ -92,8 +92,7 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
     if isinstance(fields["validation"], bool | int | float):
         check_share(fields["validation"])
     for name in ("fresh", "take_over", "reproducible", "progress"):
-        if not isinstance(fields[name], bool):
-            raise UsageError(f"{name} is {fields[name]!r}; it must be True or False.")
+        flag(name, fields[name])
     counts = (
         "num_epochs",
         "num_partitions",
@@ -103,12 +102,14 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         "max_concurrent_trials",
     )
     for name in counts:
-        _check_count(name, fields[name], optional=name != "num_epochs")
+        if fields[name] is not None or name == "num_epochs":
+            rule = "an integer of at least 1" + ("" if name == "num_epochs" else ", or None")
+            fields[name] = integer(name, fields[name], 1, rule=rule)
     seed = fields["seed"]
     if seed is None:
         fields["seed"], fields["fresh"] = secrets.randbits(31), True
-    elif isinstance(seed, bool) or not isinstance(seed, int):
-        raise UsageError(f"seed is {seed!r}; it must be an int, or None for a random one that is recorded.")
+    else:
+        fields["seed"] = integer("seed", seed, rule="an integer, or None for a random one that is recorded")
     fields = {
         **fields,
         **_with_code(fields["search_space"], fields["estimator_gen_fn"], fields["initial_params"]),
@@ -211,43 +212,43 @@ def _refuse_what_comes_later(fields: dict[str, Any]) -> None:
         )
     if packing not in ("auto", "off", "serial"):
         raise UsageError(
-            f"packing is {packing!r}; it must be one of 'auto', 'off', 'serial', 'graph', 'streams', 'fused'."
+            f"packing={packing!r}, but it must be one of 'auto', 'off', 'serial', 'graph', 'streams', 'fused'."
         )
 
 
 def _check_kinds(fields: dict[str, Any]) -> None:
     if not isinstance(fields["backend"], Backend):
         raise UsageError(
-            f"backend is {fields['backend']!r}; it must be a Backend, for example "
+            f"backend={fields['backend']!r}, but it must be a Backend, for example "
             "hopyard.backend.LocalBackend(num_workers=2)."
         )
     if not isinstance(fields["store"], Store):
         raise UsageError(
-            f"store is {fields['store']!r}; it must be a Store, for example hopyard.storage.LocalStore('experiments')."
+            f"store={fields['store']!r}, but it must be a Store, for example hopyard.storage.LocalStore('experiments')."
         )
     if not callable(fields["estimator_gen_fn"]):
         raise UsageError(
-            f"estimator_gen_fn is {fields['estimator_gen_fn']!r}; it must be a function that takes a dict of "
+            f"estimator_gen_fn={fields['estimator_gen_fn']!r}, but it must be a function that takes a dict of "
             "parameters and returns an estimator."
         )
     init_from = fields["init_from"]
     if init_from is not None and not hasattr(init_from, "weights"):
         raise UsageError(
-            f"init_from is {init_from!r}; it must be a model of a search, as fit(...) or "
+            f"init_from={init_from!r}, but it must be a model of a search, as fit(...) or "
             "hopyard.load_model(...) return it."
         )
     stock = fields["stock"]
     if stock is not None and not isinstance(stock, Room | str | os.PathLike):
         raise UsageError(
-            f"stock is {stock!r}; it must be a StockRoom, the path of one, or None. Make one with "
+            f"stock={stock!r}, but it must be a StockRoom, the path of one, or None. Make one with "
             "hopyard.StockRoom.init('repo')."
         )
     if fields["mode"] not in (None, "min", "max"):
-        raise UsageError(f"mode is {fields['mode']!r}; it must be 'min', 'max' or None.")
+        raise UsageError(f"mode={fields['mode']!r}, but it must be 'min', 'max' or None.")
     run_id = fields["run_id"]
     if run_id is not None and not (isinstance(run_id, str) and _RUN_ID.fullmatch(run_id)):
         raise UsageError(
-            f"run_id is {run_id!r}; it must be up to 100 of the letters a to z, digits, '-' and '_', and begin with a "
+            f"run_id={run_id!r}, but it must be up to 100 of the letters a to z, digits, '-' and '_', and begin with a "
             "letter or digit."
         )
     logdir = fields["logdir"]
@@ -255,14 +256,14 @@ def _check_kinds(fields: dict[str, Any]) -> None:
         isinstance(logdir, str | os.PathLike) and isinstance(os.fspath(logdir), str)
     ):
         raise UsageError(
-            f"logdir is {logdir!r}; it must be the path of a directory, or None for the store's."
+            f"logdir={logdir!r}, but it must be the path of a directory, or None for the store's."
         )
 
 
 def _check_metric(name: Any, mode: str | None) -> None:
     if not isinstance(name, str) or not name.removeprefix("val_"):
         raise UsageError(
-            f"evaluation_metric is {name!r}; it must be the name of one metric, such as 'loss' or 'accuracy'."
+            f"evaluation_metric={name!r}, but it must be the name of one metric, such as 'loss' or 'accuracy'."
         )
     if name.startswith("train_"):
         raise MetricError(
@@ -275,7 +276,7 @@ def _check_metric(name: Any, mode: str | None) -> None:
 def _points(value: Any) -> tuple[Mapping[str, Any], ...]:
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise UsageError(
-            f"initial_params is {value!r}; it must be a list of points, each a dict with all parameters of the space."
+            f"initial_params={value!r}, but it must be a list of points, each a dict with all parameters of the space."
         )
     return tuple(value)
 
@@ -287,34 +288,26 @@ def _callbacks(value: Any) -> tuple[Callback, ...]:
             raise UsageError(f"callbacks has the class {entry.__name__}; give an object: {entry.__name__}().")
         if not isinstance(entry, Callback) or not isinstance(value, Iterable):
             raise UsageError(
-                f"callbacks is {value!r}; it must be a list of objects whose classes extend hopyard.tune.Callback."
+                f"callbacks={value!r}, but it must be a list of objects whose classes extend hopyard.tune.Callback."
             )
     return entries
 
 
-def _check_count(name: str, value: Any, *, optional: bool) -> None:
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(
-            f"{name} is {value!r}; it must be an int of at least 1{' or None' if optional else ''}."
-        )
-
-
 def _options(fields: dict[str, Any]) -> Options:
     keep, every, budget = fields["keep"], fields["checkpoint_every"], fields["time_budget"]
-    if keep not in ("completed", "best", "all"):
-        raise UsageError(f"keep is {keep!r}; it must be 'completed', 'best' or 'all'.")
-    _check_count("keep_n", fields["keep_n"], optional=False)
+    choice("keep", keep, ("completed", "best", "all"))
+    integer("keep_n", fields["keep_n"], 1)
     if fields["keep_n"] != 1 and keep != "best":
         raise UsageError(
             f"keep_n is {fields['keep_n']}, but says how many are kept with keep='best', and keep is {keep!r}. "
             "Give keep='best', or leave keep_n out."
         )
     if every not in ("unit", "epoch"):
-        every = _seconds("checkpoint_every", every, "'unit', 'epoch' or a number of seconds above 0")
+        every = number(
+            "checkpoint_every", every, above=0, rule="'unit', 'epoch' or a number of seconds above 0"
+        )
     if budget is not None:
-        budget = _seconds("time_budget", budget, "a number of seconds above 0, or None")
+        budget = number("time_budget", budget, above=0, rule="a number of seconds above 0, or None")
     return Options(
         checkpoint_every=every,
         keep=keep,
@@ -325,16 +318,10 @@ def _options(fields: dict[str, Any]) -> Options:
     )
 
 
-def _seconds(name: str, value: Any, rule: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isinf(value):
-        raise UsageError(f"{name} is {value!r}; it must be {rule}.")
-    return float(value)
-
-
 def _column_names(name: str, value: Any) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
     if not names or not all(isinstance(entry, str) for entry in names):
-        raise UsageError(f"{name} is {value!r}; it must be a list of column names, at least one.")
+        raise UsageError(f"{name}={value!r}, but it must be a list of column names, at least one.")
     twice = [entry for entry in dict.fromkeys(names) if names.count(entry) > 1]
     if twice:
         raise UsageError(f"{name} is {value!r}, which names {twice[0]!r} twice. Name each column once.")

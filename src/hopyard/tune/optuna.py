@@ -91,7 +91,7 @@ def _opened(target: Any) -> Iterator[Any]:
         return
     if not isinstance(target, str):
         raise UsageError(
-            f"the target is {target!r}, but must be a file's path, a URL, or an object of optuna.storages. "
+            f"target={target!r}, but it must be a file's path, a URL, or an object of optuna.storages. "
             'Write "trials.jsonl" or "sqlite:///study.db".'
         )
     try:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 from hopyard.backend import Backend
-from hopyard.errors import UsageError, nearest
+from hopyard.checks import choice, flag, integer
+from hopyard.errors import UsageError
 from hopyard.objects.identity import identity
 from hopyard.search import (
     Budget,
@@ -20,7 +21,6 @@ from hopyard.search import (
     hyperband,
 )
 from hopyard.search.asha import AdaptiveAsha
-from hopyard.search.base import positive
 from hopyard.search.brackets import MODES, brackets, checked_divisor, log_floor, rungs_in_visits
 from hopyard.search.pbt import Pbt, share
 from hopyard.storage import Store
@@ -192,24 +192,19 @@ class ASHA(_Sampled):
         sampler: Any = None,
         **common: Unpack[Common],
     ) -> None:
-        if brackets not in MODES:
-            known = ", ".join(map(repr, MODES))
-            raise UsageError(
-                f"brackets is {brackets!r}; it must be one of {known}{nearest(str(brackets), MODES, '.')}"
-            )
-        if not isinstance(stop_once, bool):
-            raise UsageError(f"stop_once is {stop_once!r}; it must be True or False.")
+        choice("brackets", brackets, MODES)
+        flag("stop_once", stop_once)
         self.divisor, self.max_rungs, self.brackets = divisor, max_rungs, brackets
         self.stop_once, self.sampler = stop_once, sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _partitions_wanted(self) -> int:
         divisor = checked_divisor(self.divisor)
-        rungs = min(self.max_rungs, log_floor(positive("num_models", self.num_models), divisor) + 1)
+        rungs = min(self.max_rungs, log_floor(integer("num_models", self.num_models, 1), divisor) + 1)
         return _partitions_for(int(divisor ** (rungs - 1)), self.arguments.num_epochs)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
-        num_models = positive("num_models", budget.num_models)
+        num_models = integer("num_models", budget.num_models, 1)
         visits, divisor = budget.visits, checked_divisor(self.divisor)
         concurrent = self.arguments.max_concurrent_trials or 16
         shares = brackets(
@@ -263,7 +258,7 @@ class Hyperband(_Sampled):
         if num_models is None:
             return MOST_PARTITIONS
         divisor = checked_divisor(self.divisor)
-        rungs = log_floor(positive("num_models", num_models), divisor)
+        rungs = log_floor(integer("num_models", num_models, 1), divisor)
         return _partitions_for(int(divisor**rungs), self.arguments.num_epochs)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
@@ -308,8 +303,8 @@ class PBT(_Drawn):
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
-        num_models = positive("num_models", budget.num_models)
-        rounds, left = divmod(budget.num_epochs, positive("epochs_per_round", self.epochs_per_round))
+        num_models = integer("num_models", budget.num_models, 1)
+        rounds, left = divmod(budget.num_epochs, integer("epochs_per_round", self.epochs_per_round, 1))
         if left:
             raise UsageError(
                 f"num_epochs is {budget.num_epochs} and epochs_per_round is {self.epochs_per_round}, but a search has "

@@ -106,7 +106,7 @@ def test_the_default_limit_can_be_set(monkeypatch, tmp_path):
     assert NodeCache(tmp_path, limit=5).limit == 5
     monkeypatch.setenv("HOPYARD_CACHE_BYTES", "20GB")
     with pytest.raises(
-        UsageError, match="HOPYARD_CACHE_BYTES is '20GB', but must be a whole number of bytes"
+        UsageError, match="HOPYARD_CACHE_BYTES='20GB', but it must be a whole number of bytes"
     ):
         NodeCache(tmp_path)
 

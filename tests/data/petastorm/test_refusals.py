@@ -51,7 +51,7 @@ def test_directories_that_are_no_petastorm_dataset_are_refused(tmp_path, copy):
 def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(ColumnError, match=r"'scor'; did you mean 'score'\?"):
         petastorm_source(DATASET, ["scor"])
-    with pytest.raises(UsageError, match="images='raw' is unknown; it must be one of 'decode', 'keep'"):
+    with pytest.raises(UsageError, match="images='raw', but it must be one of 'decode', 'keep'"):
         convert_petastorm(DATASET, tmp_path, images="raw")
     assert not list(tmp_path.iterdir())
 

@@ -56,7 +56,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: estimator(transformation_fn=lambda dataset: dataset),
         ["KerasEstimator has no argument 'transformation_fn'; write transform=fn(batch, rng)"],
     ),
-    "model": (lambda: estimator("mlp"), ["model='mlp' was given, but must be a keras.Model"]),
+    "model": (lambda: estimator("mlp"), ["model='mlp', but it must be a keras.Model"]),
     "no loss": (lambda: estimator(loss=None), ["loss= was not given, and the model is not compiled"]),
     "another loss": (
         lambda: estimator(compiled("mse")),
@@ -69,10 +69,13 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: KerasEstimator(compiled("mse"), metrics=["acc"]),
         ["optimizer= was not given, so that the model's own would count", "Give both optimizer= and loss="],
     ),
-    "batch size": (lambda: estimator(batch_size=0), ["batch_size=0 was given, but must be an int >= 1"]),
+    "batch size": (
+        lambda: estimator(batch_size=0),
+        ["batch_size=0, but it must be an integer of at least 1"],
+    ),
     "transform": (
         lambda: estimator(transform=3),
-        ["transform=3 was given, but must be a function fn(batch, rng)"],
+        ["transform=3, but it must be a function fn(batch, rng)"],
     ),
     "update": (lambda: estimator(model_update_fn=3), ["must be a function fn(model, epoch, params)"]),
     "class weight": (lambda: estimator(class_weight={"a": 1.0}), ["its keys must be classes: ints from 0"]),

@@ -241,9 +241,9 @@ class Manual(Net):
         (lambda: 7, {}, "module is a int, but must be a LightningModule."),
         (Bare, {}, ("Bare has no validation_step; define validation_step(self, batch, batch_idx) that logs val_loss, "
          "since trials are compared by what validation gives.")),
-        (Net, {"batch": "dicts"}, ("batch='dicts' was given, but must be 'tuple', 'dict' or a function fn(columns); "
+        (Net, {"batch": "dicts"}, ("batch='dicts', but it must be 'tuple', 'dict' or a function fn(columns); "
          "did you mean 'dict'?")),
-        (Net, {"batch_size": 0}, "batch_size=0 was given, but must be an int >= 1."),
+        (Net, {"batch_size": 0}, "batch_size=0, but it must be an integer of at least 1."),
         (Manual, {"accumulate": 2}, ("gradient_clip=None and accumulate=2 were given, but Manual optimizes manually; "
          "call self.clip_gradients, and step every so many batches, in its training_step.")),
         (lambda: failing("training_step", lambda self, dataloader_iter: None), {}, ("training_step of Failing takes a "

@@ -106,12 +106,12 @@ def test_an_exception_says_on_which_host_it_was_raised(cluster: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_workers": 0}, "num_workers=0 was given, but must be an int >= 1"),
-        ({"gpus_per_worker": 1.5}, "gpus_per_worker=1.5 was given, but must be 0, a fraction of one GPU such as 0.5"),
+        ({"num_workers": 0}, "num_workers=0, but it must be an integer of at least 1"),
+        ({"gpus_per_worker": 1.5}, "gpus_per_worker=1.5, but it must be 0, a fraction of one GPU such as 0.5"),
         ({"gpus_per_worker": True}, "gpus_per_worker=True was given"),
-        ({"threads_per_worker": 0}, "threads_per_worker=0 was given, but must be an int >= 1"),
-        ({"unit_timeout": -1}, "unit_timeout=-1 was given, but must be seconds > 0, or None for no limit"),
-        ({"start_timeout": 0}, "start_timeout=0 was given, but must be seconds > 0, or None for no limit"),
+        ({"threads_per_worker": 0}, "threads_per_worker=0, but it must be an integer of at least 1"),
+        ({"unit_timeout": -1}, "unit_timeout=-1, but it must be a number of seconds above 0, or None for no limit"),
+        ({"start_timeout": 0}, "start_timeout=0, but it must be a number of seconds above 0, or None for no limit"),
         ({"resources": {"GPU": 1}}, "'GPU' is none of Ray's custom resources; .* give threads_per_worker and gpus_per"),
         ({"resources": {"disk": 0}}, "'disk' must be a number > 0: what each worker takes of it"),
     ],

@@ -157,9 +157,9 @@ def test_a_worker_whose_executor_is_killed_moves_to_the_one_that_replaces_it(con
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_workers": 0}, "num_workers=0 was given, but must be an int >= 1"),
-        ({"threads_per_worker": 0}, "threads_per_worker=0 was given, but must be an int >= 1"),
-        ({"unit_timeout": 0}, "unit_timeout=0 was given, but must be seconds > 0"),
+        ({"num_workers": 0}, "num_workers=0, but it must be an integer of at least 1"),
+        ({"threads_per_worker": 0}, "threads_per_worker=0, but it must be an integer of at least 1"),
+        ({"unit_timeout": 0}, "unit_timeout=0, but it must be a number of seconds above 0"),
         (
             {"spark_context": "local[2]"},
             "spark_context='local\\[2\\]' was given, but must be a SparkContext, .*give spark.sparkContext",

@@ -266,7 +266,7 @@ def test_a_state_of_another_trunk_is_refused(chain: Make) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"trunk": nn.Linear}, "but must be a torch.nn.Module"),
+        ({"trunk": nn.Linear}, "but it must be a torch.nn.Module"),
         ({"trunk": nn.LazyLinear(3)}, "The trunk has lazy layers, whose sizes are unknown"),
         (
             {"trunk": nn.Sequential(torch.jit.ScriptModule())},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hopyard.checks import integer
 from hopyard.data.base import BaseDataset
 from hopyard.data.combining.stretches import check_series, check_stackable, check_time, find_stretches
 from hopyard.data.combining.window_columns import Parts, Step, WindowColumns
@@ -80,7 +81,7 @@ class Windows(BaseDataset):
         self._offsets = _offsets(length)
         self._columns = columns
         self._parts = None if columns is None else Parts(base.schema, self.length, columns)
-        self._step = _positive("step", step)
+        self._step = integer("step", step, 1)
         self._time = time
         self._max_gap = _gap(max_gap, time)
         self._series = () if series is None else (series,) if isinstance(series, str) else tuple(series)
@@ -346,17 +347,7 @@ def _offsets(length: Length) -> Rows:
                 "Give such as [0, 1, 7], or how many consecutive rows a window has."
             )
         return np.array(offsets, np.int64) - offsets[0]
-    return np.arange(_positive("length", length))
-
-
-def _positive(name: str, value: Any) -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        whole = 0
-    if whole < 1:
-        raise UsageError(f"{name}={value!r}, but it must be an integer of at least 1.")
-    return whole
+    return np.arange(integer("length", length, 1))
 
 
 def _gap(max_gap: Any, time: str | None) -> int | float | None:

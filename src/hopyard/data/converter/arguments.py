@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.data.arguments import flag, integer
+from hopyard.checks import flag, integer
 from hopyard.data.converter.ranks import checked_share
 from hopyard.data.loader import Loader
 from hopyard.data.opening.opening import open_dataset

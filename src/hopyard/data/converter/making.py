@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from hopyard.data.arguments import choice, integer
+from hopyard.checks import choice, integer
 from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.converter.kept import KeptFile, Marker, abandon, finish, new_attempt, usable_marker
 from hopyard.data.converter.places import parent_url, plain_path

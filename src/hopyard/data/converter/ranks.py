@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hopyard.data.arguments import integer
+from hopyard.checks import integer
 from hopyard.errors import UsageError
 
 _LAUNCHERS = (

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hopyard.checks import choice, flag
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Fingerprint
 from hopyard.data.opening.filters import matching_rows
 from hopyard.data.opening.foreign import Differences, Files, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
-from hopyard.data.preparing.policies import Policies, check_choice, checked_schema, ragged_rows
+from hopyard.data.preparing.policies import Policies, checked_schema, ragged_rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, digest_or_random
@@ -55,12 +56,11 @@ class Options:
     depends_on: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
-        check_choice("nulls", self.nulls, ("error", "fill", "mask"))
-        check_choice("ragged", self.ragged, ("error", "keep", "pad"))
-        check_choice("corrupt", self.corrupt, ("error", "skip"))
-        check_choice("missing", self.missing, ("error", "null"))
-        if not isinstance(self.widen, bool):
-            raise UsageError(f"widen={self.widen!r}, but it must be True or False.")
+        choice("nulls", self.nulls, ("error", "fill", "mask"))
+        choice("ragged", self.ragged, ("error", "keep", "pad"))
+        choice("corrupt", self.corrupt, ("error", "skip"))
+        choice("missing", self.missing, ("error", "null"))
+        flag("widen", self.widen)
         names = self.columns
         if names is not None and (isinstance(names, str) or not names or len(set(names)) < len(names)):
             raise UsageError(

@@ -28,11 +28,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hopyard.checks import choice
 from hopyard.data.opening.files import PARQUET, find_files
 from hopyard.data.opening.hive import hive_values
 from hopyard.data.petastorm.codecs import RowDecoder, decode_field, encoded_rows, settles, unsupported
 from hopyard.data.petastorm.schema import Field, is_petastorm, local_directory, read_unischema
-from hopyard.data.preparing.policies import check_choice
 from hopyard.data.preparing.prepare import prepare
 from hopyard.data.preparing.prepared import Prepared
 from hopyard.data.reading.stored import StoredFile
@@ -67,7 +67,7 @@ def petastorm_source(
         UnsupportedTypeError: a field has a codec or type of its writer's own.
         ColumnError: unknown columns; DataError: a file lacks a field.
     """
-    check_choice("images", images, ("decode", "keep"))
+    choice("images", images, ("decode", "keep"))
     if "://" in os.fspath(path) and not os.fspath(path).startswith("file://"):
         find_files(os.fspath(path))  # raises: it is not of this machine
     directory = local_directory(path)

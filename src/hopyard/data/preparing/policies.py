@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.checks import choice
 from hopyard.data.preparing.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.columns import ColumnData, as_ragged
-from hopyard.errors import ColumnError, DataError, UsageError
+from hopyard.errors import ColumnError, DataError
 
 Columns = Mapping[str, ColumnData]
 _MAX_WIDTH = (1 << 31) - 1
@@ -139,8 +140,8 @@ def plan_policies(
         DataError: nulls or ragged rows without a policy, a null label, or rows that no policy makes storable.
         ColumnError: the splits' columns differ.
     """
-    check_choice("nulls", nulls, ("error", "fill", "mask"))
-    check_choice("ragged", ragged, ("error", "keep", "pad"))
+    choice("nulls", nulls, ("error", "fill", "mask"))
+    choice("ragged", ragged, ("error", "keep", "pad"))
     _check_same(splits)
     with_nulls = [name for name in splits[0] if any(columns[name].missing is not None for columns in splits)]
     found = {
@@ -226,13 +227,6 @@ def pad(rows: Ragged, length: int) -> npt.NDArray[Any]:
     padded = np.zeros((len(rows), length, *rows.values.shape[1:]), rows.values.dtype)
     padded[np.arange(length) < rows.lengths[:, None]] = rows.values
     return padded
-
-
-def check_choice(argument: str, given: str, choices: Sequence[str]) -> None:
-    if given not in choices:
-        raise UsageError(
-            f"{argument}={given!r} is unknown; it must be one of {', '.join(map(repr, choices))}."
-        )
 
 
 def _result_columns(

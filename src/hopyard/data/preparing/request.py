@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from hopyard.checks import choice
 from hopyard.data.frames.base import FrameSource
 from hopyard.data.manifest import FORMAT_VERSION
-from hopyard.data.preparing.policies import added_columns, check_choice
+from hopyard.data.preparing.policies import added_columns
 from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preparing.split import check_share, warn_of_overlap
 from hopyard.data.schema import unknown_columns
@@ -91,8 +92,8 @@ def request_of(
     masked: Sequence[str] = (),
 ) -> Request:
     """The request of a call of ``prepare``; raises what is wrong with its arguments."""
-    check_choice("nulls", nulls, ("error", "fill", "mask"))
-    check_choice("ragged", ragged, ("error", "keep", "pad"))
+    choice("nulls", nulls, ("error", "fill", "mask"))
+    choice("ragged", ragged, ("error", "keep", "pad"))
     features, labels = _names(feature_columns), _names(label_columns)
     named = list(dict.fromkeys([*(features or ()), *(labels or ())]))
     if isinstance(validation, numbers.Real) and val is None:

@@ -46,7 +46,7 @@ class Steps:
             given = [given]
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             raise UsageError(
-                f"preprocess is {given!r}; it must be a list of steps, such as [StandardScale('age'), "
+                f"preprocess={given!r}, but it must be a list of steps, such as [StandardScale('age'), "
                 "Category('city')]."
             )
         steps = tuple(given)

@@ -25,6 +25,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hopyard.checks import integer
 from hopyard.data.arguments import Output
 from hopyard.data.base import BaseDataset
 from hopyard.data.dataset import Dataset
@@ -35,7 +36,6 @@ from hopyard.data.ragged import Ragged
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.reports.summary import as_text, size
 from hopyard.data.schema import Column, Schema
-from hopyard.errors import UsageError
 from hopyard.objects.digests import derive_seed
 
 _SAMPLED_EVERY = 0.05  # seconds between looks at this process's memory
@@ -195,8 +195,7 @@ def throughput(
         UsageError: an argument is impossible; what ``open_dataset`` and ``Dataset.loader`` raise.
     """
     for name, value in (("epochs", epochs), ("batches", 1 if batches is None else batches)):
-        if value < 1:
-            raise UsageError(f"{name}={value}, but it must be an integer of at least 1.")
+        integer(name, value, 1)
     dataset = data if isinstance(data, BaseDataset) else open_dataset(data)
     loader = dataset.loader(batch_size, shuffle, seed, columns=columns, output=output, window=window)
     tell = progress or (lambda phase, done, total: None)

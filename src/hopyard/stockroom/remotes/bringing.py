@@ -85,7 +85,7 @@ def bring(
     """
     if max_bytes is not None and not (isinstance(max_bytes, int | float) and max_bytes >= 0):
         raise UsageError(
-            f"max_bytes is {shown(max_bytes)}, but must be a number of at least 0. Leave it out to bring all."
+            f"max_bytes={shown(max_bytes)}, but it must be a number of at least 0. Leave it out to bring all."
         )
     with writing(local.store):
         wanted = as_purged(local, local, needs)

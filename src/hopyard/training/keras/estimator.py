@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hopyard.checks import integer
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.keras.callbacks import check_callbacks
@@ -149,12 +150,9 @@ class KerasEstimator(Estimator):
         import keras
 
         if not isinstance(self.model, keras.Model):
-            raise EstimatorError(f"model={_short(self.model)} was given, but must be a keras.Model.")
+            raise EstimatorError(f"model={_short(self.model)}, but it must be a keras.Model.")
         self._check_compiled()
-        value = self.batch_size
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise EstimatorError(f"batch_size={value!r} was given, but must be an int >= 1.")
-        self.batch_size = int(value)
+        self.batch_size = integer("batch_size", self.batch_size, 1, error=EstimatorError)
         functions = {
             "transform": "batch, rng",
             "val_transform": "batch, rng",
@@ -163,9 +161,7 @@ class KerasEstimator(Estimator):
         for name, arguments in functions.items():
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise EstimatorError(
-                    f"{name}={_short(given)} was given, but must be a function fn({arguments})."
-                )
+                raise EstimatorError(f"{name}={_short(given)}, but it must be a function fn({arguments}).")
         if self.class_weight is not None:
             class_table(self.class_weight)
 

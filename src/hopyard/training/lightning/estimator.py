@@ -56,7 +56,7 @@ class LightningEstimator(TorchEstimator):
         self.batch = batch
         if batch not in _BATCHES and not callable(batch):
             raise EstimatorError(
-                f"batch={batch!r} was given, but must be 'tuple', 'dict' or a function fn(columns)"
+                f"batch={batch!r}, but it must be 'tuple', 'dict' or a function fn(columns)"
                 f"{nearest(str(batch), _BATCHES, '.')}"
             )
         module.configure_model()  # layers that it makes there

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hopyard.errors import EstimatorError, MetricError, nearest
+from hopyard.checks import choice, integer
+from hopyard.errors import EstimatorError, MetricError
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.metric import Metric
 from hopyard.training.metrics import FunctionMetric, ObjectMetric, canonical, metric_named
@@ -156,7 +157,7 @@ class TorchEstimator(Estimator):
 
     def _check_parts(self) -> None:
         if not isinstance(self.model, nn.Module):
-            raise EstimatorError(f"model={self.model!r} was given, but must be a torch.nn.Module.")
+            raise EstimatorError(f"model={self.model!r}, but it must be a torch.nn.Module.")
         uninitialized = nn.parameter.UninitializedParameter
         if any(isinstance(parameter, uninitialized) for parameter in self.model.parameters()):
             raise EstimatorError("The model has lazy layers, whose sizes are unknown; give all sizes.")
@@ -175,7 +176,7 @@ class TorchEstimator(Estimator):
             )
         if isinstance(self.optimizer, torch.optim.Optimizer) or not callable(self.optimizer):
             raise EstimatorError(
-                f"optimizer={_short(self.optimizer)} was given, but must be a class such as torch.optim.Adam "
+                f"optimizer={_short(self.optimizer)}, but it must be a class such as torch.optim.Adam "
                 "(its arguments go in optimizer_params) or a function fn(model)."
             )
         if isinstance(self.optimizer, type) and not issubclass(self.optimizer, torch.optim.Optimizer):
@@ -194,11 +195,11 @@ class TorchEstimator(Estimator):
         for name in ("scheduler", "transform", "val_transform", "predict"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise EstimatorError(f"{name}={_short(value)} was given, but must be a function.")
+                raise EstimatorError(f"{name}={_short(value)}, but it must be a function.")
 
     def _check_trunk(self) -> None:
         if not isinstance(self.trunk, nn.Module):
-            raise EstimatorError(f"trunk={_short(self.trunk)} was given, but must be a torch.nn.Module.")
+            raise EstimatorError(f"trunk={_short(self.trunk)}, but it must be a torch.nn.Module.")
         if any(isinstance(each, nn.parameter.UninitializedParameter) for each in self.trunk.parameters()):
             raise EstimatorError("The trunk has lazy layers, whose sizes are unknown; give all sizes.")
         own = {id(parameter) for parameter in self.trunk.parameters()}
@@ -220,9 +221,7 @@ class TorchEstimator(Estimator):
     def _check_loss_and_step(self) -> None:
         if self.step is not None:
             if not callable(self.step):
-                raise EstimatorError(
-                    f"step={_short(self.step)} was given, but must be a function fn(model, batch)."
-                )
+                raise EstimatorError(f"step={_short(self.step)}, but it must be a function fn(model, batch).")
             if not all(isinstance(metric, str) for metric in self.metrics):
                 raise EstimatorError("With step, metrics must be names of values that step returns.")
             if self.class_weight is not None:
@@ -235,7 +234,7 @@ class TorchEstimator(Estimator):
             )
         elif not callable(self.loss):
             raise EstimatorError(
-                f"loss={_short(self.loss)} was given, but must be a module or function loss(outputs, labels); "
+                f"loss={_short(self.loss)}, but it must be a module or function loss(outputs, labels); "
                 "e.g. torch.nn.CrossEntropyLoss()."
             )
         elif getattr(self.loss, "reduction", "mean") == "none":
@@ -244,27 +243,17 @@ class TorchEstimator(Estimator):
             )
 
     def _check_numbers(self) -> None:
-        for name, least in (("batch_size", 1), ("accumulate", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise EstimatorError(f"{name}={value!r} was given, but must be an int >= {least}.")
-            setattr(self, name, int(value))
+        for name in ("batch_size", "accumulate"):
+            setattr(self, name, integer(name, getattr(self, name), 1, error=EstimatorError))
         if self.gradient_clip is not None and not self.gradient_clip > 0:
-            raise EstimatorError(
-                f"gradient_clip={self.gradient_clip!r} was given, but must be a norm > 0 or None."
-            )
+            raise EstimatorError(f"gradient_clip={self.gradient_clip!r}, but it must be a norm > 0 or None.")
         if self.logits not in (None, True, False):
-            raise EstimatorError(f"logits={self.logits!r} was given, but must be True, False or None.")
+            raise EstimatorError(f"logits={self.logits!r}, but it must be True, False or None.")
         for name, options in (
             ("precision", ("fp32", "bf16", "fp16")),
             ("scheduler_interval", ("step", "epoch")),
         ):
-            value = getattr(self, name)
-            if value not in options:
-                raise EstimatorError(
-                    f"{name}={value!r} was given, but must be one of {', '.join(map(repr, options))}"
-                    f"{nearest(str(value), options, '.')}"
-                )
+            choice(name, getattr(self, name), options, error=EstimatorError)
 
 
 def _metric(given: Any, logits: bool | None) -> tuple[str, Metric]:
