@@ -22,7 +22,7 @@ from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, fi
 from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
-from hopyard.stockroom.history.locks import reading
+from hopyard.stockroom.history.locks import reading, writing
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import Tip
@@ -157,8 +157,6 @@ class Room(Shelves):
                 "stock.enable_write():`, or open StockRoom(path, enable_write=True)."
             )
         try:
-            if not self._blocks and self._new_entries() is None:
-                self._move_on()
             commit = self._commit_all(message)
         except ConflictError as error:
             raise ConflictError(
@@ -362,7 +360,8 @@ class Room(Shelves):
     # Blocks
 
     def _enter_block(self, message: str | None) -> _Block:
-        with self.guard.write("stock.enable_write()"):
+        # What is staged when it is looked at is not purged until the draft keeps the collector out for it.
+        with self.guard.write("stock.enable_write()"), writing(self.local.store):
             self._check_open()
             if not self._blocks:
                 self._message = None
@@ -481,17 +480,22 @@ class Room(Shelves):
 
     def _commit_all(self, message: str | None) -> Commit | None:
         """Commit this draft upon what stands there by then; None: nothing is new."""
-        while True:
-            with contextlib.suppress(_StagedMovedError):
-                try:
-                    return self._commit(message)
-                except BaseException:
-                    self._is_whole = False
-                    raise
-            if self._blocks:
-                self._carry_block()
-            else:
+        with writing(
+            self.local.store
+        ):  # what is staged when it is looked at is not purged until it is committed
+            if not self._blocks and self._new_entries() is None:
                 self._move_on()
+            while True:
+                with contextlib.suppress(_StagedMovedError):
+                    try:
+                        return self._commit(message)
+                    except BaseException:
+                        self._is_whole = False
+                        raise
+                if self._blocks:
+                    self._carry_block()
+                else:
+                    self._move_on()
 
     def _carry_block(self) -> None:
         """Let the block count from what stands there now, with the changes that were made in it: what others have

@@ -179,8 +179,12 @@ class Between:
                 step()
                 return super()._file(name, is_replaced)
 
-        with patch("hopyard.stockroom.opening.LocalStore", Store):
-            self.stock = StockRoom(folder, enable_write=True)
+        self.Store = Store
+        self.open(enable_write=True)
+
+    def open(self, enable_write: bool) -> None:
+        with patch("hopyard.stockroom.opening.LocalStore", self.Store):
+            self.stock = StockRoom(self.place.root, enable_write=enable_write)
 
     def step(self) -> None:
         if self.is_inside or not self.moments or vars(stage._held).get("stages"):
@@ -254,7 +258,6 @@ class Between:
             for commit, state in self.commits.items():
                 assert content(fresh.at(commit)) == state
             assert fresh.verify().ok
-            fresh.gc()  # of what was stored, and was to be committed, but had been purged
         stored = b"".join(path.read_bytes() for path in packs(self.stock).glob("*"))
         assert not [data for data in self.gone if data in stored]
         assert all(data in stored for data in self.shown())
@@ -309,6 +312,72 @@ def test_a_purged_sample_does_not_come_back_with_its_neighbour(
             between.write("sample", number)
             between.write("commit", number)
         between.check()
+
+
+def staged(between: Between) -> None:
+    for number in (0, 1, 2):
+        between.write("sample", number)
+
+
+def cancelled(between: Between) -> None:
+    """What is staged is what is committed: nothing is left to be committed."""
+    staged(between)
+    between.write("commit", 3)
+    for number in (4, 1):
+        between.write("sample", number)
+
+
+def on_two_branches(between: Between) -> None:
+    staged(between)
+    between.write("commit", 3)
+    between.stock.branch("dev")
+    between.write("sample", 3)
+    between.write("commit", 4)
+    between.stock.switch("dev")
+    between.now["data/c"][0] = sample(0, 0).tolist()
+    between.write("sample", 4)
+    between.write("commit", 5)
+
+
+@pytest.mark.parametrize(
+    ("begin", "write"),
+    [
+        *(
+            (begin, what)
+            for begin in (staged, cancelled)
+            for what in ("commit", "block", "sample", "model", "block of a reader")
+        ),
+        (on_two_branches, "merge"),
+        (on_two_branches, "revert"),
+    ],
+)
+def test_a_purge_at_any_moment_of_a_write_leaves_no_byte_of_the_sample(
+    tmp_path: Path, begin: Callable[[Between], None], write: str
+) -> None:
+    moment, is_purged = 1, True
+    while is_purged:
+        between = Between(tmp_path / str(moment), [], False)
+        with between.stock as stock:
+            stock.data.create("c", dtype="uint8", shape=(24,))
+            between.now["data/c"] = {}
+            begin(between)
+            if write == "block of a reader":
+                between.open(enable_write=False)
+            between.moments = [(moment, "purge", 1)]
+            if write == "merge":
+                between.now["data/c"][0] = sample(0, 3).tolist()
+                stock.merge("main")
+            elif write == "revert":
+                between.now["data/c"][1] = sample(1, 1).tolist()
+                with suppress(UsageError):  # nothing of it is left to be undone
+                    stock.revert("HEAD")
+            else:
+                between.write(write.partition(" ")[0], 3)
+            is_purged = not between.moments
+            between.moments.clear()
+            between.check()
+        moment += 7 if begin is on_two_branches else 1  # merges look at many files
+    assert moment > 2
 
 
 # Killed

@@ -515,6 +515,33 @@ def test_a_reader_that_stays_open_sees_nothing_of_what_was_purged_when_it_looks_
         assert stock.data["c"][3] == "SECRET3"
 
 
+@pytest.mark.parametrize("is_block", [True, False])
+def test_a_column_that_is_open_for_writing_counts_what_its_keys_are_after_each_purge_of_others(
+    tmp_path: Path, is_block: bool
+) -> None:
+    with StockRoom.init(tmp_path) as stock, stock.enable_write():
+        stock.data["c"] = {key: f"SECRET{key}" for key in range(8)}
+    with StockRoom(tmp_path, enable_write=not is_block) as stock, StockRoom(tmp_path) as other:
+        with stock.enable_write() if is_block else contextlib.nullcontext():
+            samples = stock.data["c"]
+            assert (len(samples), list(samples)) == (8, [*range(8)])
+            other.purge("c", 2, "asked")
+            assert (len(samples), list(samples)) == (7, [0, 1, 3, 4, 5, 6, 7])
+            other.purge("c", 3, "asked")  # of the same fragment
+            samples.update({4: "four", 9: "nine"})
+            assert (len(samples), list(samples)) == (7, [0, 1, 4, 5, 6, 7, 9])
+            other.purge("c", [0, 5], "asked")
+            del samples[1]
+            assert (len(samples), list(samples)) == (4, [4, 6, 7, 9])
+            samples[0] = "zero"
+            assert (len(samples), list(samples)) == (5, [0, 4, 6, 7, 9])
+        if not is_block:
+            other.purge("c", 4, "asked")  # of what is staged, too
+            assert (len(stock.data["c"]), list(stock.data["c"])) == (4, [0, 6, 7, 9])
+            stock.commit("the rest")
+        assert stock.verify().ok
+
+
 def test_what_another_process_purged_does_not_come_back_by_a_merge_or_a_copy(tmp_path: Path) -> None:
     with StockRoom.init(tmp_path) as stock, stock.enable_write():
         stock.data["c"] = {key: f"SECRET{key}" for key in range(5)}

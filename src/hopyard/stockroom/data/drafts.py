@@ -16,7 +16,7 @@ from hopyard.stockroom.data import given
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.frames import without_frame
-from hopyard.stockroom.data.gathering import Positions, Readable
+from hopyard.stockroom.data.gathering import Positions, Readable, buried_in
 from hopyard.stockroom.data.given import Settings
 from hopyard.stockroom.data.rows import Batch, encoded
 from hopyard.stockroom.data.samples import (
@@ -70,6 +70,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             Key, set[bytes]
         ] = {}  # keys of pending parts by nested sample, also of some that are not
         self._more = 0  # samples than in the column below
+        self._buried: Mapping[str, str] = {}  # when they were last counted
         self._next: int | None = None
         self._told = 0  # writes
         self._seen: Column | None = None
@@ -114,6 +115,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     @guarded
     def __len__(self) -> int:
+        buried = buried_in(self._writer)
+        if buried != self._buried:  # keys pass over what was purged since it was counted
+            self._buried = buried
+            self.look_anew()
+            self._seen = None
+            there = len(self._column.has(sorted(self._pending)))
+            self._more = sum(value is not None for value in self._pending.values()) - there
         return len(self._column) + self._more
 
     def __iter__(self) -> Iterator[Any]:

@@ -6,7 +6,7 @@ batch is one ``take`` (``data.reading``). Fragments are checked against their di
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
@@ -46,10 +46,10 @@ class Readable(Protocol):
     def read_many(self, digests: Sequence[str], /) -> dict[str, npt.NDArray[np.uint8]]: ...
 
 
-def buried_in(objects: Readable) -> Collection[str]:
-    """The digests of fragments that samples were purged from, of the repository that this reads."""
+def buried_in(objects: Readable) -> Mapping[str, str]:
+    """Of fragments that samples were purged from what stands in for them, of the repository that this reads."""
     here = _repository(objects)
-    return () if here is None else here.buried()
+    return {} if here is None else here.buried()
 
 
 def purges_of(objects: Readable, column: str) -> list[Purged]:

@@ -1,7 +1,7 @@
 """Locks between those who write, those who read, and who collects garbage: OS locks, which die with their holder.
 
-* **Writers** hold ``gc.lock`` together, from before they trust what is stored until a reference leads to what they
-  wrote.
+* **Writers** hold ``gc.lock`` together, from before they trust what is stored or staged until a reference leads to what
+  they wrote.
 * **The collector** holds it alone: nobody writes then.
 * **Readers** of a commit that no reference may lead to any more each hold a file ``readers/<id>``, which names it.
 

@@ -296,9 +296,9 @@ class Objects:
             found = self._indexed(names)
         return found
 
-    def buried(self) -> Collection[str]:
-        """The digests of all objects that have a tombstone."""
-        return self._tombstones.all().keys()
+    def buried(self) -> Mapping[str, str]:
+        """Of all objects that have a tombstone now what stands in for them: another one once more is purged."""
+        return {name: several[0].instead for name, several in self._tombstones.all().items()}
 
     def purges(self, column: str) -> list[Purged]:
         """The records of samples that were purged from fragments of a column of this name."""
