@@ -52,9 +52,7 @@ class Record:
     @property
     def function(self) -> Symbol:
         """The symbol that would be called."""
-        symbol = type(self)
-        assert isinstance(symbol, Symbol)
-        return symbol
+        return cast("Symbol", type(self))
 
 
 class Symbol(type):
@@ -64,7 +62,7 @@ class Symbol(type):
     name: str
 
     def __new__(cls, module: str, name: str) -> Symbol:
-        symbol = cast("Symbol", super().__new__(cls, name, (Record,), {}))
+        symbol = super().__new__(cls, name, (Record,), {})
         symbol.module, symbol.name = module, name
         return symbol
 
