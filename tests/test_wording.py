@@ -16,7 +16,7 @@ def test_durations_are_readable(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_340_000, "2.34 MB")],
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_340_000, "2.34 MB"), (5e13, "50 TB")],
 )
-def test_sizes_are_readable(count: int, text: str) -> None:
+def test_sizes_are_readable(count: float, text: str) -> None:
     assert describe_bytes(count) == text

@@ -1,7 +1,11 @@
-"""The one way to a terminal: what others have named, written or raised is text there, and nothing else."""
+"""The one way to a terminal: what others have named, written or raised is text there, and nothing else.
+
+What a terminal shows as a table, a notebook shows as Rich writes it in HTML.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +14,12 @@ from rich.segment import Segment
 from rich.text import Text
 
 from hopyard.wording import visible
+
+_WIDTH = 160
+_HTML = (
+    "<pre style=\"white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,'DejaVu Sans Mono',consolas,"
+    "'Courier New',monospace\">{code}</pre>"
+)
 
 
 class Terminal(Console):
@@ -29,3 +39,23 @@ class Terminal(Console):
         """Segments whose text is visible; those that move the cursor are the renderable's own."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+class Shown:
+    """Objects that Rich can show: ``str`` gives the text, and notebooks the HTML, of what a terminal shows."""
+
+    def __rich__(self) -> RenderableType:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        console = _recorder(self)
+        return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+
+    def _repr_html_(self) -> str:
+        return _recorder(self).export_html(inline_styles=True, code_format=_HTML)
+
+
+def _recorder(shown: Shown) -> Terminal:
+    console = Terminal(width=_WIDTH, file=io.StringIO(), record=True)
+    console.print(shown)
+    return console

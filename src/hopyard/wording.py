@@ -63,7 +63,7 @@ def are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def describe_bytes(count: int) -> str:
+def describe_bytes(count: float) -> str:
     """A size as people say it, in powers of 1000."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):

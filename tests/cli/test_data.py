@@ -71,7 +71,7 @@ def test_prepare_says_what_was_made_and_what_comes_next(invoke: Invoke, parquet:
     assert dataset.store is not None
     assert train == f"  train: {dataset.store.url}"
     assert val.startswith("  val: ")
-    assert following == "next: hopyard data inspect 'my store', or hopyard data report 'my store'"
+    assert following == "next: hopyard data inspect 'my store', or hopyard data throughput 'my store'"
     assert dataset.manifest.settings["seed"] == 3
     assert dataset.schema.names == ["x", "y", "late", "note", "note_mask", "words", "words_length"]
     again = invoke("prepare", str(parquet), "my store", "--nulls", "mask", "--ragged", "pad", "--seed", "3")
@@ -158,7 +158,7 @@ def test_throughput_of_data_with_nulls(invoke: Invoke, tmp_path: Path) -> None:
 
 def test_the_cache_is_listed_and_cleared(invoke: Invoke, plain: Path, tmp_path: Path) -> None:
     assert re.fullmatch(
-        rf"{re.escape(str(tmp_path))}/cache: 0 entries, 0 bytes of at most 20 GB\s*", invoke("cache", "list")
+        rf"{re.escape(str(tmp_path))}/cache: 0 entries, 0 B of at most 20 GB\s*", invoke("cache", "list")
     )
     assert invoke("cache", "clear") == f"{tmp_path}/cache: there was nothing to delete\n"
     next(iter(open_dataset(plain).loader(8)))
@@ -169,7 +169,7 @@ def test_the_cache_is_listed_and_cleared(invoke: Invoke, plain: Path, tmp_path: 
     assert {line.split()[-1] for line in lines} == {str(file) for file in plain.rglob("*.parquet")}
     assert total.startswith(f"{tmp_path}/cache: {len(entries)} entries, ")
     freed = invoke("cache", "clear")
-    assert re.fullmatch(r".*/cache: [\d.]+ (bytes|kB|MB) freed\n", freed)
+    assert re.fullmatch(r".*/cache: [\d.]+ (B|kB|MB) freed\n", freed)
     assert NodeCache().entries() == []
 
 
@@ -183,14 +183,6 @@ def test_a_cache_that_is_none_is_refused(invoke: Invoke, tmp_path: Path) -> None
         NotFoundError, match=r"does not exist here\. Give the directory that was given as cache="
     ):
         invoke("cache", "list", "--path", "misspelt")
-
-
-def test_report_writes_a_page(invoke: Invoke, parquet: Path, tmp_path: Path) -> None:
-    said = invoke("report", str(parquet), "-o", "page.html", "--sample-rows", "50", "--title", "My rows")
-    assert re.fullmatch(r"page\.html: [\d,]+ kB; open it in a browser\n", said)
-    assert "<h1>My rows</h1>" in (tmp_path / "page.html").read_text()
-    with pytest.raises(NotFoundError, match="the directory for the report, does not exist"):
-        invoke("report", str(parquet), "-o", "no/page.html")
 
 
 def test_petastorm_datasets_are_converted(invoke: Invoke) -> None:
@@ -208,7 +200,7 @@ def test_petastorm_datasets_are_converted(invoke: Invoke) -> None:
 def test_errors_end_a_command_with_status_1(
     hopyard: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    done = hopyard("data", "report", "nowhere", cwd=tmp_path)
+    done = hopyard("data", "inspect", "nowhere", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"NotFoundError: There is no .*Check the path\.\n", done.stderr)
     assert list(tmp_path.iterdir()) == []

@@ -122,7 +122,6 @@ WALK: dict[str, list[list[str]]] = {
     "data convert-petastorm": [[KEY, "prepared"]],
     "data throughput": [[FILE, "--epochs", "1"], [FILE, "--columns", KEY + "x"]],
     "data verify": [[FILE], [KEY]],
-    "data report": [[FILE, "-o", f"{FILE}.html"]],
     "data cache list": [[], ["--path", KEY]],
     "data cache clear": [["--path", KEY]],
     "stock init": [[], [f"room{EVIL}"]],

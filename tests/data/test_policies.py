@@ -4,10 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hopyard.data.opening.opening import open_dataset
 from hopyard.data.order import permutation
 from hopyard.data.preparing.prepare import prepare
 from hopyard.data.ragged import Ragged
 from hopyard.errors import ColumnError, DataError, UsageError
+from hopyard.storage import LocalStore
 
 
 def with_nulls():
@@ -113,3 +115,14 @@ def test_rows_of_no_size_and_names_that_collide_are_refused(store):
         prepare({"x": np.zeros((3, 0))}, store, None)
     with pytest.raises(DataError, match="columns named x_mask, which"):
         prepare({"x": [1, None], "x_mask": [1, 2]}, store, None, nulls="mask")
+
+
+@pytest.mark.parametrize("nulls", ["fill", "mask"])
+def test_a_policy_for_nulls_changes_nothing_of_prepared_rows_that_happen_to_have_one_length(tmp_path, nulls):
+    store = LocalStore(tmp_path)
+    lists = {"x": [[1], [1, 2], [3], [4, 5]], "fold": [0, 1, 0, 1]}
+    prepared = prepare(lists, store, "fold", ragged="keep").train
+    opened = open_dataset(store, nulls=nulls)
+    assert opened.schema == prepared.schema
+    assert opened.fingerprint == prepared.fingerprint
+    assert opened[:]["x"].values.tolist() == prepared[:]["x"].values.tolist()

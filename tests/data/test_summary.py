@@ -1,15 +1,15 @@
 """What ``hopyard data inspect`` shows."""
 
+import html
 import io
+import re
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from rich.console import Console
 
 from hopyard.data import inspect, open_dataset, prepare
-from hopyard.data.reports.summary import size
 from hopyard.storage import LocalStore
 
 
@@ -73,8 +73,12 @@ def test_partitions_and_what_is_cached_are_shown(tmp_path):
     assert never.cached == 0
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "text"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (5e13, "50 TB")]
-)
-def test_sizes_are_readable(nbytes, text):
-    assert size(nbytes) == text
+def test_notebooks_show_the_same_table_as_a_terminal(tmp_path):
+    prepare({"<b>x</b>": np.arange(96.0), "s\x1b": ["a"] * 96}, LocalStore(tmp_path))
+    summary = inspect(tmp_path)
+    page = summary._repr_html_()
+    lines = re.sub("<[^>]*>", "", page).splitlines()
+    assert [html.unescape(line).rstrip() for line in lines] == str(summary).splitlines()
+    assert page.startswith('<pre style="white-space:pre;overflow-x:auto;')
+    assert "&lt;b&gt;x&lt;/b&gt;" in page
+    assert "\x1b" not in page

@@ -1,4 +1,4 @@
-"""The exact order against every order there is."""
+"""Simulated schedules against the best ones, which branch and bound finds, and that against every order there is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests.hopper.exact import best_schedule
 
-from hopyard.errors import UsageError
 from hopyard.hopper import simulate
+from hopyard.hopper.simulator import lower_bound
 
 
 def brute_force(durations: list[list[float]], workers: int, epochs: int, hop_seconds: float) -> float:
@@ -69,24 +72,32 @@ SHAPES = [
 
 @pytest.mark.parametrize(("trials", "partitions", "workers", "epochs"), SHAPES)
 @pytest.mark.parametrize("hop_seconds", [0.0, 2.0])
-def test_the_exact_order_equals_brute_force(
+def test_the_best_schedule_is_the_best_of_all_orders(
     trials: int, partitions: int, workers: int, epochs: int, hop_seconds: float
 ) -> None:
     for seed in range(3):
         durations = np.random.default_rng(seed).integers(1, 9, (trials, partitions)).astype(float)
-        plan = simulate(durations, workers, epochs, "exact", hop_seconds)
+        bound = lower_bound(durations, workers, epochs, hop_seconds)
+        units = best_schedule(durations, workers, epochs, hop_seconds, bound)
         best = brute_force(durations.tolist(), workers, epochs, hop_seconds)
-        assert plan.makespan == pytest.approx(best)
-        assert plan.lower_bound <= best + 1e-9
-        assert max(unit.end for unit in plan.units) == plan.makespan
-        for order in ("greedy", "longest", "fixed"):
-            assert simulate(durations, workers, epochs, order, hop_seconds).makespan >= best - 1e-9
+        assert max(unit.end for unit in units) == pytest.approx(best)
+        assert len(units) == trials * partitions * epochs
 
 
-def test_an_instance_that_is_too_large_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"6 trials x 4 partitions x 1 epochs = 24 units, but goes up to 16\. Use order"
-    ):
-        simulate(np.ones((6, 4)), 2, order="exact")
-    with pytest.raises(UsageError, match="up to 9 with hop_seconds"):
-        simulate(np.ones((5, 2)), 2, order="exact", hop_seconds=1)
+@given(
+    shape=st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(1, 3)),
+    workers=st.integers(1, 4),
+    hop_seconds=st.sampled_from([0.0, 0.5]),
+    seed=st.integers(0, 1000),
+)
+def test_no_schedule_is_shorter_than_the_best_and_the_bound_not_longer(
+    shape: tuple[int, int, int], workers: int, hop_seconds: float, seed: int
+) -> None:
+    trials, partitions, epochs = shape
+    assume(trials * partitions * epochs <= (9 if hop_seconds else 16))
+    durations = np.random.default_rng(seed).uniform(0.1, 3, (trials, partitions))
+    bound = lower_bound(durations, workers, epochs, hop_seconds)
+    best = max(unit.end for unit in best_schedule(durations, workers, epochs, hop_seconds, bound))
+    assert bound <= best + 1e-9
+    for order in ("greedy", "longest", "fixed"):
+        assert simulate(durations, workers, epochs, order, hop_seconds).makespan >= best - 1e-9

@@ -14,12 +14,10 @@ from hopyard.cli.terminal import console, say
 from hopyard.data import Prepared, as_source, open_dataset
 from hopyard.data import inspect as inspect_dataset
 from hopyard.data import prepare as prepare_dataset
-from hopyard.data import report as write_report
 from hopyard.data import throughput as measure_throughput
 from hopyard.data import verify as verify_data
 from hopyard.data.petastorm.convert import convert_petastorm
 from hopyard.data.progress import RowProgress
-from hopyard.data.reports.report import SAMPLE_ROWS
 from hopyard.data.sources.csv_files import types_in
 from hopyard.storage import open_store
 from hopyard.wording import describe_seconds
@@ -171,21 +169,6 @@ def throughput(
     console().print(measured)
 
 
-@app.command()
-def report(
-    path: DataPath,
-    output: Annotated[str, typer.Option("--output", "-o", help="The page to write.")] = "report.html",
-    sample_rows: Annotated[
-        int, typer.Option(help="Rows of each split to look at, at most.", min=1)
-    ] = SAMPLE_ROWS,
-    title: Annotated[str | None, typer.Option(help="Of the page; the name of the dataset if none.")] = None,
-) -> None:
-    """Write one HTML page about a dataset: columns, missing values, distributions, sample images, rows."""
-    with RowProgress(unit="columns") as progress:
-        page = write_report(path, output, sample_rows, title=title, progress=progress)
-    say(f"{page}: {page.stat().st_size / 1000:,.0f} kB; open it in a browser")
-
-
 def _validation(given: str) -> float | str | None:
     if given == "none":
         return None
@@ -212,4 +195,4 @@ def _say_prepared(prepared: Prepared, store: str, seconds: float) -> None:
     for split in splits:
         assert split.store is not None
         say(f"  {split.split}: {split.store.url}")
-    say(f"next: hopyard data inspect {shlex.quote(store)}, or hopyard data report {shlex.quote(store)}")
+    say(f"next: hopyard data inspect {shlex.quote(store)}, or hopyard data throughput {shlex.quote(store)}")

@@ -9,8 +9,8 @@ import typer
 
 from hopyard.cli.terminal import console, say
 from hopyard.data import NodeCache, list_cache
-from hopyard.data.reports.summary import size
 from hopyard.errors import NotFoundError
+from hopyard.wording import describe_bytes
 
 app = typer.Typer(help="Decoded data that this machine keeps.", no_args_is_help=True)
 
@@ -30,7 +30,11 @@ def clear(path: CachePath = None) -> None:
     """Delete all that is kept. It is decoded again when it is read next; nothing else is deleted."""
     cache = _cache(path)
     freed = cache.clear()
-    say(f"{cache.path}: {size(freed)} freed" if freed else f"{cache.path}: there was nothing to delete")
+    say(
+        f"{cache.path}: {describe_bytes(freed)} freed"
+        if freed
+        else f"{cache.path}: there was nothing to delete"
+    )
 
 
 def _cache(path: str | None) -> NodeCache:

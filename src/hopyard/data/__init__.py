@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hopyard.data.preprocessing.scaling import StandardScale
     from hopyard.data.ragged import Ragged
     from hopyard.data.recipe.decoding import image
-    from hopyard.data.reports.report import report
     from hopyard.data.reports.summary import inspect
     from hopyard.data.reports.throughput import Throughput, shuffle_quality, throughput
     from hopyard.data.schema import Column, Schema
@@ -61,7 +60,6 @@ __all__ = [
     "open_dataset",
     "petastorm_source",
     "prepare",
-    "report",
     "shuffle_quality",
     "throughput",
     "verify",
@@ -96,7 +94,6 @@ _ELSEWHERE = {
     "open_dataset": "opening.opening",
     "petastorm_source": "petastorm.convert",
     "prepare": "preparing.prepare",
-    "report": "reports.report",
     "shuffle_quality": "reports.throughput",
     "throughput": "reports.throughput",
     "verify": "opening.verifying",

@@ -5,18 +5,28 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hopyard.checks import integer
 from hopyard.errors import UsageError, nearest
-from hopyard.hopper.exact import SimulatedUnit, best_schedule
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start
 
-ORDERS = ("greedy", "longest", "fixed", "exact")
+ORDERS = ("greedy", "longest", "fixed")
+
+
+class SimulatedUnit(NamedTuple):
+    """A visit on the simulated clock; ``start`` and ``end`` in seconds."""
+
+    trial: int
+    partition: int
+    worker: int
+    epoch: int
+    start: float
+    end: float
 
 
 @dataclass(frozen=True)
@@ -62,22 +72,18 @@ def simulate(
         order: ``"greedy"``: fewest visits first, partitions in any order. ``"longest"``: most seconds left first, by
             what units take; the shortest of such schedules with partitions in any order and in rotating orders.
             ``"fixed"``: the rotating orders of a reproducible run, the longest first by what units took so far.
-            ``"exact"``: the best schedule there is, for small instances.
         hop_seconds: what a unit takes longer if the trial's previous one was on another worker.
         seed: of the visit orders.
 
     Raises:
-        UsageError: an argument is impossible, or the instance is too large for ``"exact"``.
+        UsageError: an argument is impossible.
     """
     seconds = checked_durations(durations)
     workers, epochs = integer("workers", workers, 1), integer("epochs", epochs, 1)
     check_order(order, ORDERS)
     check_hop(hop_seconds)
     bound = lower_bound(seconds, workers, epochs, hop_seconds)
-    if order == "exact":
-        units = best_schedule(seconds, workers, epochs, hop_seconds, bound)
-    else:
-        units = _shortest(seconds, workers, epochs, order, hop_seconds, seed, bound)
+    units = _shortest(seconds, workers, epochs, order, hop_seconds, seed, bound)
     makespan = max(unit.end for unit in units)
     busy = sum(unit.end - unit.start for unit in units)
     idle = max(0.0, 1 - busy / (makespan * workers)) if makespan else 0.0

@@ -111,13 +111,18 @@ def test_pickles_that_would_exhaust_the_stack_are_refused():
     deep = b"\x80\x02}" + b")" + b"\x85" * 200_000 + b"K\x01s."
     with pytest.raises(CorruptError, match="a dict has keys that are no text"):
         read_pickle(deep, "it")
+    pairs = b"\x80\x02}" + b")" + b"2\x86" * 60 + b"K\x01s."
+    with pytest.raises(CorruptError, match="a dict has keys that are no text"):
+        read_pickle(pairs, "it")
     names = Stand(made("pyspark.serializers", "_restore"), ("UnischemaField", ("a", ("b",)), (1, 2)))
     with pytest.raises(CorruptError, match="a field has other parts than name, numpy_dtype"):
         parse_unischema(unischema(names), "it")
 
 
 def test_symbols_and_records_are_plain_data():
-    assert read_pickle(pickle.dumps(np.dtype, 4), "it") == Symbol("numpy", "dtype")
+    symbol = read_pickle(pickle.dumps(np.dtype, 4), "it")
+    assert isinstance(symbol, Symbol)
+    assert (symbol.module, symbol.name, str(symbol)) == ("numpy", "dtype", "numpy.dtype")
     record = read_pickle(pickle.dumps(Path("x"), 2), "it")
     assert isinstance(record, Record)
     assert record.function.module.startswith("pathlib")
@@ -152,6 +157,11 @@ def test_damaged_schemas_are_refused_or_read_but_never_fail_otherwise(key, data)
         (b"", CorruptError, "it is a pickle that cannot be followed"),
         (PICKLES["0.13.1, protocol 4"][:-200], CorruptError, "petastorm-generate-metadata.py"),
         (pickle.dumps({1, 2}, 4), CorruptError, "opcode EMPTY_SET has no place in a schema"),
+        (b"\x80\x02Pname\n.", CorruptError, "opcode PERSID has no place in a schema"),
+        (b"\x80\x02\x82\x01.", CorruptError, "opcode EXT1 has no place in a schema"),
+        (b"(ios\nsystem\n.", CorruptError, "opcode INST has no place in a schema"),
+        (b"\x80\x02cos\nsystem\n}b.", CorruptError, "cannot be followed"),
+        (b"\x80\x02Nr\xff\xff\xff\x7f.", CorruptError, "it is no Unischema with fields"),
         (pickle.dumps([1]), CorruptError, "it is no Unischema with fields"),
         (unischema(), CorruptError, "it is no Unischema with fields"),
         (unischema(3), CorruptError, "a field is a int, not a UnischemaField"),

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hopyard.data.cache.node import Entry, NodeCache
-from hopyard.data.reports.summary import as_text, size
-from hopyard.wording import visible
+from hopyard.terminal import Shown
+from hopyard.wording import describe_bytes, visible
 
 _UNNAMED = "(no file named)"
 
@@ -37,7 +37,7 @@ class CachedFile:
 
 
 @dataclass(frozen=True)
-class CacheListing:
+class CacheListing(Shown):
     """A node cache: where it is, its limit in bytes, and what it holds, most recently used files first."""
 
     path: str
@@ -51,7 +51,8 @@ class CacheListing:
 
     def __rich__(self) -> RenderableType:
         entries = sum(each.entries for each in self.files)
-        said = f"{self.path}: {entries:,} entries, {size(self.nbytes)} of at most {size(self.limit)}"
+        used = f"{describe_bytes(self.nbytes)} of at most {describe_bytes(self.limit)}"
+        said = f"{self.path}: {entries:,} entries, {used}"
         if not self.files:
             return Text(said)
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -63,12 +64,15 @@ class CacheListing:
         table.columns[-1].overflow = "fold"
         for each in self.files:
             used = datetime.datetime.fromtimestamp(each.used).strftime("%Y-%m-%d %H:%M")
-            cells = (used, f"{each.entries:,}", f"{each.row_groups:,}", size(each.nbytes), each.file)
+            cells = (
+                used,
+                f"{each.entries:,}",
+                f"{each.row_groups:,}",
+                describe_bytes(each.nbytes),
+                each.file,
+            )
             table.add_row(*map(Text, map(visible, cells)))
         return Group(table, Text(said))
-
-    def __str__(self) -> str:
-        return as_text(self)
 
 
 def list_cache(cache: NodeCache | None = None) -> CacheListing:

@@ -367,7 +367,8 @@ def _policies(
             )
         if options.nulls != "error" and (its is None or its.nulls):
             filled.add(name)
-        column = _settled(column, its)
+        if not files.prepared:  # prepared files are mapped by the types that their manifest says
+            column = _settled(column, its)
         stored.append(column)
         if column.kind != "ragged" or options.ragged == "keep":
             result.append(column)

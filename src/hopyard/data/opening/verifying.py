@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from hopyard.data.dataset import Dataset, check_bytes
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.data.preparing.unfinished import refuse_leftovers
-from hopyard.data.reports.summary import size
 from hopyard.errors import CorruptError, DataError, FormatError, NotFoundError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store, has_root
-from hopyard.wording import counted
+from hopyard.wording import counted, describe_bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class VerifiedData:
         return not self.problems
 
     def __str__(self) -> str:
-        read = f"{counted(len(self.datasets), 'dataset')}, {counted(self.files, 'file')}, {size(self.nbytes)} read"
+        files = f"{counted(len(self.datasets), 'dataset')}, {counted(self.files, 'file')}"
+        read = f"{files}, {describe_bytes(self.nbytes)} read"
         if self.ok:
             return f"{read}: everything is as it was written"
         return "\n".join([*self.problems, f"{read}: {counted(len(self.problems), 'problem')}"])

@@ -1,6 +1,6 @@
 """Petastorm datasets as a source of rows, and converted into prepared datasets.
 
-The pickle that describes them is never loaded, see ``petastorm_pickle.py``. What fields become:
+The pickle that describes them is never loaded, see ``pickled.py``. What fields become:
 
 =========================================  ====================================================
 field                                      column

@@ -185,7 +185,7 @@ def _name(symbol: Any) -> str:
 
 def _object(value: Any) -> tuple[Symbol | None, tuple[Any, ...]]:
     """The class of an object that would be made, and its arguments."""
-    if not isinstance(value, Record) or not isinstance(value.function, Symbol):
+    if not isinstance(value, Record):
         return None, ()
     function, arguments = value.function, value.arguments
     if function.name == "_reconstructor" and len(arguments) == 3 and isinstance(arguments[0], Symbol):

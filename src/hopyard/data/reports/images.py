@@ -1,8 +1,7 @@
-"""Sample images of a report: columns that look like images, as small PNGs inside the page."""
+"""Thumbnails of columns that hold images: arrays of bytes in the shape of an image, or encoded JPEG and PNG."""
 
 from __future__ import annotations
 
-import base64
 import io
 import warnings
 from dataclasses import dataclass
@@ -11,69 +10,82 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.reports.sample import Sample
+from hopyard.data.reports.sample import ColumnSample
 from hopyard.data.schema import Column
 
-_SIDE = 8  # arrays of fewer pixels on a side are no images
-_MOST_SIDE = 8192
-THUMBNAIL = 40
-"""Pixels of the longer side of an image in a row of a table, at most."""
+SIDE = 128
+"""Pixels of the longer side of a thumbnail, at most."""
 
-_SHOWN = 128  # the same of a sample image
+# Arrays of fewer or more pixels on a side are no images.
+_LEAST_SIDE, _MOST_SIDE = 8, 8192
+# Of images with sides of at most _SMALL pixels more are shown.
 _SMALL, _MANY, _FEW = 64, 24, 12
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image of the page: of which row, its size in the dataset in pixels, and its PNG as a data URI."""
+class Thumbnail:
+    """A small picture of an image.
+
+    Attributes:
+        row: number of the row in the dataset.
+        width, height: of the image in the dataset, in pixels.
+        png: the bytes of a PNG file.
+    """
 
     row: int
     width: int
     height: int
-    uri: str
+    png: bytes
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Images of a column, and what to know about those that are not shown."""
+class Thumbnails:
+    """Thumbnails of a column, in order of rows; ``note`` says in words why some or all images have none."""
 
-    shown: tuple[Picture, ...]
+    shown: tuple[Thumbnail, ...]
     note: str = ""
 
 
-def find_pictures(sample: Sample) -> Pictures | None:
-    """Some images of the sample, spread over it; None if the column does not look like images."""
-    chosen = _chosen(sample)
-    layout = _layout_of(sample.column)
-    encoded = layout is None and _is_encoded(sample, chosen)
-    if layout is None and not encoded:
+def find_thumbnails(sample: ColumnSample) -> Thumbnails | None:
+    """Thumbnails of some images of the sample, spread over it; None if the column holds no images."""
+    places = _spread_places(sample)
+    if _layout_of(sample.column) is None and not _is_encoded(sample, places):
         return None
     try:
         import PIL  # noqa: F401
     except ModuleNotFoundError:
-        return Pictures(
+        return Thumbnails(
             (), "Images are not shown: that needs Pillow, which pip install 'hopyard[images]' installs."
         )
-    shown, broken = [], 0
-    for place in chosen:
-        picture = picture_of(sample.column, sample.values[place], int(sample.rows[place]))
-        if picture is None:
-            broken += 1
-        else:
-            shown.append(picture)
-    return Pictures(tuple(shown), f"{broken} of {len(chosen)} could not be decoded." if broken else "")
+    made = [thumbnail(sample.column, sample.values[place], int(sample.rows[place])) for place in places]
+    shown = tuple(each for each in made if each is not None)
+    broken = len(made) - len(shown)
+    return Thumbnails(shown, f"{broken} of {len(made)} could not be decoded." if broken else "")
 
 
-def picture_of(column: Column, value: Any, row: int, most: int = _SHOWN) -> Picture | None:
-    """A value of a column of images, of at most so many pixels a side; None if it cannot be decoded."""
+def thumbnail(column: Column, value: Any, row: int, side: int = SIDE) -> Thumbnail | None:
+    """The thumbnail of a value of a column of images, of at most ``side`` pixels a side.
+
+    None if it cannot be decoded, or is so large that decoding it is not safe.
+    """
+    from PIL import Image
+
     layout = _layout_of(column)
-    found = _encoded(value, most) if layout is None else _png(_pixels(value, layout), most)
-    return None if found is None else Picture(row, *found)
+    if layout is not None:
+        return _shrunk(Image.fromarray(np.ascontiguousarray(_pixels(value, layout))), row, side)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(value))
+            return _shrunk(opened.convert("RGBA" if "A" in opened.getbands() else "RGB"), row, side)
+    # Pillow raises these of damaged files; an image that it does not know is an OSError.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return None
 
 
-def _chosen(sample: Sample) -> list[int]:
-    """Places of the images to show: more if they are small."""
+def _spread_places(sample: ColumnSample) -> list[int]:
+    """Places in the sample of the images to show."""
     present = np.flatnonzero(~sample.missing) if sample.missing is not None else np.arange(len(sample.rows))
     small = sample.column.kind == "tensor" and max(sample.column.shape, default=0) <= _SMALL
     count = min(len(present), _MANY if small else _FEW)
@@ -93,7 +105,7 @@ def _layout_of(column: Column) -> str | None:
         sides, layout = shape[1:], "chw"
     else:
         return None
-    return layout if min(sides) >= _SIDE and max(sides) <= _MOST_SIDE else None
+    return layout if min(sides) >= _LEAST_SIDE and max(sides) <= _MOST_SIDE else None
 
 
 def _pixels(value: npt.NDArray[np.uint8], layout: str) -> npt.NDArray[np.uint8]:
@@ -102,34 +114,13 @@ def _pixels(value: npt.NDArray[np.uint8], layout: str) -> npt.NDArray[np.uint8]:
     return pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
 
 
-def _is_encoded(sample: Sample, chosen: list[int]) -> bool:
-    return sample.column.kind == "bytes" and any(sample.values[place].startswith(_MAGIC) for place in chosen)
+def _is_encoded(sample: ColumnSample, places: list[int]) -> bool:
+    return sample.column.kind == "bytes" and any(sample.values[place].startswith(_MAGIC) for place in places)
 
 
-def _png(pixels: npt.NDArray[np.uint8], most: int) -> tuple[int, int, str]:
-    from PIL import Image
-
-    return _shrunk(Image.fromarray(np.ascontiguousarray(pixels)), most)
-
-
-def _encoded(value: bytes, most: int) -> tuple[int, int, str] | None:
-    """None if it is no image, or one that is too large to be safe."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(io.BytesIO(value))
-            return _shrunk(opened.convert("RGBA" if "A" in opened.getbands() else "RGB"), most)
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError):
-        return None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        return None
-
-
-def _shrunk(image: Any, most: int) -> tuple[int, int, str]:
+def _shrunk(image: Any, row: int, side: int) -> Thumbnail:
     width, height = image.size
-    image.thumbnail((most, most))
+    image.thumbnail((side, side))
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)
-    return width, height, "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return Thumbnail(row, width, height, file.getvalue())

@@ -1,4 +1,4 @@
-"""The rows that a report looks at: as many as its page needs, the same ones every time."""
+"""Sampled rows of a dataset's columns: a bounded number of bytes, the same rows every time."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from hopyard.data.schema import Column
 from hopyard.objects.digests import derive_seed
 
 COLUMN_BYTES = 64 << 20
-"""Of a column at most so many bytes are looked at: wide columns have smaller samples."""
+"""Bytes of a column that are read at most: wide columns have smaller samples."""
 
 _FEWEST_ROWS = 100
-_DECODED_GROUPS = (
-    16  # of what must be decoded, so many row groups, far from one another, unless they are small
-)
+# Row groups of what must be decoded, far from one another; more if they are small.
+_DECODED_GROUPS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class ColumnSample:
     """Some rows of a column.
 
     Attributes:
-        column: what it is.
+        column: of the schema.
         rows: (n,) their numbers in the dataset, rising.
         values: as a batch holds them.
-        missing: (n,) bool, which are null, where the files say so; None: none, or prepared data, which holds fill
-            values.
-        complete: these are all rows.
+        missing: (n,) bool, the rows that are null, where the files say so; None: there are none, or the data is
+            prepared and holds fill values.
+        complete: the sample is of all rows.
     """
 
     column: Column
@@ -51,11 +50,11 @@ class Sample:
 
 def sample_columns(
     dataset: Dataset, names: Sequence[str], rows: int, masks: Mapping[str, str]
-) -> dict[str, Sample]:
+) -> dict[str, ColumnSample]:
     """At most ``rows`` rows of some columns; fewer of those whose rows are large.
 
     Args:
-        masks: of columns, the one that says which of its rows are null.
+        masks: by column, the column that says which of its rows are null.
     """
     reader = dataset.reader()
     alike: dict[tuple[int, bool], list[str]] = {}
@@ -69,32 +68,31 @@ def sample_columns(
         batch = dataset.take(chosen, {name: name for name in wanted})
         for name in set(names) & set(wanted):
             missing = batch[masks[name]] if name in masks else None
-            samples[name] = Sample(
-                dataset.schema[name], chosen, batch[name], missing, len(chosen) == len(dataset)
-            )
+            complete = len(chosen) == len(dataset)
+            samples[name] = ColumnSample(dataset.schema[name], chosen, batch[name], missing, complete)
     return samples
 
 
-def packs_of(dataset: Dataset, columns: Sequence[Column], rows: int) -> Iterator[list[Column]]:
-    """The columns in packs that are sampled together: of at most ``COLUMN_BYTES``, or one column."""
-    pack: list[Column] = []
-    size = 0.0
+def sampled_together(dataset: Dataset, columns: Sequence[Column], rows: int) -> Iterator[list[Column]]:
+    """The columns in groups whose samples have at most ``COLUMN_BYTES`` together, or are of one column."""
+    group: list[Column] = []
+    group_bytes = 0.0
     for column in columns:
-        its = row_bytes(dataset, column) * _count(dataset, column.name, rows)
-        if pack and size + its > COLUMN_BYTES:
-            yield pack
-            pack, size = [], 0.0
-        pack.append(column)
-        size += its
-    yield pack
+        column_bytes = _row_bytes(dataset, column) * _count(dataset, column.name, rows)
+        if group and group_bytes + column_bytes > COLUMN_BYTES:
+            yield group
+            group, group_bytes = [], 0.0
+        group.append(column)
+        group_bytes += column_bytes
+    yield group
 
 
 def _count(dataset: Dataset, name: str, rows: int) -> int:
-    at_most = max(int(COLUMN_BYTES // max(row_bytes(dataset, dataset.schema[name]), 1)), _FEWEST_ROWS)
+    at_most = max(int(COLUMN_BYTES // max(_row_bytes(dataset, dataset.schema[name]), 1)), _FEWEST_ROWS)
     return min(rows, at_most, len(dataset))
 
 
-def row_bytes(dataset: Dataset, column: Column) -> float:
+def _row_bytes(dataset: Dataset, column: Column) -> float:
     """Bytes of a row; where rows differ, of all columns of an average row as it is stored."""
     return dataset.manifest.nbytes / max(len(dataset), 1) if column.width is None else column.width
 
@@ -102,7 +100,7 @@ def row_bytes(dataset: Dataset, column: Column) -> float:
 def spread_rows(dataset: Dataset, count: int, mapped: bool) -> Rows:
     """Numbers of ``count`` rows, one from each of as many equal stretches of the dataset, drawn with a fixed seed.
 
-    What must be decoded is drawn from some of the row groups only, spread alike.
+    Rows that must be decoded are drawn from some of the row groups only, which are spread alike.
     """
     total = len(dataset)
     if total <= count:
@@ -124,5 +122,5 @@ def _middles(total: int, count: int) -> Rows:
 
 def _one_of_each_stretch(total: int, count: int) -> Rows:
     bounds = np.arange(count + 1) * total // count
-    drawn = np.random.Generator(np.random.PCG64(derive_seed("report", total, count)))
+    drawn = np.random.Generator(np.random.PCG64(derive_seed("sample", total, count)))
     return drawn.integers(bounds[:-1], bounds[1:])

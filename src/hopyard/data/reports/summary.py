@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +17,10 @@ from hopyard.data.opening.opening import open_dataset
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Schema
 from hopyard.errors import DataError, HopyardError, NotFoundError
-from hopyard.terminal import Terminal
-from hopyard.wording import visible
+from hopyard.terminal import Shown
+from hopyard.wording import counted, describe_bytes, visible
 
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _NAMED_VALUES = 3
-_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,9 @@ class DatasetSummary:
         origin = "Parquet files as they are, without a manifest"
         if self.prepared:
             origin = f"prepared {self.created[:16].replace('T', ' ')} UTC"
-        files = f"{self.files} file{'' if self.files == 1 else 's'}"
+        files = f"{counted(self.files, 'file')}, {describe_bytes(self.nbytes)}"
         lines = [
-            f"{self.split}: {self.rows:,} rows in {self.row_groups} row groups, {files}, {size(self.nbytes)}",
+            f"{self.split}: {self.rows:,} rows in {self.row_groups} row groups, {files}",
             f"{origin}; fingerprint {self.fingerprint[:12]}",
         ]
         if self.settings:
@@ -109,16 +106,13 @@ class DatasetSummary:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Shown):
     """The splits of what was inspected."""
 
     splits: tuple[DatasetSummary, ...]
 
     def __rich__(self) -> RenderableType:
         return Group(*self.splits)
-
-    def __str__(self) -> str:
-        return as_text(self)
 
 
 def inspect(data: Any) -> Summary:
@@ -201,23 +195,6 @@ def cached_groups(dataset: Dataset) -> int:
         for group in groups
     }
     return sum(file in names for file, _ in found)
-
-
-def as_text(shown: Any) -> str:
-    """What a terminal would show of it, without colours."""
-    console = Terminal(width=_WIDTH, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(shown)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def size(nbytes: float) -> str:
-    """A number of bytes as people read it, in powers of 1000."""
-    unit = 0
-    while nbytes >= 1000 and unit < len(_UNITS) - 1:
-        nbytes /= 1000
-        unit += 1
-    return f"{nbytes:.3g} {_UNITS[unit]}"
 
 
 def _number(value: float | int | None) -> str:

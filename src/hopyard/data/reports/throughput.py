@@ -34,9 +34,10 @@ from hopyard.data.opening.opening import open_dataset
 from hopyard.data.order import WINDOW_BYTES, Rows, batch_bounds, epoch_windows, permutation
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.stored import StoredFile
-from hopyard.data.reports.summary import as_text, size
 from hopyard.data.schema import Column, Schema
 from hopyard.objects.digests import derive_seed
+from hopyard.terminal import Shown
+from hopyard.wording import describe_bytes, some_names
 
 _SAMPLED_EVERY = 0.05  # seconds between looks at this process's memory
 _LIMIT_BYTES = 256 << 20  # the gather limit is measured over at most so many bytes of rows
@@ -87,7 +88,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Throughput:
+class Throughput(Shown):
     """What :func:`throughput` measured.
 
     Attributes:
@@ -120,12 +121,9 @@ class Throughput:
 
     def __rich__(self) -> RenderableType:
         order = "shuffled" if self.shuffle else "in natural order"
-        columns = _listed([str(column) for column in self.columns])
+        columns = some_names([str(column) for column in self.columns], _NAMED_COLUMNS)
         title = f"{self.rows:,} rows, batches of {self.batch_size:,}, {order}, as {self.output}: {columns}"
         return Group(Text(title), self._table(), *map(Text, self._explained()))
-
-    def __str__(self) -> str:
-        return as_text(self)
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -135,9 +133,9 @@ class Throughput:
             table.add_column(title, justify="right", no_wrap=True)
         for number, epoch in enumerate(self.epochs, start=1):
             table.add_row(
-                str(number), f"{epoch.rows_per_second:,.0f}", f"{size(epoch.bytes_per_second)}/s",
+                str(number), f"{epoch.rows_per_second:,.0f}", f"{describe_bytes(epoch.bytes_per_second)}/s",
                 f"{epoch.first_batch * 1000:,.1f} ms", f"{epoch.cpu_seconds_per_gigabyte:.2f}",
-                *("" if peak is None else size(peak) for peak in (epoch.peak_anonymous, epoch.peak_shared)),
+                *("" if peak is None else describe_bytes(peak) for peak in (epoch.peak_anonymous, epoch.peak_shared)),
                 _share(epoch.rows_per_second, self._limit_of(number)),
             )  # fmt: skip
         if self.decode_limit is not None:
@@ -156,7 +154,7 @@ class Throughput:
             rows = f", over {self.gather_rows:,} rows" if self.gather_rows < self.rows else ""
             yield f"take: bare numpy.take from memory in the same batches{rows}, the limit of the others"
         if self.anonymous_before is not None:
-            yield f"RssAnon was {size(self.anonymous_before)} before the first epoch"
+            yield f"RssAnon was {describe_bytes(self.anonymous_before)} before the first epoch"
         if self.quality is not None:
             window = (
                 "all rows are permuted together"
@@ -404,12 +402,6 @@ def _decode_limit(dataset: Dataset, decoded: Sequence[str]) -> float | None:
             if time.perf_counter() - began > _DECODE_SECONDS:
                 return rows / (time.perf_counter() - began)
     return rows / (time.perf_counter() - began)
-
-
-def _listed(columns: Sequence[str]) -> str:
-    return ", ".join(columns[:_NAMED_COLUMNS]) + (
-        f", ... ({len(columns)} columns)" if len(columns) > _NAMED_COLUMNS else ""
-    )
 
 
 def _share(speed: float, limit: float | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hopyard.data.reports.markup import Html, tag
+from hopyard.markup import Html, tag
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.looking.listing import Listed, list_shelves

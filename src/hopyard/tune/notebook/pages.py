@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hopyard.data.reports.markup import Html, join, tag
 from hopyard.errors import HopyardError, NotFoundError
 from hopyard.hopper.state import RunState, TrialState
+from hopyard.markup import Html, join, tag
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.export import epochs_of
 from hopyard.tune.notebook.pictures import colours_of, draw_curves, draw_schedule

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hopyard.data.reports.markup import Html, tag
 from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.markup import Html, tag
 from hopyard.tune.export import epoch_numbers
 from hopyard.tune.progress import describe_number, describe_params
 from hopyard.wording import counted

@@ -1,4 +1,4 @@
-"""The best schedule of a small instance, by branch and bound.
+"""An oracle: the best schedule of a small instance, by branch and bound.
 
 A schedule in which no unit could begin earlier without another beginning later is given by the order in
 which units are appended, each as early as its trial and its worker allow. Without hop costs it is enough
@@ -9,26 +9,11 @@ the unit that has it (Giffler and Thompson 1960): if none of them did, that unit
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hopyard.errors import UsageError
-
-LIMIT = 16
-"""Units (trials x partitions x epochs) up to which the best schedule is searched for without hop costs."""
-LIMIT_WITH_HOPS = 9
-
-
-class SimulatedUnit(NamedTuple):
-    """A visit on the simulated clock; ``start`` and ``end`` in seconds."""
-
-    trial: int
-    partition: int
-    worker: int
-    epoch: int
-    start: float
-    end: float
+from hopyard.hopper import SimulatedUnit
 
 
 def best_schedule(
@@ -38,18 +23,7 @@ def best_schedule(
     hop_seconds: float,
     lower_bound: float,
 ) -> list[SimulatedUnit]:
-    """The schedule of the least makespan, in order of start.
-
-    Raises:
-        UsageError: more units than the search can go through.
-    """
-    units, limit = durations.size * epochs, LIMIT_WITH_HOPS if hop_seconds else LIMIT
-    if units > limit:
-        raise UsageError(
-            f"order='exact' was asked for {len(durations)} trials x {durations.shape[1]} partitions x {epochs} epochs "
-            f"= {units} units, but goes up to {limit}{' with hop_seconds' if hop_seconds else ''}. "
-            "Use order='longest'; its ratio says how far from the lower bound it is at most."
-        )
+    """The schedule of the least makespan, in order of start: of up to 16 units, 9 with hop costs, in a moment."""
     search = _Search(durations.tolist(), workers, epochs, hop_seconds, lower_bound * (1 + 1e-12))
     search.explore()
     return sorted(search.best_units, key=lambda unit: (unit.start, unit.worker))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable
 from typing import TypeAlias, Union
 
+from hopyard.wording import visible
+
 _VOID = frozenset({"br", "col", "hr", "img", "meta"})
-_NEVER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would turn the text around them
 
 
 class Html(str):
@@ -45,8 +44,8 @@ def join(children: Child) -> Html:
 
 
 def escape(text: str) -> str:
-    """``text`` so that it is nothing but text, also inside attributes."""
-    return html.escape(_TURNS.sub("\ufffd", _NEVER.sub("\ufffd", text)), quote=True)
+    """``text`` so that it is nothing but text, also inside attributes; control characters as a terminal shows them."""
+    return html.escape(visible(text), quote=True)
 
 
 def _attribute(key: str) -> str:
