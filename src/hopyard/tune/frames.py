@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.data.preparing.policies import Nulls, Policies, null_feature, null_label, pad
-from hopyard.data.preprocessing.fitting import FittedSteps
+from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
 from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged
 from hopyard.errors import ColumnError, DataError, nearest
 
@@ -45,9 +45,10 @@ def feature_batches(
     Raises:
         ColumnError: a column is missing. DataError: nulls, or rows that training would have refused too.
     """
-    wanted, filled = columns, list[str]()
+    wanted, filled, read = columns, list[str](), list[str]()
     if preprocessing is not None:
-        columns, filled = preprocessing.sources(wanted), preprocessing.steps.filled(wanted)
+        steps = preprocessing.steps
+        columns, filled, read = steps.sources(wanted), steps.filled(wanted), steps.read(wanted)
     if not _is_frame(data):
         data = _named_arrays(data, columns, policies)
     source = as_source(data)
@@ -55,7 +56,8 @@ def feature_batches(
     added = {name: base for name, base in policies.added.items() if name not in source.columns}
     needed = list(dict.fromkeys(added.get(name, name) for name in columns))
     check_features(needed, source.columns)
-    chosen = source.select(needed)
+    masks = masks_there(policies, read, source.columns)
+    chosen = source.select(list(dict.fromkeys([*needed, *masks])))
     chosen.expected = {name: _as_given(policies, name) for name in needed if name in policies.schema}
     numbered, rows = source.numbered and not part, 0
     batches = iter(chosen.batches())
@@ -68,14 +70,22 @@ def feature_batches(
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
-            masks = {f"{name}_mask": data.missing for name, data in batch.items() if data.missing is not None}
-            arrays = preprocessing.apply({**masks, **arrays})
+            missing = {
+                f"{name}_mask": data.missing for name, data in batch.items() if data.missing is not None
+            }
+            prepared = {mask: batch[mask].as_batch() for mask in masks}
+            arrays = preprocessing.apply({**missing, **prepared, **arrays})
             arrays = {name: arrays[name] for name in wanted}
         rows += count
         for start in range(0, count, batch_size):
             yield {name: values[start : start + batch_size] for name, values in arrays.items()}
     if not rows:
         raise DataError("the data has no rows; a model needs at least one.")
+
+
+def masks_there(policies: Policies, names: Iterable[str], there: Collection[str]) -> list[str]:
+    """The masks of these columns that rows have already, as those that were prepared before do."""
+    return [mask for mask in masks_of(policies.schema, names) if mask in there]
 
 
 def _named_arrays(data: Any, columns: Sequence[str], policies: Policies) -> dict[str, Any]:

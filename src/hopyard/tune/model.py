@@ -26,6 +26,7 @@ from hopyard.tune.frames import (
     column_names,
     example_rows,
     feature_batches,
+    masks_there,
     outputs_of,
     with_columns,
 )
@@ -228,7 +229,9 @@ class Model:
         fields = [
             pa.field(name, arrow_column(values).type) for name, values in zip(names, outputs, strict=True)
         ]
-        return elsewhere(data, self.packed(), self._sources, fields)
+        read = [] if self.preprocessing is None else self.preprocessing.steps.read(features)
+        masks = masks_there(self._policies, read, column_names(data))
+        return elsewhere(data, self.packed(), list(dict.fromkeys([*self._sources, *masks])), fields)
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """Loss and metrics on ``data``, which has the feature and label columns."""

@@ -48,7 +48,7 @@ def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
 
 
 def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
-    """Raise DataError if nulls of a column that is to be imputed were filled before, so that nobody knows them."""
+    """Raise DataError if nulls of a column that steps read were filled before, so that nobody knows them."""
     for dataset in datasets:
         if not isinstance(dataset, Dataset):
             continue
@@ -57,7 +57,7 @@ def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
             count = known[name].missing if name in known else 0
             if f"{name}_mask" not in there and (count or name in filled):
                 raise DataError(
-                    f"Column {name!r} is to be imputed, but its nulls were filled with zeros or empty texts "
+                    f"preprocess reads column {name!r}, but its nulls were filled with zeros or empty texts "
                     f"in {dataset.split!r} data, and no column {name}_mask says which they were. Prepare or open the "
                     f"data with nulls='mask', or prepare(..., masked=[{name!r}])."
                 )
