@@ -200,7 +200,7 @@ def test_prepared_data_and_parquet_train_like_frames(tmp_path: Any) -> None:
     fourth = search(LocalStore(tmp_path / "opened"), num_partitions=1).fit(*opened)
     assert fourth.predict(frame).shape == (ROWS, 1)
     filled = [open_dataset(tmp_path / "rows.parquet", split, nulls="fill") for split in ("train", "val")]
-    with pytest.raises(DataError, match="Column 'age' is to be imputed, but its nulls were filled"):
+    with pytest.raises(DataError, match="preprocess reads column 'age', but its nulls were filled"):
         search(LocalStore(tmp_path / "filled"), num_partitions=1).fit(*filled)
 
 

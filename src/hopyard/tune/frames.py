@@ -73,8 +73,10 @@ def feature_batches(
             missing = {
                 f"{name}_mask": data.missing for name, data in batch.items() if data.missing is not None
             }
+            # Where training had a mask there is one, so that NaN counts as missing, which it then does.
+            none = dict.fromkeys(masks_of(policies.schema, read), np.zeros(count, bool))
             prepared = {mask: batch[mask].as_batch() for mask in masks}
-            arrays = preprocessing.apply({**missing, **prepared, **arrays})
+            arrays = preprocessing.apply({**none, **missing, **prepared, **arrays})
             arrays = {name: arrays[name] for name in wanted}
         rows += count
         for start in range(0, count, batch_size):
