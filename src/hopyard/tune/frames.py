@@ -30,6 +30,7 @@ def feature_batches(
     labels: Collection[str] = (),
     preprocessing: FittedSteps | None = None,
     part: str = "",
+    weight: str | None = None,
 ) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
@@ -38,7 +39,7 @@ def feature_batches(
 
     Args:
         policies: of what the model was trained on.
-        labels: columns whose nulls are errors.
+        labels, weight: columns whose nulls are errors.
         preprocessing: makes the columns of those of the data; it gives values to the nulls of those that it fills.
         part: what the rows are of a whole that is not known here, as errors say it; such rows have no numbers.
 
@@ -59,13 +60,16 @@ def feature_batches(
     masks = masks_there(policies, read, source.columns)
     chosen = source.select(list(dict.fromkeys([*needed, *masks])))
     chosen.expected = {name: _as_given(policies, name) for name in needed if name in policies.schema}
+    never = {*labels, *([] if weight is None else [weight])}
     numbered, rows = source.numbered and not part, 0
     batches = iter(chosen.batches())
     for batch in batches:
-        if (name := _refused(batch, policies, labels, filled)) is not None:
+        if (name := _refused(batch, policies, never, filled)) is not None:
             nulls = _nulls(name, itertools.chain([batch], batches), rows, numbered)
             nulls = replace(nulls, among=part)
-            raise null_label(name, nulls) if name in labels else null_feature(name, nulls, policies)
+            if name in never:
+                raise null_label(name, nulls, "label" if name in labels else "weight")
+            raise null_feature(name, nulls, policies)
         batch = {name: _typed(data, chosen.expected) for name, data in batch.items()}
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])

@@ -20,6 +20,7 @@ from hopyard.backend import Backend
 from hopyard.backend.preflight import WorkerFacts, preflight
 from hopyard.data.dataset import Dataset
 from hopyard.data.order import WINDOW_BYTES
+from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps, fit_steps_in, fit_steps_on_rows
 from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
@@ -87,6 +88,7 @@ class Launch:
         self._outcome: Outcome | None = None
         self._fitted: FittedSteps | None = None
         self._asks_epochs = ""
+        self._weight_column: str | None = None
 
     def check(self) -> None:
         with _running(self._arguments.backend):
@@ -115,6 +117,8 @@ class Launch:
                 running.close()
             with self._progress.preparing() as watch:
                 splits = self._inputs.prepare(watch, self._progress.say)
+            if self._weight_column is not None:
+                check_labels((splits.train, splits.val), [self._weight_column], "weight")
             if in_turns:
                 running.enter_context(_running(arguments.backend))
                 facts = preflight(arguments.backend, arguments.store)
@@ -243,7 +247,7 @@ class Launch:
         told = check_first_trials(arguments.backend, program, self._first_trials(), head)
         if told is None:
             return self._metric
-        self._asks_epochs = told.asks_epochs
+        self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column
         return find_metric(self._metric, told.measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:

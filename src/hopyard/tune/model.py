@@ -237,10 +237,17 @@ class Model:
         """Loss and metrics on ``data``, which has the feature and label columns."""
         info = self.info
         columns = list(dict.fromkeys((*info.feature_columns, *info.label_columns)))
+        replica = self._loaded()
         batches = feature_batches(
-            data, columns, PREDICTION_BATCH, self._policies, info.label_columns, self.preprocessing
+            data,
+            columns,
+            PREDICTION_BATCH,
+            self._policies,
+            info.label_columns,
+            self.preprocessing,
+            weight=replica.weight_column,
         )
-        values: dict[str, float] = self._loaded().evaluate(batches)
+        values: dict[str, float] = replica.evaluate(batches)
         return values
 
     # Where it goes --------------------------------------------------------------------------

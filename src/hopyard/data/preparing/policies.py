@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -202,10 +202,10 @@ def refuse_nulls(
         )
 
 
-def null_label(name: str, rows: Nulls) -> DataError:
-    """The error of a label column with these null rows."""
+def null_label(name: str, rows: Nulls, role: Literal["label", "weight"] = "label") -> DataError:
+    """The error of a column of labels, or of weights, with these null rows."""
     return DataError(
-        f"The label column {name!r} is null in {rows}. Labels are never "
+        f"The {role} column {name!r} is null in {rows}. {role.capitalize()}s are never "
         f"filled, whatever nulls= says: nothing could be learned or measured there. Remove these rows, for example "
         f"with .dropna(subset=[{name!r}]) in pandas and Spark or .drop_nulls({name!r}) in polars."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
@@ -35,8 +35,11 @@ class Prepared:
     reused: bool
 
 
-def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
-    """Raise DataError if nulls of a label column were filled when one of the datasets was prepared or opened."""
+def check_labels(
+    datasets: Iterable[object], labels: Iterable[str], role: Literal["label", "weight"] = "label"
+) -> None:
+    """Raise DataError if nulls of a column of labels, or of weights, were filled when one of the datasets was prepared
+    or opened."""
     for dataset in datasets:
         if not isinstance(dataset, Dataset):
             continue
@@ -44,7 +47,7 @@ def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
         for name in labels:
             count = known[name].missing if name in known else 0
             if count or name in filled:
-                raise null_label(name, Nulls(count or None))
+                raise null_label(name, Nulls(count or None), role)
 
 
 def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
