@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import secrets
@@ -36,6 +37,7 @@ from hopyard.search import Budget, Create, Searcher, space_json
 from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, check_schedule, save_program
+from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.checking import check_first_trials, check_travels
@@ -135,6 +137,10 @@ class Launch:
                 f"{len(failed)} of {counted(len(run.state.trials), 'trial')} of run {run.run_id} failed; trial "
                 f"{number} with {error.kind}: {error.message}\nmodel.trials() has all of them."
             )
+        histories = run.histories().values()
+        names = sorted({name for each in histories for name, values in each.items() if any(map(math.isnan, values))})
+        if names:
+            _log.warning(undefined_metrics(names, f"of run {run.run_id}"))
         if self._outcome is not None:
             if run.status == "completed":
                 self._outcome.commit(run, self._progress.say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -16,6 +17,7 @@ from hopyard.data.preprocessing.fitting import FittedSteps, schema_of
 from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store
+from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.engines.predictor import Packed, load_replica
 from hopyard.tune.engines.transforms import transform_of
 from hopyard.tune.frames import (
@@ -248,6 +250,8 @@ class Model:
             weight=replica.weight_column,
         )
         values: dict[str, float] = replica.evaluate(batches)
+        if undefined := [name for name, value in values.items() if math.isnan(value)]:
+            _log.warning(undefined_metrics(undefined, "of these rows"))
         return values
 
     # Where it goes --------------------------------------------------------------------------
