@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
+from hopyard.data.base import BaseDataset
 from hopyard.data.preparing.policies import Nulls, Policies, null_feature, null_label, pad
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
 from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged
@@ -71,6 +72,8 @@ def feature_batches(
                 raise null_label(name, nulls, "label" if name in labels else "weight")
             raise null_feature(name, nulls, policies)
         batch = {name: _typed(data, chosen.expected) for name, data in batch.items()}
+        if not isinstance(data, BaseDataset):  # which holds times as nanoseconds, as in training
+            _check_times(batch, policies)
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
@@ -80,7 +83,7 @@ def feature_batches(
             # Where training had a mask there is one, so that NaN counts as missing, which it then does.
             none = dict.fromkeys(masks_of(policies.schema, read), np.zeros(count, bool))
             prepared = {mask: batch[mask].as_batch() for mask in masks}
-            arrays = preprocessing.apply({**none, **missing, **prepared, **arrays})
+            arrays = preprocessing.apply_to_arrays({**none, **missing, **prepared, **arrays})
             arrays = {name: arrays[name] for name in wanted}
         rows += count
         for start in range(0, count, batch_size):
@@ -122,6 +125,18 @@ def _typed(data: ColumnData, expected: Mapping[str, Column]) -> ColumnData:
     if data.name not in expected or data.missing is None or not data.missing.all():
         return data
     return all_missing(expected[data.name], len(data))
+
+
+def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
+    """Raise DataError if numbers stand where training had times: nobody knows their unit."""
+    for name in sorted(policies.times & batch.keys()):
+        found = batch[name]
+        if not found.times and (found.missing is None or not found.missing.all()) and found.kind == "tensor":
+            raise DataError(
+                f"Column {name!r} holds numbers ({found.column.dtype}), but held dates, times or durations in "
+                "training, which a model gets as nanoseconds (of dates, since 1970). Give them as such; of numbers say the "
+                f"unit, for example pandas.to_datetime(frame[{name!r}], unit='us') if they are microseconds."
+            )
 
 
 def _as_given(policies: Policies, name: str) -> Column:

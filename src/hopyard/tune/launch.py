@@ -138,7 +138,9 @@ class Launch:
                 f"{number} with {error.kind}: {error.message}\nmodel.trials() has all of them."
             )
         histories = run.histories().values()
-        names = sorted({name for each in histories for name, values in each.items() if any(map(math.isnan, values))})
+        names = sorted(
+            {name for each in histories for name, values in each.items() if any(map(math.isnan, values))}
+        )
         if names:
             _log.warning(undefined_metrics(names, f"of run {run.run_id}"))
         if self._outcome is not None:
@@ -249,7 +251,7 @@ class Launch:
             fitted = preprocess
             if isinstance(fitted, Steps):
                 fitted = fit_steps_on_rows(fitted, head)
-            head = fitted.apply(head)
+            head = fitted.apply_to_arrays(head)
         told = check_first_trials(arguments.backend, program, self._first_trials(), head)
         if told is None:
             return self._metric

@@ -293,8 +293,10 @@ class Model:
         if self.preprocessing is not None:
             _log.warning(
                 f"{path} does not do all that model.predict does; it leaves out preprocess= "
-                f"({', '.join(map(repr, self.preprocessing.steps.steps))}): its inputs are what these steps give. Do "
-                "that to what it is given, with model.preprocessing.apply(batch)."
+                f"({', '.join(map(repr, self.preprocessing.steps.steps))}): its inputs are what these steps give: "
+                f"{_onnx_inputs(path)}. model.preprocessing.apply(rows) makes the columns of a frame or a "
+                "dict of arrays; those that inputs= puts under one name are stacked: "
+                "numpy.stack([made[name] for name in names], axis=1)."
             )
         return path
 
@@ -358,6 +360,18 @@ class Model:
         if self._replica is None:
             self._replica = load_replica(self.info, self._weights, "cpu")
         return self._replica
+
+
+def _onnx_inputs(path: Path) -> str:
+    """The inputs of an ONNX file in words: ``numbers: float32 (rows, 3), city: int64 (rows)``."""
+    import onnx
+
+    found = []
+    for given in onnx.load(str(path), load_external_data=False).graph.input:
+        kind = given.type.tensor_type
+        sizes = ", ".join(str(size.dim_value or "rows") for size in kind.shape.dim)
+        found.append(f"{given.name}: {onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name} ({sizes})")
+    return ", ".join(found)
 
 
 def load_model(path: str | Path) -> Model:

@@ -17,6 +17,7 @@ from hopyard.data.preprocessing.base import State, Step
 from hopyard.data.preprocessing.category import Categories
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
+from hopyard.data.sources.sources import as_source
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects.digests import digest_json
 from hopyard.storage.base import Store
@@ -183,9 +184,24 @@ class FittedSteps:
         """See :meth:`Steps.sources`."""
         return self.steps.sources(names)
 
-    def apply(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """A batch of the data's columns with those that the steps make. Null rows of a column are those where a bool
-        column ``<name>_mask`` beside it is True."""
+    def apply(self, batch: Any) -> dict[str, Any]:
+        """Some rows with the columns that the steps make, as a dict of arrays: what models get of them.
+
+        Args:
+            batch: a frame of pandas, polars or Arrow, or a dict of arrays or lists, with the columns of the data as
+                they are before the steps. Nulls may be in it; where a bool column ``<name>_mask`` stands beside a
+                column, it says which of its rows are null.
+
+        Raises:
+            DataError: it has no rows, or holds what a dataset cannot, or what a step does not take.
+        """
+        columns = as_source(batch).collect().columns
+        assert columns is not None
+        masks = {f"{name}_mask": data.missing for name, data in columns.items() if data.missing is not None}
+        return self.apply_to_arrays({**masks, **{name: data.as_batch() for name, data in columns.items()}})
+
+    def apply_to_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for a batch as loaders give it: no nulls but those of its masks, times as int64 nanoseconds."""
         return _applied(zip(self.steps.steps, self.states, strict=True), batch)
 
     def of(self, dataset: Partitioned, names: Sequence[str] | None = None) -> Partitioned:
