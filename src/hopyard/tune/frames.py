@@ -134,8 +134,8 @@ def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
         if not found.times and (found.missing is None or not found.missing.all()) and found.kind == "tensor":
             raise DataError(
                 f"Column {name!r} holds numbers ({found.column.dtype}), but held dates, times or durations in "
-                "training, which a model gets as nanoseconds (of dates, since 1970). Give them as such; of numbers say the "
-                f"unit, for example pandas.to_datetime(frame[{name!r}], unit='us') if they are microseconds."
+                "training, which a model gets as nanoseconds (of dates, since 1970). Give them as such; of numbers say "
+                f"the unit, for example pandas.to_datetime(frame[{name!r}], unit='us') if they are microseconds."
             )
 
 

@@ -130,7 +130,8 @@ class Model:
         return {name: list(values) for name, values in self.info.history.items()}
 
     def get_all_models(self) -> list[Model]:
-        """All models of the run, best first."""
+        """All models of the run, best first. Of trials that were stopped early the weights are kept with ``keep="all"``
+        only: without them a model has its history, and says so when it is asked for more."""
         return self.run.models
 
     def get_all_model_history(self) -> dict[int, dict[str, list[float]]]:
