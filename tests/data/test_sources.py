@@ -15,6 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hopyard.data import prepare
 from hopyard.data.ragged import Ragged
@@ -572,3 +574,45 @@ def test_an_error_about_types_of_csv_says_the_call_that_gives_them(tmp_path):
         prepare(train, LocalStore(tmp_path / "store"), val=val)
     prepared = prepare(train, LocalStore(tmp_path / "store"), val=as_source(val, types={"id": "text"}))
     assert prepared.val[:]["id"].tolist() in (["7", "8"], ["8", "7"])
+
+
+def test_nothing_is_null_in_csv_whatever_the_column_holds(tmp_path):
+    """And "" in quotes is the empty text; "NA" is a text among texts and missing among numbers."""
+    (tmp_path / "a.csv").write_text('city,n,flag\nRome,1,true\n,,\n"",NA,NA\nNA,3,false\n"a\n,b",4,true\n')
+    found = as_source(tmp_path / "a.csv").collect().columns
+    assert found["city"].missing.tolist() == [False, True, False, False, False]
+    assert list(found["city"].as_batch()) == ["Rome", "", "", "NA", "a\n,b"]
+    assert found["n"].missing.tolist() == found["flag"].missing.tolist() == [False, True, True, False, False]
+    (tmp_path / "b.csv").write_text("id\n007\n\n8\n")
+    assert as_source(tmp_path / "b.csv").collect().columns["id"].missing.tolist() == [False, True, False]
+    typed = as_source(tmp_path / "a.csv", types={"n": "text"}).collect().columns["n"]
+    assert typed.missing.tolist() == [False, True, False, False, False]
+    assert list(typed.as_batch()) == ["1", "", "NA", "3", "4"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+            st.none() | st.integers(-9, 9),
+        ),
+        min_size=1,
+    ),
+    st.booleans(),
+)
+def test_a_table_is_the_same_as_csv_that_tells_null_from_empty(rows, with_polars):
+    texts, numbers = [text for text, _ in rows], [number for _, number in rows]
+    columns = {
+        "row": range(len(rows)),
+        "text": pa.array(texts, pa.string()),
+        "n": pa.array(numbers, pa.int64()),
+    }
+    table = pa.table(columns)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.csv")
+        if with_polars:
+            pl.from_arrow(table).write_csv(path)
+        else:
+            pa.csv.write_csv(table, path)
+        types = {"row": "int64", "text": "text", "n": "int64"}
+        assert as_source(path, types=types).fingerprint() == as_source(table).fingerprint()

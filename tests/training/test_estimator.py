@@ -173,7 +173,7 @@ def test_the_check_names_the_phase_and_passes_what_works() -> None:
         "build: EstimatorError: The estimator function returned int, but must return a TorchEstimator, a"
     )
     assert check(gen, features=("word",)).startswith(
-        "train: EstimatorError: The feature column 'word' holds ndarray"
+        "train: EstimatorError: The feature column 'word' holds texts such as "
     )
     assert "The column 'missing' is missing" in check(gen, features=("missing",))
 

@@ -368,3 +368,62 @@ def test_kept_lists_are_padded_in_a_transform(tmp_path: Any) -> None:
         np.testing.assert_allclose(each.predict(lists), alone, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(each.predict([[4], [4]]), [alone[1]] * 2, rtol=1e-5, atol=1e-6)
         assert set(each.evaluate(data)) == {"loss", "accuracy"}
+
+
+class Weighted:
+    """A search that weighs rows by a column."""
+
+    def __init__(self, folder: Any, nulls: str) -> None:
+        def make(params: dict[str, Any]) -> TorchEstimator:
+            return TorchEstimator(
+                Sum(1), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params, sample_weight_column="w"
+            )
+
+        self.search = GridSearch(
+            InlineBackend(), LocalStore(folder), make, {"lr": hp_choice([0.01])}, num_epochs=1, nulls=nulls,
+            feature_columns=["age", "w"], label_columns=["price"], progress=False,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("nulls", ["fill", "mask"])
+def test_null_weights_are_never_filled(nulls: str, tmp_path: Any) -> None:
+    whole = people(rows=400).assign(w=1.0)
+    gaps = whole.assign(w=np.where(np.arange(400) == 399, np.nan, 1.0))
+    with pytest.raises(
+        DataError, match=r"The weight column 'w' is null in 1 row. Weights are never filled, whatever"
+    ):
+        Weighted(tmp_path / "one", nulls).search.fit(gaps)
+    prepare(
+        gaps, LocalStore(tmp_path / "two"), feature_columns=["age", "w"], label_columns="price", nulls=nulls
+    )
+    with pytest.raises(DataError, match=r"The weight column 'w' is null in"):
+        Weighted(tmp_path / "two", nulls).search.fit_on_prepared_data()
+    model = Weighted(tmp_path / "three", nulls).search.fit(whole)
+    with pytest.raises(
+        DataError, match=r"The weight column 'w' is null in 1 row \(row 399\). Weights are never"
+    ):
+        model.evaluate(gaps)
+    assert model.predict(gaps[["age"]]).shape == (400,)
+
+
+def test_an_auc_of_one_class_is_said_once(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    rows = pd.DataFrame({"age": np.arange(40.0), "price": np.zeros(40, np.float32)})
+
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(Sum(1), torch.optim.SGD, torch.nn.BCEWithLogitsLoss(), ["auc"])
+
+    search = GridSearch(
+        InlineBackend(), LocalStore(tmp_path), make, {"lr": hp_choice([0.01, 0.1])}, num_epochs=2,
+        feature_columns=["age"], label_columns=["price"], progress=False,
+    )  # fmt: skip
+    model = search.fit(rows)
+    said = [record.getMessage() for record in caplog.records if "nan" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("val_auc of run grid-")
+    assert said[0].endswith(
+        "An AUC is nan where all rows are of one class, or outputs are not finite: measure it on "
+        "rows of each class."
+    )
+    caplog.clear()
+    assert np.isnan(model.evaluate(rows)["auc"])
+    assert "auc of these rows is nan, so that nothing can be ranked by it. An AUC is nan" in caplog.text

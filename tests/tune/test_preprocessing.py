@@ -13,6 +13,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 from sklearn.preprocessing import StandardScaler
 
 from hopyard import StockRoom, load_model
@@ -200,7 +201,7 @@ def test_prepared_data_and_parquet_train_like_frames(tmp_path: Any) -> None:
     fourth = search(LocalStore(tmp_path / "opened"), num_partitions=1).fit(*opened)
     assert fourth.predict(frame).shape == (ROWS, 1)
     filled = [open_dataset(tmp_path / "rows.parquet", split, nulls="fill") for split in ("train", "val")]
-    with pytest.raises(DataError, match="Column 'age' is to be imputed, but its nulls were filled"):
+    with pytest.raises(DataError, match="preprocess reads column 'age', but its nulls were filled"):
         search(LocalStore(tmp_path / "filled"), num_partitions=1).fit(*filled)
 
 
@@ -239,8 +240,68 @@ def test_onnx_leaves_the_steps_out_and_says_so(tmp_path: Any, caplog: pytest.Log
     with caplog.at_level(logging.WARNING, "hopyard"):
         model.export(tmp_path / "net.onnx")
     assert "leaves out preprocess= (Impute('age', by='median', indicator=True), StandardScale" in caplog.text
+    assert (
+        "its inputs are what these steps give: numbers: float32 (rows, 3), city: int64 (rows). model"
+        in caplog.text
+    )
     names = [given.name for given in onnx.load(tmp_path / "net.onnx").graph.input]
     assert names == ["numbers", "city"]
+
+    new = people(9, seed=7).drop(columns="label")
+    made = model.preprocessing.apply(new)  # type: ignore[union-attr]
+    numbers = np.stack([made[name] for name in NUMBERS], axis=1)
+    (found,) = ReferenceEvaluator(tmp_path / "net.onnx").run(
+        None, {"numbers": numbers.astype(np.float32), "city": made["city"]}
+    )
+    np.testing.assert_allclose(found, model.predict(new), rtol=1e-5, atol=1e-6)
+
+
+def test_steps_apply_to_frames_as_they_are(tmp_path: Any) -> None:
+    """With nulls and times, like prediction, whatever holds the rows."""
+    frame = people().assign(at=pd.date_range("2024-01-01", periods=ROWS, freq="h"))
+    frame.loc[3, "city"] = None
+    steps = [*STEPS[:2], StandardScale("at"), STEPS[2]]
+    model = search(LocalStore(tmp_path), steps, nulls="fill", feature_columns=["age", "fare", "at", "city"])
+    fitted = fit_steps(
+        steps, prepare(frame, model.arguments.store, nulls="mask", label_columns="label",
+                       feature_columns=["age", "fare", "at", "city"]).train,
+    )  # fmt: skip
+    found = fitted.apply(frame)
+    assert found["city"][3] == 0
+    assert found["age_missing"].tolist() == frame.age.isna().astype(float).tolist()
+    assert abs(found["at"].mean()) < 0.2
+    for given in (pl.from_pandas(frame), {name: frame[name] for name in frame}):
+        other = fitted.apply(given)
+        assert all(np.array_equal(other[name], found[name]) for name in ("age", "at", "city", "age_missing"))
+
+
+def test_numbers_beside_times_of_training_are_refused(tmp_path: Any) -> None:
+    frame = people().assign(at=pd.date_range("2024-01-01", periods=ROWS, freq="h"))
+    steps = [*STEPS[:2], StandardScale("at"), STEPS[2]]
+
+    def timed(params: dict[str, Any]) -> TorchEstimator:
+        given = {"numbers": ["age", "fare", "at"], "city": "city"}
+        return TorchEstimator(Net(), torch.optim.Adam, torch.nn.MSELoss(), inputs=given)
+
+    one = GridSearch(
+        InlineBackend(), LocalStore(tmp_path), timed, {"lr": hp_choice([1])}, num_epochs=1, preprocess=steps,
+        feature_columns=["age", "fare", "at", "city"], progress=False,
+    )  # fmt: skip
+    model = one.fit(frame)
+    saved = load_model(model.save(tmp_path / "saved"))
+    ints = frame.assign(at=frame["at"].astype("datetime64[us]").astype("int64"))
+    for each in (model, saved):
+        with pytest.raises(
+            DataError, match=r"'at' holds numbers \(int64\), but held dates, times or durations"
+        ):
+            each.predict(ints)
+        with pytest.raises(
+            DataError, match=r"say the unit, for example pandas.to_datetime\(frame\['at'\], unit='us"
+        ):
+            each.evaluate(ints)
+        dates = ints.assign(at=pd.to_datetime(ints["at"], unit="us"))
+        assert np.array_equal(each.predict(dates), model.predict(frame))
+    assert prepare(frame, LocalStore(tmp_path / "p")).train.policies.times == {"at"}
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,14 @@ class Check:
         measured: names of the validation metrics, ``"loss"`` among them; empty if something went wrong.
         advice: what would make all trials better or faster; empty: nothing.
         asks_epochs: where training asks for the number of epochs, see ``Replica``.
+        weight_column: of the rows' weights, or None.
     """
 
     evidence: Evidence | None
     measured: tuple[str, ...] = ()
     advice: str = ""
     asks_epochs: str = ""
+    weight_column: str | None = None
 
 
 _OWN_TRUNKS = (
@@ -72,6 +74,7 @@ def check_trial(
             replica.state()
             phase = "build"
             trunk, asks_epochs = replica.trunk_weights, replica.asks_epochs()
+            weight_column = replica.weight_column
             del replica
             # What was trained must not come back. Another trial: what is random differs.
             other = build_in_session(program, params, trial + 1, session)
@@ -80,4 +83,4 @@ def check_trial(
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
     advice = [hidden, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
-    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs)
+    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column)

@@ -223,6 +223,11 @@ class Replica(ABC):
     def prediction_columns(self) -> list[str]:
         """The feature columns that ``predict`` needs, in their order."""
 
+    @property
+    def weight_column(self) -> str | None:
+        """The column of row weights; None without any."""
+        return None
+
     @abstractmethod
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         """Outputs for a dict of columns of n rows: (n, ...) arrays, in batches of the batch size."""

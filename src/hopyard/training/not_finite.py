@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from hopyard.training.estimator import Visit
+from hopyard.training.metrics import canonical
 from hopyard.training.program import Program
 
 _ROWS_AT_ONCE = 4096
@@ -27,6 +29,17 @@ def columns_not_finite(program: Program, visit: Visit) -> str:
         f" NaN or infinite numbers are in the data: column {', '.join(found)} of this partition. Fill them or leave "
         "these rows out; Hopyard takes NaN for a number, but in pandas frames for a missing one."
     )
+
+
+def undefined_metrics(names: Collection[str], where: str) -> str:
+    """What to say of metrics that are nan."""
+    listed = ", ".join(names)
+    why = (
+        " An AUC is nan where all rows are of one class, or outputs are not finite: measure it on rows of each class."
+        if any(canonical(name.removeprefix("train_")) == "auc" for name in names)
+        else " There is no such number for these rows and outputs."
+    )
+    return f"{listed} {where} is nan, so that nothing can be ranked by it.{why}"
 
 
 def _rows_not_finite(values: Any) -> int:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
+from hopyard.data.base import BaseDataset
 from hopyard.data.preparing.policies import Nulls, Policies, null_feature, null_label, pad
-from hopyard.data.preprocessing.fitting import FittedSteps
+from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
 from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged
 from hopyard.errors import ColumnError, DataError, nearest
 
@@ -30,6 +31,7 @@ def feature_batches(
     labels: Collection[str] = (),
     preprocessing: FittedSteps | None = None,
     part: str = "",
+    weight: str | None = None,
 ) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
@@ -38,16 +40,17 @@ def feature_batches(
 
     Args:
         policies: of what the model was trained on.
-        labels: columns whose nulls are errors.
+        labels, weight: columns whose nulls are errors.
         preprocessing: makes the columns of those of the data; it gives values to the nulls of those that it fills.
         part: what the rows are of a whole that is not known here, as errors say it; such rows have no numbers.
 
     Raises:
         ColumnError: a column is missing. DataError: nulls, or rows that training would have refused too.
     """
-    wanted, filled = columns, list[str]()
+    wanted, filled, read = columns, list[str](), list[str]()
     if preprocessing is not None:
-        columns, filled = preprocessing.sources(wanted), preprocessing.steps.filled(wanted)
+        steps = preprocessing.steps
+        columns, filled, read = steps.sources(wanted), steps.filled(wanted), steps.read(wanted)
     if not _is_frame(data):
         data = _named_arrays(data, columns, policies)
     source = as_source(data)
@@ -55,27 +58,43 @@ def feature_batches(
     added = {name: base for name, base in policies.added.items() if name not in source.columns}
     needed = list(dict.fromkeys(added.get(name, name) for name in columns))
     check_features(needed, source.columns)
-    chosen = source.select(needed)
+    masks = masks_there(policies, read, source.columns)
+    chosen = source.select(list(dict.fromkeys([*needed, *masks])))
     chosen.expected = {name: _as_given(policies, name) for name in needed if name in policies.schema}
+    never = {*labels, *([] if weight is None else [weight])}
     numbered, rows = source.numbered and not part, 0
     batches = iter(chosen.batches())
     for batch in batches:
-        if (name := _refused(batch, policies, labels, filled)) is not None:
+        if (name := _refused(batch, policies, never, filled)) is not None:
             nulls = _nulls(name, itertools.chain([batch], batches), rows, numbered)
             nulls = replace(nulls, among=part)
-            raise null_label(name, nulls) if name in labels else null_feature(name, nulls, policies)
+            if name in never:
+                raise null_label(name, nulls, "label" if name in labels else "weight")
+            raise null_feature(name, nulls, policies)
         batch = {name: _typed(data, chosen.expected) for name, data in batch.items()}
+        if not isinstance(data, BaseDataset):  # which holds times as nanoseconds, as in training
+            _check_times(batch, policies)
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
-            masks = {f"{name}_mask": data.missing for name, data in batch.items() if data.missing is not None}
-            arrays = preprocessing.apply({**masks, **arrays})
+            missing = {
+                f"{name}_mask": data.missing for name, data in batch.items() if data.missing is not None
+            }
+            # Where training had a mask there is one, so that NaN counts as missing, which it then does.
+            none = dict.fromkeys(masks_of(policies.schema, read), np.zeros(count, bool))
+            prepared = {mask: batch[mask].as_batch() for mask in masks}
+            arrays = preprocessing.apply_to_arrays({**none, **missing, **prepared, **arrays})
             arrays = {name: arrays[name] for name in wanted}
         rows += count
         for start in range(0, count, batch_size):
             yield {name: values[start : start + batch_size] for name, values in arrays.items()}
     if not rows:
         raise DataError("the data has no rows; a model needs at least one.")
+
+
+def masks_there(policies: Policies, names: Iterable[str], there: Collection[str]) -> list[str]:
+    """The masks of these columns that rows have already, as those that were prepared before do."""
+    return [mask for mask in masks_of(policies.schema, names) if mask in there]
 
 
 def _named_arrays(data: Any, columns: Sequence[str], policies: Policies) -> dict[str, Any]:
@@ -106,6 +125,18 @@ def _typed(data: ColumnData, expected: Mapping[str, Column]) -> ColumnData:
     if data.name not in expected or data.missing is None or not data.missing.all():
         return data
     return all_missing(expected[data.name], len(data))
+
+
+def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
+    """Raise DataError if numbers stand where training had times: nobody knows their unit."""
+    for name in sorted(policies.times & batch.keys()):
+        found = batch[name]
+        if not found.times and (found.missing is None or not found.missing.all()) and found.kind == "tensor":
+            raise DataError(
+                f"Column {name!r} holds numbers ({found.column.dtype}), but held dates, times or durations in "
+                "training, which a model gets as nanoseconds (of dates, since 1970). Give them as such; of numbers say "
+                f"the unit, for example pandas.to_datetime(frame[{name!r}], unit='us') if they are microseconds."
+            )
 
 
 def _as_given(policies: Policies, name: str) -> Column:

@@ -142,7 +142,7 @@ class Raw(Inputs):
             "seed": arguments.seed,
             "nulls": arguments.nulls,
             "ragged": arguments.ragged,
-            "masked": arguments.steps.filled(arguments.feature_columns),
+            "masked": arguments.steps.masked(arguments.feature_columns, arguments.nulls),
             "val": self.val,
         }
 
@@ -174,7 +174,7 @@ class Ready(Inputs):
         wanted = (*self.arguments.source_columns, *self.arguments.label_columns)
         check_columns(wanted, train.schema.names, "training")
         check_labels((train, val), self.arguments.label_columns)
-        check_filled((train, val), self.arguments.steps.filled(self.arguments.feature_columns))
+        check_filled((train, val), self.arguments.steps.read(self.arguments.feature_columns))
         check_partitions(self.arguments, train.num_row_groups)
         if val is not None:
             check_columns(wanted, val.schema.names, "validation")

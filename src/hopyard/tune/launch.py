@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ from hopyard.backend import Backend
 from hopyard.backend.preflight import WorkerFacts, preflight
 from hopyard.data.dataset import Dataset
 from hopyard.data.order import WINDOW_BYTES
+from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps, fit_steps_in, fit_steps_on_rows
 from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
@@ -35,6 +37,7 @@ from hopyard.search import Budget, Create, Searcher, space_json
 from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, check_schedule, save_program
+from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.checking import check_first_trials, check_travels
@@ -87,6 +90,7 @@ class Launch:
         self._outcome: Outcome | None = None
         self._fitted: FittedSteps | None = None
         self._asks_epochs = ""
+        self._weight_column: str | None = None
 
     def check(self) -> None:
         with _running(self._arguments.backend):
@@ -115,6 +119,8 @@ class Launch:
                 running.close()
             with self._progress.preparing() as watch:
                 splits = self._inputs.prepare(watch, self._progress.say)
+            if self._weight_column is not None:
+                check_labels((splits.train, splits.val), [self._weight_column], "weight")
             if in_turns:
                 running.enter_context(_running(arguments.backend))
                 facts = preflight(arguments.backend, arguments.store)
@@ -131,6 +137,12 @@ class Launch:
                 f"{len(failed)} of {counted(len(run.state.trials), 'trial')} of run {run.run_id} failed; trial "
                 f"{number} with {error.kind}: {error.message}\nmodel.trials() has all of them."
             )
+        histories = run.histories().values()
+        names = sorted(
+            {name for each in histories for name, values in each.items() if any(map(math.isnan, values))}
+        )
+        if names:
+            _log.warning(undefined_metrics(names, f"of run {run.run_id}"))
         if self._outcome is not None:
             if run.status == "completed":
                 self._outcome.commit(run, self._progress.say)
@@ -230,11 +242,11 @@ class Launch:
             fitted = preprocess
             if isinstance(fitted, Steps):
                 fitted = fit_steps_on_rows(fitted, head)
-            head = fitted.apply(head)
+            head = fitted.apply_to_arrays(head)
         told = check_first_trials(arguments.backend, program, self._first_trials(), head)
         if told is None:
             return self._metric
-        self._asks_epochs = told.asks_epochs
+        self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column
         return find_metric(self._metric, told.measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -16,6 +17,7 @@ from hopyard.data.preprocessing.fitting import FittedSteps, schema_of
 from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store
+from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.engines.predictor import Packed, load_replica
 from hopyard.tune.engines.transforms import transform_of
 from hopyard.tune.frames import (
@@ -26,6 +28,7 @@ from hopyard.tune.frames import (
     column_names,
     example_rows,
     feature_batches,
+    masks_there,
     outputs_of,
     with_columns,
 )
@@ -127,7 +130,8 @@ class Model:
         return {name: list(values) for name, values in self.info.history.items()}
 
     def get_all_models(self) -> list[Model]:
-        """All models of the run, best first."""
+        """All models of the run, best first. Of trials that were stopped early the weights are kept with ``keep="all"``
+        only: without them a model has its history, and says so when it is asked for more."""
         return self.run.models
 
     def get_all_model_history(self) -> dict[int, dict[str, list[float]]]:
@@ -228,16 +232,27 @@ class Model:
         fields = [
             pa.field(name, arrow_column(values).type) for name, values in zip(names, outputs, strict=True)
         ]
-        return elsewhere(data, self.packed(), self._sources, fields)
+        read = [] if self.preprocessing is None else self.preprocessing.steps.read(features)
+        masks = masks_there(self._policies, read, column_names(data))
+        return elsewhere(data, self.packed(), list(dict.fromkeys([*self._sources, *masks])), fields)
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """Loss and metrics on ``data``, which has the feature and label columns."""
         info = self.info
         columns = list(dict.fromkeys((*info.feature_columns, *info.label_columns)))
+        replica = self._loaded()
         batches = feature_batches(
-            data, columns, PREDICTION_BATCH, self._policies, info.label_columns, self.preprocessing
+            data,
+            columns,
+            PREDICTION_BATCH,
+            self._policies,
+            info.label_columns,
+            self.preprocessing,
+            weight=replica.weight_column,
         )
-        values: dict[str, float] = self._loaded().evaluate(batches)
+        values: dict[str, float] = replica.evaluate(batches)
+        if undefined := [name for name, value in values.items() if math.isnan(value)]:
+            _log.warning(undefined_metrics(undefined, "of these rows"))
         return values
 
     # Where it goes --------------------------------------------------------------------------
@@ -279,8 +294,10 @@ class Model:
         if self.preprocessing is not None:
             _log.warning(
                 f"{path} does not do all that model.predict does; it leaves out preprocess= "
-                f"({', '.join(map(repr, self.preprocessing.steps.steps))}): its inputs are what these steps give. Do "
-                "that to what it is given, with model.preprocessing.apply(batch)."
+                f"({', '.join(map(repr, self.preprocessing.steps.steps))}): its inputs are what these steps give: "
+                f"{_onnx_inputs(path)}. model.preprocessing.apply(rows) makes the columns of a frame or a "
+                "dict of arrays; those that inputs= puts under one name are stacked: "
+                "numpy.stack([made[name] for name in names], axis=1)."
             )
         return path
 
@@ -344,6 +361,18 @@ class Model:
         if self._replica is None:
             self._replica = load_replica(self.info, self._weights, "cpu")
         return self._replica
+
+
+def _onnx_inputs(path: Path) -> str:
+    """The inputs of an ONNX file in words: ``numbers: float32 (rows, 3), city: int64 (rows)``."""
+    import onnx
+
+    found = []
+    for given in onnx.load(str(path), load_external_data=False).graph.input:
+        kind = given.type.tensor_type
+        sizes = ", ".join(str(size.dim_value or "rows") for size in kind.shape.dim)
+        found.append(f"{given.name}: {onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name} ({sizes})")
+    return ", ".join(found)
 
 
 def load_model(path: str | Path) -> Model:

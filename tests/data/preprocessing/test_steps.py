@@ -169,6 +169,27 @@ def test_integers_that_come_as_floats_keep_their_categories() -> None:
     assert fitted.apply({"fare": np.array([6], np.uint8)})["fare"].tolist() == [7]
 
 
+@pytest.mark.parametrize("unknown", ["index", "error"])
+def test_numbers_are_no_categories_that_are_texts_and_texts_none_that_are_numbers(unknown: Any) -> None:
+    texts = fit_on_batches([Category("x", unknown=unknown)], {"x": np.array(["007", "100"], object)}, [])
+    for rows in ([7], [100], [100.0], [True]):
+        with pytest.raises(
+            DataError, match=r"Column 'x' holds numbers, such as .*its categories are texts, such as"
+        ):
+            texts.apply({"x": np.array(rows)})
+    with pytest.raises(
+        DataError, match=r"Give texts, as in training; frame.astype\(\{'x': str\}\), or types="
+    ):
+        texts.apply({"x": np.array([7, 8], object)})
+    numbers = fit_on_batches([Category("x", unknown=unknown)], {"x": np.array([7, 100])}, [])
+    with pytest.raises(
+        DataError, match="Column 'x' holds texts, such as '7', but its categories are numbers"
+    ):
+        numbers.apply({"x": np.array(["7"], object)})
+    with pytest.raises(DataError, match="its categories are numbers"):
+        fit_on_batches([Category("x", values=[1, 2])], {"x": np.array(["1"], object)}, [])
+
+
 def test_rows_that_are_null_do_not_count_for_steps_that_give_them_no_value() -> None:
     data = {"x": np.array([0.0, 2.0, 4.0] * 3), "x_mask": np.array([True, False, False] * 3)}
     scaled = fit_on_batches([StandardScale("x")], data, [])

@@ -40,7 +40,7 @@ class TestParquet(ImporterSuite):
 class TestCsv(ImporterSuite):
     @pytest.fixture
     def importer(self, tmp_path):
-        (tmp_path / "a.csv").write_text("id,name,score,ok\n1,a,0.5,true\n2,bé,1.5,false\n3,,2,true\n")
+        (tmp_path / "a.csv").write_text('id,name,score,ok\n1,a,0.5,true\n2,bé,1.5,false\n3,"",2,true\n')
         with Csv(tmp_path / "a.csv") as importer:
             yield importer
 
@@ -231,7 +231,7 @@ def test_missing_values_of_a_csv_have_a_policy(tmp_path):
 
     with pytest.raises(
         DataError,
-        match=r"missing in 3 columns: 'n' \(1 value, the first in row 1\), 'x' .*, 'ok' .*--option nulls=nan",
+        match=r"missing in 4 columns: 'n' \(1 value, the first in row 1\), 'x' .*, 'name' .*--option nulls=nan",
     ):
         read("error")
     with pytest.raises(
@@ -242,7 +242,7 @@ def test_missing_values_of_a_csv_have_a_policy(tmp_path):
     texts = ["a", "", "c"]
     assert read("fill") == {"n": [1, 0, 3], "x": [0.5, 0, 1.5], "ok": [True, False, False], "name": texts}
     masked = read("mask")
-    assert list(masked) == ["n", "n_mask", "x", "x_mask", "ok", "ok_mask", "name"]
+    assert list(masked) == ["n", "n_mask", "x", "x_mask", "ok", "ok_mask", "name", "name_mask"]
     assert masked["ok_mask"] == [False, True, False]
     file.write_text("n,big\n1,9007199254740993\n,2\n3,3\n")
     with_nan = read("nan")
@@ -366,7 +366,10 @@ def test_a_blank_line_never_shifts_rows(tmp_path):
             _read(file)
         assert _read(file, nulls="fill")["p"][1] == [1, 0, 3]
         file.write_bytes("name\nann\n\nbob\n".replace("\n", end).encode())
-        assert _read(file)["name"][1] == ["ann", "", "bob"]
+        with pytest.raises(DataError, match=r"missing in 1 column: 'name' \(1 value, the first in row 1\)"):
+            _read(file)
+        for policy in ("fill", "nan", "mask"):
+            assert _read(file, nulls=policy)["name"][1] == ["ann", "", "bob"]
         file.write_bytes("a,b\n1,2\n\n3,4\n".replace("\n", end).encode())
         with pytest.raises(
             DataError, match=r"a.csv: line 3 is blank, and rows follow it. A row .* is ','. Write"

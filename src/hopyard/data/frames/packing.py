@@ -298,7 +298,7 @@ def _unpacked(column: Column, rows: Ragged, missing: npt.NDArray[np.bool_]) -> C
     if column.sparse:
         dtype = np.dtype(pair_dtype(column.dtype))
         pairs = Ragged(rows.values.view(dtype), rows.offsets // dtype.itemsize)
-        return ColumnData(column.name, "tensor", pairs, missing, *column.shape)
+        return ColumnData(column.name, "tensor", pairs, missing, column.shape[0])
     elements = rows.values.view(column.dtype)
     if column.kind == "tensor":
         present = elements.reshape(len(rows) - int(missing.sum()), *column.shape)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -73,12 +73,14 @@ class Policies:
         masked: columns that get a mask.
         padded: the length that rows of a column get.
         nulls: ``"error"``, ``"fill"`` or ``"mask"``: what becomes of nulls in rows that come later.
+        times: columns of int64 nanoseconds that are known to have been dates, times or durations.
     """
 
     schema: Schema
     masked: frozenset[str] = frozenset()
     padded: Mapping[str, int] = field(default_factory=dict)
     nulls: str = "error"
+    times: frozenset[str] = frozenset()
 
     @classmethod
     def of_settings(cls, schema: Schema, settings: Mapping[str, Any]) -> Policies:
@@ -88,11 +90,13 @@ class Policies:
             frozenset(settings.get("masked", ())),
             settings.get("padded", {}),
             settings.get("nulls", "error"),
+            frozenset(settings.get("times", ())),
         )
 
     def settings(self) -> dict[str, Any]:
         """The part of a manifest's settings from which ``of_settings`` restores them, beside ``nulls``."""
-        return {"masked": sorted(self.masked), "padded": dict(self.padded)}
+        times = {"times": sorted(self.times)} if self.times else {}
+        return {"masked": sorted(self.masked), "padded": dict(self.padded), **times}
 
     @property
     def added(self) -> dict[str, str]:
@@ -158,7 +162,8 @@ def plan_policies(
         schema += _result_columns(name, parts, ragged, padded, f"{name}_length" in added)
         if name in masked:
             schema.append(Column(f"{name}_mask", "tensor", "bool"))
-    return Policies(checked_schema(schema), masked, padded, nulls)
+    times = frozenset(name for name, data in splits[0].items() if data.times)
+    return Policies(checked_schema(schema), masked, padded, nulls, times)
 
 
 def added_columns(names: Iterable[str], there: Collection[str], nulls: str, ragged: str) -> dict[str, str]:
@@ -199,14 +204,15 @@ def refuse_nulls(
     if refused and nulls == "error":
         raise DataError(
             f"There are null values: {'; '.join(refused)}. Remove those rows, or pass nulls='fill' (0, False or an "
-            "empty string instead) or nulls='mask' (filled, and a column <name>_mask that is True there)."
+            "empty string instead) or nulls='mask' (filled, and a column <name>_mask that is True there). A search can "
+            "also learn what to put there: preprocess=[Impute('column'), ...]."
         )
 
 
-def null_label(name: str, rows: Nulls) -> DataError:
-    """The error of a label column with these null rows."""
+def null_label(name: str, rows: Nulls, role: Literal["label", "weight"] = "label") -> DataError:
+    """The error of a column of labels, or of weights, with these null rows."""
     return DataError(
-        f"The label column {name!r} is null in {rows}. Labels are never "
+        f"The {role} column {name!r} is null in {rows}. {role.capitalize()}s are never "
         f"filled, whatever nulls= says: nothing could be learned or measured there. Remove these rows, for example "
         f"with .dropna(subset=[{name!r}]) in pandas and Spark or .drop_nulls({name!r}) in polars."
     )
@@ -218,7 +224,7 @@ def null_feature(name: str, rows: Nulls, policies: Policies) -> DataError:
     return DataError(
         f"column {name!r} is null in {rows}, and the model was trained with {why}, so that it gives nothing for them. "
         f"Remove or fill these rows, or train with nulls='fill' or nulls='mask' (with {name}_mask as a feature) on "
-        "data that has such rows."
+        f"data that has such rows, or with preprocess=[Impute({name!r}), ...]."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
@@ -35,8 +35,11 @@ class Prepared:
     reused: bool
 
 
-def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
-    """Raise DataError if nulls of a label column were filled when one of the datasets was prepared or opened."""
+def check_labels(
+    datasets: Iterable[object], labels: Iterable[str], role: Literal["label", "weight"] = "label"
+) -> None:
+    """Raise DataError if nulls of a column of labels, or of weights, were filled when one of the datasets was prepared
+    or opened."""
     for dataset in datasets:
         if not isinstance(dataset, Dataset):
             continue
@@ -44,11 +47,11 @@ def check_labels(datasets: Iterable[object], labels: Iterable[str]) -> None:
         for name in labels:
             count = known[name].missing if name in known else 0
             if count or name in filled:
-                raise null_label(name, Nulls(count or None))
+                raise null_label(name, Nulls(count or None), role)
 
 
 def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
-    """Raise DataError if nulls of a column that is to be imputed were filled before, so that nobody knows them."""
+    """Raise DataError if nulls of a column that steps read were filled before, so that nobody knows them."""
     for dataset in datasets:
         if not isinstance(dataset, Dataset):
             continue
@@ -57,7 +60,7 @@ def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
             count = known[name].missing if name in known else 0
             if f"{name}_mask" not in there and (count or name in filled):
                 raise DataError(
-                    f"Column {name!r} is to be imputed, but its nulls were filled with zeros or empty texts "
+                    f"preprocess reads column {name!r}, but its nulls were filled with zeros or empty texts "
                     f"in {dataset.split!r} data, and no column {name}_mask says which they were. Prepare or open the "
                     f"data with nulls='mask', or prepare(..., masked=[{name!r}])."
                 )

@@ -106,7 +106,10 @@ def request_of(
     added = added_columns(named, source.columns, nulls, ragged)
     named = list(dict.fromkeys(added.get(name, name) for name in named))
     # A mask that the data has already says which rows were null; another would have its name.
-    added |= {f"{name}_mask": name for name in masked if f"{name}_mask" not in source.columns}
+    masks = {f"{name}_mask": name for name in masked}
+    there = [mask for mask in masks if mask in source.columns]
+    added |= {mask: name for mask, name in masks.items() if mask not in there}
+    named = list(dict.fromkeys([*named, *there])) if named else named
     if compress_sparse and not isinstance(source, FrameSource):
         raise UsageError(
             f"compress_sparse=True was given with data of type {type(data).__name__}, but it is for the vectors of "

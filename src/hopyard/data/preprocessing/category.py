@@ -147,6 +147,7 @@ class Categories(State):
         if looked_up is not None:
             return looked_up
         known, given = self.known[name], _as_arrow(name, values, check=False)
+        _check_kinds(name, known, given)
         try:
             # Whole numbers come as floats where a frame has a null among them.
             known = known.cast(given.type) if pa.types.is_floating(given.type) else known
@@ -177,6 +178,29 @@ class Categories(State):
                 f"unknown='error'. Leave out the {int(unknown.sum())} such values, or train with unknown='index', "
                 "which gives them the number 0."
             )
+
+
+def _check_kinds(name: str, known: pa.Array, given: pa.Array) -> None:
+    """Raise DataError if numbers stand where the categories are texts, or the reverse: Arrow would cast them, so that
+    007 and "7", or 100.0 and "100", would be one in some rows and not in others."""
+    kinds = [
+        "numbers" if pa.types.is_primitive(array.type) else "texts"
+        for array in (given, known)
+        if not pa.types.is_null(array.type)
+    ]
+    if len(set(kinds)) < 2:
+        return
+    here, there = kinds
+    advice = (
+        f"frame.astype({{{name!r}: str}}), or types={{{name!r}: 'text'}} of as_source(path) for CSV,"
+        if there == "texts"
+        else f"frame.astype({{{name!r}: int}})"
+    )
+    raise DataError(
+        f"Column {name!r} holds {here}, such as {given.drop_null()[0].as_py()!r}, but its categories are {there}, such "
+        f"as {known[0].as_py()!r}: none of them is one of those, whatever it looks like. Give {there}, as in training; "
+        f"{advice} makes them so where they are written alike."
+    )
 
 
 def _as_arrow(name: str, values: Any, check: bool = True) -> pa.Array:

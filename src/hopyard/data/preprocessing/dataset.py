@@ -96,7 +96,7 @@ class Preprocessed(Partitioned):
 
     def after(self, batch: Batch, wanted: Wanted) -> Batch:
         """What is wanted of a batch of the base."""
-        made = self.fitted.apply(batch)
+        made = self.fitted.apply_to_arrays(batch)
         return {name: _side_by_side(made, columns) for name, columns in wanted.items()}
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hopyard.data.base import BaseDataset, Partitioned
+from hopyard.data.preparing.prepared import check_filled
 from hopyard.data.preprocessing.base import State, Step
 from hopyard.data.preprocessing.category import Categories
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
+from hopyard.data.sources.sources import as_source
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects.digests import digest_json
 from hopyard.storage.base import Store
@@ -84,11 +87,28 @@ class Steps:
 
     def filled(self, names: Iterable[str]) -> list[str]:
         """Those of the sources of ``names`` whose missing values a step gives a value."""
+        return self._first_read(names, [step for step in self.steps if step.fills])
+
+    def read(self, names: Iterable[str]) -> list[str]:
+        """Those of the sources of ``names`` that a step reads: it is told which of their rows are null."""
+        return self._first_read(names, self.steps)
+
+    def _first_read(self, names: Iterable[str], by: Sequence[Step]) -> list[str]:
+        """Those of the sources of ``names`` that one of these steps reads before any step has written them."""
         sources, found, written = self.sources(names), [], set[str]()
         for step in self.steps:
-            found += [name for name in step.columns if step.fills and name in sources and name not in written]
+            found += [name for name in step.columns if step in by and name in sources and name not in written]
             written.update(step.outputs)
         return list(dict.fromkeys(found))
+
+    def masked(self, names: Iterable[str], nulls: str) -> list[str]:
+        """The columns of data that must come with a mask for ``names`` to be made.
+
+        Args:
+            nulls: the data's policy. Under ``"fill"`` each column that steps read has one: what is null is null to
+                them, not the zero or empty text that was written there.
+        """
+        return self.read(names) if nulls == "fill" else self.filled(names)
 
     def check(self, features: Collection[str], labels: Collection[str]) -> None:
         """Raise UsageError where a step is of no use for the features, or changes a label."""
@@ -164,9 +184,24 @@ class FittedSteps:
         """See :meth:`Steps.sources`."""
         return self.steps.sources(names)
 
-    def apply(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """A batch of the data's columns with those that the steps make. Null rows of a column are those where a bool
-        column ``<name>_mask`` beside it is True."""
+    def apply(self, batch: Any) -> dict[str, Any]:
+        """Some rows with the columns that the steps make, as a dict of arrays: what models get of them.
+
+        Args:
+            batch: a frame of pandas, polars or Arrow, or a dict of arrays or lists, with the columns of the data as
+                they are before the steps. Nulls may be in it; where a bool column ``<name>_mask`` stands beside a
+                column, it says which of its rows are null.
+
+        Raises:
+            DataError: it has no rows, or holds what a dataset cannot, or what a step does not take.
+        """
+        columns = as_source(batch).collect().columns
+        assert columns is not None
+        masks = {f"{name}_mask": data.missing for name, data in columns.items() if data.missing is not None}
+        return self.apply_to_arrays({**masks, **{name: data.as_batch() for name, data in columns.items()}})
+
+    def apply_to_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for a batch as loaders give it: no nulls but those of its masks, times as int64 nanoseconds."""
         return _applied(zip(self.steps.steps, self.states, strict=True), batch)
 
     def of(self, dataset: Partitioned, names: Sequence[str] | None = None) -> Partitioned:
@@ -186,7 +221,7 @@ def fit_steps(steps: Any, dataset: BaseDataset) -> FittedSteps:
     Raises:
         UsageError: one of them is no step.
         ColumnError: the dataset lacks a column that a step reads.
-        DataError: a column holds values that its step does not take.
+        DataError: a column holds values that its step does not take, or its nulls were filled before.
     """
     steps = steps if isinstance(steps, Steps) else Steps.of(steps)
     needed = [name for name in _read_by(steps) if name not in steps.made()]
@@ -196,6 +231,7 @@ def fit_steps(steps: Any, dataset: BaseDataset) -> FittedSteps:
                 f"preprocess reads column {name!r}, which the data has not{nearest(name, dataset.schema.names, '.')} "
                 f"It has {dataset.schema.names}."
             )
+    check_filled([dataset], needed)
     schema = dataset.schema.select(list(dict.fromkeys([*needed, *masks_of(dataset.schema, needed)])))
     width = sum(_TEXT_BYTES if column.width is None else column.width for column in schema)
     rows = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(width, 1)))
@@ -277,7 +313,9 @@ def _apply_to(
     work = dict(batch)
     masks = {name: batch.get(f"{name}_mask") for name in batch}
     missing = {
-        name: mask for name, mask in masks.items() if isinstance(mask, np.ndarray) and mask.dtype == bool
+        name: _with_nan(mask, batch[name])
+        for name, mask in masks.items()
+        if isinstance(mask, np.ndarray) and mask.dtype == bool
     }
     for step, state in states:
         if not all(name in work for name in step.columns):  # of no use for the columns asked for
@@ -286,6 +324,12 @@ def _apply_to(
         for name in (*step.columns, *step.outputs) if step.fills else ():
             missing.pop(name, None)
     return work, missing
+
+
+def _with_nan(mask: npt.NDArray[np.bool_], values: Any) -> npt.NDArray[np.bool_]:
+    """The rows that are null, and those of NaN: where rows may be missing, frames differ in how they say so."""
+    is_float = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind == "f"
+    return mask | np.isnan(values) if is_float else mask
 
 
 def _of(step: Step, work: Mapping[str, Any]) -> dict[str, Any]:

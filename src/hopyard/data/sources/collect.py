@@ -132,7 +132,7 @@ class _ColumnCollector:
     """The stream of one column's elements, and what its rows are; ``expected`` bytes."""
 
     def __init__(self, first: ColumnData, expected: int) -> None:
-        self._column = first.column
+        self._column, self._times = first.column, first.times
         self._hasher = Hasher("hopyard.column", threads=None)
         self._store: _Memory | _File | None = _Memory(expected)
         self._lengths: list[npt.NDArray[np.int64]] | None = None
@@ -216,7 +216,7 @@ class _ColumnCollector:
             rows = sum(map(len, self._missing)) - (0 if missing is None else int(missing.sum()))
             elements = elements.reshape(rows, *column.shape)
         if self._lengths is None:
-            return ColumnData(column.name, column.kind, expand(elements, missing), missing)
+            return ColumnData(column.name, column.kind, expand(elements, missing), missing, times=self._times)
         offsets = offsets_of(np.concatenate(self._lengths))
         return ColumnData(column.name, column.kind, Ragged(elements, offsets), missing)
 

@@ -31,6 +31,7 @@ class ColumnData:
         values: (n, *shape), or a Ragged whose values have the column's shape.
         missing: (n,) bool, the rows that are null, or None if none is.
         length: of the rows of a sparse column, whose values are a Ragged of pairs (see ``sparse.py``); else None.
+        times: whether the numbers were dates, times or durations, which are int64 nanoseconds here.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ColumnData:
     values: Values
     missing: npt.NDArray[np.bool_] | None = None
     length: int | None = None
+    times: bool = False
 
     def __post_init__(self) -> None:
         if self.missing is not None and not self.missing.any():

@@ -116,7 +116,7 @@ def _from_times(name: str, array: npt.NDArray[Any]) -> ColumnData:
     if (~absent & (exact.astype(array.dtype) != array)).any():
         raise UnsupportedTypeError(f"{name} (times that int64 nanoseconds do not reach: 1678 to 2262)")
     missing = absent.reshape(len(array), -1).any(axis=1)
-    return ColumnData(name, "tensor", np.where(absent, 0, exact.view(np.int64)), missing)
+    return ColumnData(name, "tensor", np.where(absent, 0, exact.view(np.int64)), missing, times=True)
 
 
 def _from_masked(name: str, values: np.ma.MaskedArray[Any, Any]) -> ColumnData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     """
     if pa.types.is_null(array.type):
         raise UnsupportedTypeError(f"{name} (nothing but nulls)", unknown=True)
+    times = pa.types.is_temporal(array.type)
     try:
         array = one_chunk(_plain(array))
     except pa.ArrowInvalid as error:
@@ -41,7 +43,7 @@ def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return _from_strings(name, array)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return _from_numbers(name, array)
+        return replace(_from_numbers(name, array), times=times)
     raise UnsupportedTypeError(f"{name} ({kind}{_advice(kind)})")
 
 

@@ -2,6 +2,10 @@
 
 A column is of numbers only if every text of it is the usual writing of the number it becomes. So names in digits (007,
 +49170, 0x1F), whole numbers of more digits than their type holds, and times of day stay texts, in all files.
+
+Where nothing stands between two delimiters a value is missing, whatever the column holds. Two quotes in a column of
+texts are the empty text. Numbers, bools and times are also missing where ``NA``, ``null`` or the like stands, which are
+texts in a column of texts.
 """
 
 from __future__ import annotations
@@ -123,6 +127,7 @@ def read_csv_files(
         tables = [each.table(types) for each in opened]
     for each, table in zip(opened, tables, strict=True):
         each.check(table)
+    tables = [each.with_missing_texts(table) for each, table in zip(opened, tables, strict=True)]
     table = pa.concat_tables(tables, promote_options="permissive")
     if not len(table):
         names = ", ".join(map(str, files))
@@ -240,9 +245,13 @@ class _CsvFile:
         self,
         types: Mapping[str, pa.DataType],
         columns: Sequence[str] | None = None,
-        with_nulls: bool = False,
+        missing_texts: Sequence[str] = (),
     ) -> pa.Table:
-        """What the file holds, or some of its columns; ``with_nulls``: missing texts are null too.
+        """What the file holds, or some of its columns.
+
+        Args:
+            missing_texts: what stands, without quotes, where a value is missing in all columns, also in those of
+                texts; none: in those of texts nothing is missing.
 
         Raises:
             DataError: it cannot be read; names the line, if a blank line is the cause.
@@ -255,9 +264,10 @@ class _CsvFile:
         read = pyarrow.csv.ReadOptions(
             column_names=self.names, skip_rows=self._blank, skip_rows_after_names=1
         )
-        convert = pyarrow.csv.ConvertOptions(
-            column_types=dict(types), include_columns=columns, strings_can_be_null=with_nulls
-        )
+        convert = pyarrow.csv.ConvertOptions(column_types=dict(types), include_columns=columns)
+        if missing_texts:
+            convert.null_values, convert.strings_can_be_null = list(missing_texts), True
+            convert.quoted_strings_can_be_null = False
         try:
             with self._stream() as stream:
                 return pyarrow.csv.read_csv(
@@ -274,6 +284,18 @@ class _CsvFile:
                     f"types={name}=text"
                 ) from error
             raise self._unreadable(error) from error
+
+    def with_missing_texts(self, table: pa.Table) -> pa.Table:
+        """The table with null instead of "" where nothing stands in a column of texts."""
+        texts = [field.name for field in table.schema if _is_text(field.type)]
+        texts = [name for name in texts if pc.any(pc.equal(table.column(name), "")).as_py()]
+        if not texts:
+            return table
+        types = {name: table.schema.field(name).type for name in texts}
+        found = self.table(types, texts, [""])
+        for name in texts:
+            table = table.set_column(table.schema.get_field_index(name), name, found.column(name))
+        return table
 
     def check(self, table: pa.Table) -> None:
         """Raise DataError if the table that was read has not the texts, or not the rows, of the file."""
@@ -316,7 +338,8 @@ class _CsvFile:
             doubted += [name for name in numbers if _has_infinite(table.column(name))]
         if not doubted:
             return changed
-        texts = self.table(dict.fromkeys(doubted, pa.string()), doubted, with_nulls=True)
+        usual = pyarrow.csv.ConvertOptions().null_values
+        texts = self.table(dict.fromkeys(doubted, pa.string()), doubted, usual)
         for name in doubted:
             kind, text = table.schema.field(name).type, texts.column(name)
             if pa.types.is_float64(kind):
@@ -336,6 +359,10 @@ class _CsvFile:
                     return True
                 end = (end + block)[-24:]
         return False
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def _has_blank_line(block: bytes) -> bool:

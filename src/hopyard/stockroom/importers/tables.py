@@ -192,16 +192,16 @@ class Csv(Importer):
     Numbers are int64 or float64, true and false bool, dates and timestamps int64 nanoseconds, all else texts. A column
     is of numbers only if each of its texts is the usual writing of that number: columns with leading zeros (007), a
     plus, hexadecimals, times of day, or whole numbers that int64, or float64 beside fractions, does not hold stay
-    texts. An empty text is one; other columns miss a value there. It is read as a whole; sample n is row n, counted
-    from 0, unless ``key`` names the column that has the keys: whole numbers or texts, each once.
+    texts. A value is missing where nothing stands; of texts "" in quotes is the empty one. It is read as a whole; row n
+    is sample n, from 0, unless ``key`` names the column that has the keys: whole numbers or texts, each once.
     """
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
         text = "of columns, as id=text,n=float32; others are found out. Types: text, bool, and NumPy's of numbers"
         nulls = (
-            "of missing values: error; nan: NaN, for which whole numbers become float64; fill: 0 or false; mask: "
-            "filled, and a bool column <name>_mask"
+            "of missing values: error; nan: NaN, which makes whole numbers float64, and empty texts; fill: 0, "
+            "false or an empty text; mask: filled, and a bool column <name>_mask"
         )
         delimiter = "one character between columns, or tab; none: a tab in files .tsv, else a comma"
         return (
@@ -350,7 +350,11 @@ def _without_nulls(columns: list[ColumnData], policy: str) -> list[ColumnData]:
             values = data.values.astype(data.values.dtype if data.values.dtype.kind == "f" else np.float64)
             values[data.missing] = np.nan
             filled.append(replace(data, values=values, missing=None))
-        elif policy == "fill" or (policy == "mask" and f"{data.name}_mask" not in names):
+        elif (
+            policy == "fill"
+            or (policy == "nan" and data.kind == "string")
+            or (policy == "mask" and f"{data.name}_mask" not in names)
+        ):
             filled.append(replace(data, missing=None))
             filled += [ColumnData(f"{data.name}_mask", "tensor", data.missing)] if policy == "mask" else []
         else:
@@ -362,8 +366,8 @@ def _without_nulls(columns: list[ColumnData], policy: str) -> list[ColumnData]:
             "mask": ", and nulls=mask needs a name <name>_mask that no other column has",
         }
         ways = {
-            "nan": "nulls=nan (NaN; whole numbers become float64; not for bools, nor beyond 2**53)",
-            "fill": "nulls=fill (0 or false)",
+            "nan": "nulls=nan (NaN, and empty texts; whole numbers become float64; not for bools, nor beyond 2**53)",
+            "fill": "nulls=fill (0, false or an empty text)",
             "mask": "nulls=mask (filled, and a column <name>_mask that is True there)",
         }
         others = [text for name, text in ways.items() if name != policy]

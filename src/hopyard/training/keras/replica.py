@@ -299,6 +299,10 @@ class KerasReplica(Replica):
     def prediction_columns(self) -> list[str]:
         return self._binding.prediction_columns
 
+    @property
+    def weight_column(self) -> str | None:
+        return self._estimator.sample_weight_column
+
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         size = self._estimator.batch_size
         names = [name for name in self.prediction_columns if name in batch]

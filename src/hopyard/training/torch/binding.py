@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from hopyard.data.ragged import Ragged
 from hopyard.errors import ColumnError, EstimatorError, nearest
 from hopyard.training.torch.loss import Labels
 
@@ -140,8 +141,9 @@ class Binding:
             ) from None
         if not isinstance(value, torch.Tensor):
             raise EstimatorError(
-                f"The feature column {name!r} holds {type(value).__name__}, not numbers of one shape; encode or pad "
-                "it when preparing the data, or turn it into a tensor in `transform`."
+                f"The feature column {name!r} holds {_kind(value)}, not numbers of one shape; encode or pad it when "
+                f"preparing the data, with preprocess=[Category({name!r})] if it holds texts, or turn it into a tensor "
+                "in `transform`."
             )
         return value
 
@@ -218,12 +220,20 @@ def _feature(value: Any) -> Any:
     return value if wanted is None else value.to(wanted)
 
 
+def _kind(value: Any) -> str:
+    """What a column holds that is no tensor, in words."""
+    if isinstance(value, np.ndarray) and value.dtype == object and len(value):
+        texts = "texts" if isinstance(value[0], str) else f"{type(value[0]).__name__} objects"
+        return f"{texts} such as {value[0]!r}"
+    return "rows of different lengths" if isinstance(value, Ragged) else type(value).__name__
+
+
 def _row_weights(name: str, value: Any) -> torch.Tensor:
     value = _tensor(value)
     if not isinstance(value, torch.Tensor):
         raise EstimatorError(
-            f"sample_weight_column is {name!r}, which holds {type(value).__name__}, but weights are numbers of at "
-            "least 0. Name another column."
+            f"sample_weight_column is {name!r}, which holds {_kind(value)}, but weights are numbers of at least 0. "
+            "Name another column, or make it numbers."
         )
     weights = value.to(torch.float32).reshape(-1)
     if not bool((weights >= 0).all()):

@@ -297,6 +297,10 @@ class TorchReplica(Replica):
     def prediction_columns(self) -> list[str]:
         return self._forward.binding.prediction_columns
 
+    @property
+    def weight_column(self) -> str | None:
+        return self._estimator.sample_weight_column
+
     def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
         self._attributes.apply()
         size = self._estimator.batch_size
