@@ -13,9 +13,9 @@ from hopyard.errors import HopyardError, NotFoundError
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.markup import Html, join, tag
 from hopyard.tune.callbacks import flat_params
-from hopyard.tune.export import epochs_of
-from hopyard.tune.notebook.pictures import colours_of, draw_curves, draw_schedule
-from hopyard.tune.progress import describe_epochs, describe_number, describe_state
+from hopyard.tune.describing import describe_epochs, describe_number, describe_state
+from hopyard.tune.pictures import colours_of, curves, schedule
+from hopyard.tune.rows import epochs_of
 from hopyard.wording import counted
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run_html(run: Run, chosen: int | None = None) -> Html:
         units = run.units()
     except (HopyardError, OSError):  # its store is gone since it was opened
         units = []
-    pictures = [draw_curves(state), draw_schedule(state, units)]
+    pictures = [curves(state), schedule(state, units)]
     return tag(
         "div",
         tag("p", tag("b", f"run {run.run_id}"), f": {run.status}; {trials}, {state.clock:.1f} s"),

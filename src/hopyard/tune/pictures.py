@@ -1,25 +1,36 @@
-"""Pictures of runs as inline SVG: how the trials learned, and who was where when.
+"""Pictures of runs as SVG: how the trials learned, and which trial trained on which worker when.
 
-Text and lines have the colour of the text around the picture, so that it suits light and dark pages; there is no style
-sheet and no identifier, which would be those of the whole page.
+Text and lines have the colour of the text around the picture, so that it suits light and dark pages; within a page
+there is no style sheet and no identifier, which would be those of the whole page.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.markup import Html, tag
-from hopyard.tune.export import epoch_numbers
-from hopyard.tune.progress import describe_number, describe_params
+from hopyard.storage.oserrors import write_errors
+from hopyard.tune.describing import IN_RUNGS, describe_number, describe_params
+from hopyard.tune.rows import epoch_numbers, epochs_of
 from hopyard.wording import counted
+
+if TYPE_CHECKING:
+    from hopyard.tune.run import Run
 
 COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f", "#d37295",
+    "#a0cbe8", "#ffbe7d", "#8cd17d", "#ff9d9a", "#d4a6c8", "#86bcb6", "#f1ce63", "#fabfd2", "#d7b5a6", "#79706e",
 )  # fmt: skip
-"""Of the best trials; the others are grey."""
+"""Of the best trials, the best first; the others are grey."""
+NAMED = 10
+"""Trials that learning curves name."""
+CLOSER_UNITS = 16
+"""Units per worker that the closer look of a schedule shows, numbered."""
 MOST_CURVES = 200
 MOST_POINTS = 100
 MOST_UNITS = 4000
@@ -27,6 +38,12 @@ MOST_WORKERS = 64
 
 _WIDTH = 820
 _GREY = {"opacity": 0.3}
+_DIGIT = 6.5  # width of a digit
+_ALONE = Html(
+    "<style>:root{color:#1f2328;background:#fff}"
+    "@media(prefers-color-scheme:dark){:root{color:#e6edf3;background:#0d1117}}</style>"
+)
+"""Colours of a picture in a file of its own."""
 _FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 
 
@@ -49,37 +66,113 @@ class _Frame(NamedTuple):
         return (self.y[1] - y) / (self.y[1] - self.y[0]) * self.height
 
 
+def draw_schedule(run: Run, path: str | Path) -> Path:
+    """Write the schedule of a run as an SVG file: a row per worker, a bar per unit.
+
+    Returns: the path.
+
+    Raises:
+        NotFoundError: the run has done no unit yet.
+        UsageError: the path does not end in ``.svg``.
+    """
+    return _write(schedule(run.state, run.units()), run, path)
+
+
+def draw_curves(run: Run, path: str | Path) -> Path:
+    """Write the learning curves of a run as an SVG file: the evaluation metric of every trial over its epochs.
+
+    Returns: the path.
+
+    Raises:
+        NotFoundError: no epoch of the run has ended yet.
+        UsageError: the path does not end in ``.svg``.
+    """
+    return _write(curves(run.state), run, path)
+
+
+def _write(picture: Html | None, run: Run, path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix.lower() != ".svg":
+        raise UsageError(
+            f"path={str(path)!r}, but pictures are SVG. Write {path.with_suffix('.svg').name!r}."
+        )
+    if picture is None:
+        raise NotFoundError(f"run {run.run_id} has nothing to draw yet. Draw it once an epoch has ended.")
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(picture.replace(">", f">{_ALONE}", 1), encoding="utf-8")
+    return path
+
+
 def colours_of(state: RunState) -> dict[int, str]:
     """The colours of the best trials by number."""
     return {trial.number: colour for trial, colour in zip(state.ranked(), COLOURS, strict=False)}
 
 
-def draw_curves(state: RunState) -> Html | None:
+def curves(state: RunState) -> Html | None:
     """The evaluation metric of the trials over their epochs, the best ones in colours and named; None before the first
-    epoch has ended."""
+    epoch has ended. Of a search in rungs, dashed lines say where trials were stopped, and how many trained on."""
     key, ranked = state.metric.key, state.ranked()[:MOST_CURVES]
-    curves = [(trial, _curve(state, trial)) for trial in ranked]
-    named = [pair for pair in curves[: len(COLOURS)] if pair[1]]
+    pairs = [(trial, _curve(state, trial)) for trial in ranked]
+    named = [pair for pair in pairs[:NAMED] if pair[1]]
     values = [y for _, points in named for _, y in points if math.isfinite(y)]
     if not values:
         return None
-    epochs = [x for _, points in curves for x, _ in points]
+    epochs = [x for _, points in pairs for x, _ in points]
     frame = _Frame(
         46, 24, 400, 190, _wider(min(epochs), max(epochs), 0.5),
         _wider(*_without_outliers(values, state.metric.mode == "max"), 0.01),
     )  # fmt: skip
     colours = colours_of(state)
-    lines = [_line(frame, trial, points, colours.get(trial.number)) for trial, points in reversed(curves)]
+    lines = [_line(frame, trial, points, colours.get(trial.number)) for trial, points in reversed(pairs)]
     description = f"{key} of {counted(len(state.trials), 'trial')} by epoch"
     plane = tag(
-        "svg", lines, x=frame.left, y=frame.top, width=frame.width, height=frame.height, overflow="hidden"
+        "svg",
+        _rungs(frame, state),
+        lines,
+        x=frame.left,
+        y=frame.top,
+        width=frame.width,
+        height=frame.height,
+        overflow="hidden",
     )
     parts = [_axes(frame, "epoch", whole_x=True), plane, _legend(state, [trial for trial, _ in named])]
     return _picture(description, frame.top + frame.height + 32, parts)
 
 
-def draw_schedule(state: RunState, units: Sequence[Record]) -> Html | None:
-    """Workers over time: a bar for each unit, in the colour of its trial; None before the first unit is done."""
+def _rungs(frame: _Frame, state: RunState) -> list[Html]:
+    """A line at each length at which trials of a search in rungs were stopped."""
+    if state.header.get("settings", {}).get("kind") not in IN_RUNGS:
+        return []
+    lengths = {trial.number: epochs_of(state, trial) for trial in state.trials.values()}
+    ends = {lengths[trial.number] for trial in state.trials.values() if trial.status == "stopped"} - {0}
+    height = 11 if state.metric.mode == "max" else frame.height - 5  # where the curves of bad trials are not
+    parts = []
+    for end in sorted(ends):
+        on, came = (
+            sum(length > end for length in lengths.values()),
+            sum(length >= end for length in lengths.values()),
+        )
+        at = frame.at(end)
+        parts += [
+            tag(
+                "path",
+                d=f"M{at:.1f} 0V{frame.height:g}",
+                stroke="currentColor",
+                opacity=0.5,
+                stroke_dasharray="4 3",
+            ),
+            _text(f"{on} of {came} train on", at + 3, height),
+        ]
+    return parts
+
+
+def schedule(state: RunState, units: Sequence[Record]) -> Html | None:
+    """Workers over time: a bar for each unit, in the colour of its trial; None before the first unit is done.
+
+    Training units are as high as the row, validation units half as high. Below it a closer look at the middle of a run
+    of many units, with the numbers of the trials.
+    """
     if not units:
         return None
     shown = sorted(units, key=lambda unit: float(unit["a"]))
@@ -89,29 +182,73 @@ def draw_schedule(state: RunState, units: Sequence[Record]) -> Html | None:
     every = sorted({unit["w"] for unit in shown})
     workers = {worker: row for row, worker in enumerate(every[:MOST_WORKERS])}
     shown = [unit for unit in shown if unit["w"] in workers]
-    began, ended = shown[0]["a"], max(unit["z"] for unit in shown)
-    row = max(min(22.0, 320 / len(workers)), 6.0)
-    frame = _Frame(62, 42, _WIDTH - 74, row * len(workers), (began, max(ended, began + 1e-9)), (0, 1))
     colours = colours_of(state)
-    bars = _bars(frame, shown, workers, row)
-    drawn = [
-        tag("path", tag("title", f"trial {trial}"), d=bars[trial], **_filled(colours.get(trial)))
-        for trial in sorted(bars)
-    ]
+    whole = shown[0]["a"], max(unit["z"] for unit in shown)
+    drawn = sorted({trial for unit in shown for trial in unit["t"]})
     some = f" (of {len(units):,})" if len(shown) < len(units) else ""
     description = (
         f"{counted(len(shown), 'unit')}{some} on {counted(len(workers), 'worker')}, a colour per trial"
     )
+    row = max(min(22.0, 320 / len(workers)), 6.0)
+    key = _key([trial for trial in colours if trial in drawn], colours, len(drawn) > len(colours))
+    top, height = 42.0, row * len(workers)
+    parts = [key, _workers_over_time(top, row, workers, shown, whole, colours)]
+    closer = _middle(shown, CLOSER_UNITS * len(workers))
+    if closer is not None:
+        parts.append([_text("a closer look, with the trials' numbers", 62, top + height + 50)])
+        top += height + 56
+        seen = [unit for unit in shown if unit["z"] > closer[0] and unit["a"] < closer[1]]
+        parts.append(_workers_over_time(top, row, workers, seen, closer, colours, with_numbers=True))
+    return _picture(description, top + height + 32, parts)
+
+
+def _workers_over_time(
+    top: float,
+    row: float,
+    workers: dict[int, int],
+    units: Sequence[Record],
+    seconds: tuple[float, float],
+    colours: dict[int, str],
+    with_numbers: bool = False,
+) -> list[Html]:
+    """Rows of workers from ``top`` on, with the bars of the units."""
+    height = row * len(workers)
+    frame = _Frame(62, top, _WIDTH - 74, height, (seconds[0], max(seconds[1], seconds[0] + 1e-9)), (0, 1))
+    bars = _bars(frame, units, workers, row)
+    content = [
+        tag("path", tag("title", f"trial {trial}"), d=bars[trial], **_filled(colours.get(trial)))
+        for trial in sorted(bars)
+    ]
+    if with_numbers:
+        content += _numbers(frame, units, workers, row)
     each = math.ceil(12 / row)
     labels = [
-        _text(f"worker {worker}", frame.left - 6, frame.top + (place + 0.5) * row + 4, anchor="end")
+        _text(f"worker {worker}", frame.left - 6, top + (place + 0.5) * row + 4, anchor="end")
         for worker, place in workers.items()
         if place % each == 0
     ]
-    plane = tag("g", drawn, transform=f"translate({frame.left:g} {frame.top:g})")
-    parts = [_axes(frame, "seconds since the run began", with_y=False), labels, plane]
-    key = _key([trial for trial in colours if trial in bars], colours, len(bars) > len(colours))
-    return _picture(description, frame.top + frame.height + 32, [*parts, key])
+    plane = tag("svg", content, x=frame.left, y=top, width=frame.width, height=height, overflow="hidden")
+    return [*_axes(frame, "seconds since the run began", with_y=False), *labels, plane]
+
+
+def _middle(units: Sequence[Record], most: int) -> tuple[float, float] | None:
+    """From when to when about ``most`` units begin, halfway through the run; None if there are hardly more."""
+    if len(units) <= 2 * most:
+        return None
+    start = (len(units) - most) // 2
+    return units[start]["a"], units[start + most]["a"]
+
+
+def _numbers(frame: _Frame, units: Iterable[Record], workers: dict[int, int], row: float) -> list[Html]:
+    """The trials' numbers on the bars that are wide enough for them."""
+    parts = []
+    for unit in units:
+        text = ",".join(map(str, unit["t"]))
+        left, right = max(frame.at(unit["a"]), 0), min(frame.at(unit["z"]), frame.width)
+        if right - left > _DIGIT * len(text):
+            low = (workers[unit["w"]] + (0.5 if unit["ph"] == "train" else 0.7)) * row
+            parts.append(_text(text, (left + right) / 2, low + 4, anchor="middle"))
+    return parts
 
 
 def _curve(state: RunState, trial: TrialState) -> list[tuple[float, float]]:
@@ -153,10 +290,10 @@ def _legend(state: RunState, named: Sequence[TrialState]) -> list[Html]:
             tag("rect", x=left, y=top + 17 * place - 9, width=10, height=10, fill=colours[trial.number])
         )
         parts.append(_text(_shortened(_name(trial), 48), left + 16, top + 17 * place))
-    others = len(state.trials) - len(colours)
+    others = len(state.trials) - len(named)
     if others > 0:
-        drawn = "" if len(state.trials) <= MOST_CURVES else f", the best {MOST_CURVES - len(colours):,} of"
-        parts.append(_text(f"grey{drawn} {others:,} others", left + 16, top + 17 * (len(named) + 1)))
+        drawn = "" if len(state.trials) <= MOST_CURVES else f", the best {MOST_CURVES - len(named):,} of"
+        parts.append(_text(f"pale{drawn} {others:,} others", left + 16, top + 17 * (len(named) + 1)))
     return parts
 
 
@@ -164,6 +301,8 @@ def _key(trials: Iterable[int], colours: dict[int, str], others: bool) -> list[H
     """The colours of trials, in a line above the plane."""
     parts, left = [], 62.0
     for trial in trials:
+        if left > _WIDTH - 250:
+            break
         parts.append(tag("rect", x=left, y=23, width=10, height=10, fill=colours[trial]))
         parts.append(_text(str(trial), left + 14, 32))
         left += 30 + 6 * len(str(trial))
