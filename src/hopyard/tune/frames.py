@@ -323,12 +323,16 @@ def is_records(data: Any) -> bool:
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(row, Mapping) for row in data)
 
 
-def _array(value: Any) -> npt.NDArray[Any] | Ragged | pa.Array | pa.ChunkedArray:
+def _array(value: Any) -> Any:
+    """As an array, if it is one or can be; rows of different lengths as they are."""
     if isinstance(value, Ragged | pa.Array | pa.ChunkedArray):
         return value
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return value
 
 
 def _squeezed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
 
+_OF_KERAS = {
+    "f1": "keras.metrics.F1Score(average='macro', threshold=0.5), for labels of one number or one-hot ones,",
+    "r2": "keras.metrics.R2Score()",
+    "rmse": "keras.metrics.RootMeanSquaredError()",
+}
+"""Metrics by the names that they have with PyTorch, whose names with Keras are other ones."""
+
+
 class KerasEstimator(Estimator):
     """A Keras 3 model with all that training it takes, on the backend that Keras runs on (``KERAS_BACKEND``).
 
@@ -151,6 +159,7 @@ class KerasEstimator(Estimator):
         if not isinstance(self.model, keras.Model):
             raise EstimatorError(f"model={_short(self.model)} was given, but must be a keras.Model.")
         self._check_compiled()
+        self._check_metrics()
         value = self.batch_size
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise EstimatorError(f"batch_size={value!r} was given, but must be an int >= 1.")
@@ -168,6 +177,21 @@ class KerasEstimator(Estimator):
                 )
         if self.class_weight is not None:
             class_table(self.class_weight)
+
+    def _check_metrics(self) -> None:
+        import keras
+
+        for name in keras.tree.flatten([self.metrics, self.weighted_metrics]):
+            if not isinstance(name, str) or name not in _OF_KERAS:
+                continue
+            try:
+                with keras.saving.custom_object_scope(self.custom_objects):
+                    keras.metrics.get(name)
+            except ValueError:
+                raise EstimatorError(
+                    f"metrics={name!r} was given, but Keras knows no metric of that name. Give "
+                    f"{_OF_KERAS[name]} instead."
+                ) from None
 
     def _check_compiled(self) -> None:
         """Optimizer and loss are the estimator's, or else the model's own: not some of each."""
