@@ -115,5 +115,5 @@ def test_names_of_other_frameworks_metrics_are_refused_with_those_of_keras():
     text = r"metrics='f1' was given, but Keras knows no metric .* keras.metrics.F1Score\(average='macro', threshold=0.5"
     with pytest.raises(EstimatorError, match=text):
         KerasEstimator(model, "sgd", "binary_crossentropy", metrics=["acc", "f1"])
-    own = keras.metrics.MeanMetricWrapper(keras.metrics.binary_accuracy, name="f1")
-    KerasEstimator(model, "sgd", "binary_crossentropy", metrics=["f1"], custom_objects={"f1": type(own)})
+    own = {"f1": keras.metrics.binary_accuracy}
+    KerasEstimator(model, "sgd", "binary_crossentropy", metrics=["f1"], custom_objects=own)

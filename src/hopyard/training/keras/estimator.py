@@ -182,11 +182,10 @@ class KerasEstimator(Estimator):
         import keras
 
         for name in keras.tree.flatten([self.metrics, self.weighted_metrics]):
-            if not isinstance(name, str) or name not in _OF_KERAS:
+            if not isinstance(name, str) or name not in _OF_KERAS or name in (self.custom_objects or ()):
                 continue
             try:
-                with keras.saving.custom_object_scope(self.custom_objects):
-                    keras.metrics.get(name)
+                keras.metrics.get(name)
             except ValueError:
                 raise EstimatorError(
                     f"metrics={name!r} was given, but Keras knows no metric of that name. Give "
