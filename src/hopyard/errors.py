@@ -79,10 +79,11 @@ class UnsupportedTypeError(DataError):
     """A column's values have no place in a dataset.
 
     Attributes:
-        unknown: whether it is so because the column holds nothing but nulls, which do not say what it is.
+        unknown: which rows are null, where all others are empty lists, so that no row says what the column is; None:
+            it is unsupported for another reason.
     """
 
-    def __init__(self, message: str, unknown: bool = False) -> None:
+    def __init__(self, message: str, unknown: Sequence[bool] | None = None) -> None:
         super().__init__(message)
         self.unknown = unknown
 

@@ -15,12 +15,13 @@ from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.data.base import BaseDataset
 from hopyard.data.preparing.policies import Nulls, Policies, null_feature, null_label, pad
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
-from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged
+from hopyard.data.sources.columns import ColumnData, as_expected, as_ragged, holds_lists
 from hopyard.errors import ColumnError, DataError, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
 Outputs = tuple[npt.NDArray[Any], ...]
 PREDICTION_BATCH = 1024
+_FRAMES = ("pandas", "polars", "pyarrow", "hopyard", "pyspark", "ray", "dask")
 
 
 def feature_batches(
@@ -51,7 +52,7 @@ def feature_batches(
     if preprocessing is not None:
         steps = preprocessing.steps
         columns, filled, read = steps.sources(wanted), steps.filled(wanted), steps.read(wanted)
-    if not _is_frame(data):
+    if not is_frame(data):
         data = _named_arrays(data, columns, policies)
     source = as_source(data)
     # Rows that were prepared before have masks and lengths already.
@@ -71,7 +72,10 @@ def feature_batches(
             if name in never:
                 raise null_label(name, nulls, "label" if name in labels else "weight")
             raise null_feature(name, nulls, policies)
-        batch = {name: _typed(data, chosen.expected) for name, data in batch.items()}
+        batch = {
+            name: as_expected(data, chosen.expected[name]) if name in chosen.expected else data
+            for name, data in batch.items()
+        }
         if not isinstance(data, BaseDataset):  # which holds times as nanoseconds, as in training
             _check_times(batch, policies)
         arrays = {name: _column(name, batch, policies) for name in columns}
@@ -87,7 +91,7 @@ def feature_batches(
             arrays = {name: arrays[name] for name in wanted}
         rows += count
         for start in range(0, count, batch_size):
-            yield {name: values[start : start + batch_size] for name, values in arrays.items()}
+            yield {name: _own(values[start : start + batch_size]) for name, values in arrays.items()}
     if not rows:
         raise DataError("the data has no rows; a model needs at least one.")
 
@@ -97,8 +101,18 @@ def masks_there(policies: Policies, names: Iterable[str], there: Collection[str]
     return [mask for mask in masks_of(policies.schema, names) if mask in there]
 
 
-def _named_arrays(data: Any, columns: Sequence[str], policies: Policies) -> dict[str, Any]:
+def _own(values: npt.NDArray[Any] | Ragged) -> npt.NDArray[Any] | Ragged:
+    """Lists as a transform may change them, or share their memory with a tensor: Arrow's own is read-only."""
+    if isinstance(values, Ragged) and not values.values.flags.writeable:
+        return Ragged(values.values.copy(), values.offsets)
+    return values
+
+
+def _named_arrays(data: Any, columns: Sequence[str], policies: Policies) -> Any:
+    """A dict of the arrays by the columns that they stand for; of a Series, a frame."""
     names = policies.sources(columns)
+    if len(names) == 1 and _is_series(data):
+        return data.to_frame(names[0])
     if isinstance(data, tuple) and len(data) == len(columns):
         names = list(columns)
     given = data if isinstance(data, tuple | list) and len(names) > 1 else (data,)
@@ -118,13 +132,6 @@ def _named_arrays(data: Any, columns: Sequence[str], policies: Policies) -> dict
 def _is_list(policies: Policies, name: str) -> bool:
     """Whether rows of the column may have different lengths."""
     return name in policies.padded or policies.schema[name].kind == "ragged"
-
-
-def _typed(data: ColumnData, expected: Mapping[str, Column]) -> ColumnData:
-    """Rows that are all null as those of the column that they should be: whatever holds them guesses, too."""
-    if data.name not in expected or data.missing is None or not data.missing.all():
-        return data
-    return all_missing(expected[data.name], len(data))
 
 
 def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
@@ -166,17 +173,20 @@ def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> n
     """A column as it was in training.
 
     Raises:
-        DataError: a list is longer than those that were padded.
+        DataError: rows are no lists, or of lengths that training would have refused.
     """
     if name not in batch:
         data = batch[policies.added[name]]
         if name.removesuffix("_mask") == data.name:
             return np.zeros(len(data), bool) if data.missing is None else data.missing
+        _check_lists(data)
         lists = as_ragged(data).values
         assert isinstance(lists, Ragged)
         return lists.lengths
     data, column = batch[name], policies.schema[name]
     is_list = isinstance(data.values, Ragged) and data.kind == "ragged"
+    if _is_list(policies, name):
+        _check_lists(data)
     if column.kind == "ragged" and data.kind == "tensor":
         return as_ragged(data).as_batch()
     # Lists that all have one length come as a tensor, which may be narrower than in training.
@@ -186,12 +196,27 @@ def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> n
     lists = as_ragged(data).values
     assert isinstance(lists, Ragged)
     longest, length = int(lists.lengths.max(initial=0)), column.shape[0]
+    if name not in policies.padded:
+        shortest = int(lists.lengths.min(initial=longest))
+        raise DataError(
+            f"column {name!r} has rows of {shortest} to {longest} values, but all that the model was trained on have "
+            f"{length}. Give rows of that length, or train with ragged='pad' or ragged='keep' on rows of several."
+        )
     if longest > length:
         raise DataError(
             f"column {name!r} has a row of {longest} values, but those that the model was trained on have at "
             f"most {length}, to which they were padded. Shorten the row, or train on rows as long."
         )
     return pad(lists, length)
+
+
+def _check_lists(data: ColumnData) -> None:
+    """Raise DataError unless the rows are lists."""
+    if not holds_lists(data.column):
+        raise DataError(
+            f"column {data.name!r} has one value in each of its {len(data)} rows ({data.column}), but the model was "
+            "trained on rows that are lists. Give a list for each row; a single row x as [x]."
+        )
 
 
 def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
@@ -257,10 +282,16 @@ def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
         return data
     if isinstance(data, Mapping):
         return {**data, **columns}
+    if is_records(data):
+        lists = [column.tolist() for column in columns.values()]
+        return [
+            {**row, **dict(zip(columns, of_row, strict=True))}
+            for row, *of_row in zip(data, *lists, strict=True)
+        ]
     raise DataError(
-        f"transform was given {type(data).__name__}; it takes a dict of arrays, a pandas or polars DataFrame or a "
-        "pyarrow Table, or a frame of Spark, Ray Data or Dask, because it returns the same kind. For arrays use "
-        "predict(x)."
+        f"transform was given {type(data).__name__}; it takes a dict of arrays, a list of dicts, a pandas or polars "
+        "DataFrame or a pyarrow Table, or a frame of Spark, Ray Data or Dask, because it returns the same kind. For "
+        "arrays use predict(x)."
     )
 
 
@@ -291,6 +322,8 @@ def column_names(data: Any) -> list[str]:
     """The columns of a frame or a dict of arrays; none for what is neither."""
     if isinstance(data, Mapping):
         return list(data)
+    if is_records(data):
+        return list(data[0])
     kind = kind_of(data)
     if kind == "pyarrow":
         return list(data.column_names)
@@ -302,20 +335,35 @@ def kind_of(data: Any) -> str:
     return type(data).__module__.partition(".")[0]
 
 
-def _is_frame(data: Any) -> bool:
-    return not isinstance(data, Ragged) and (
-        kind_of(data) in ("pandas", "polars", "pyarrow", "hopyard", "pyspark", "ray", "dask")
+def is_frame(data: Any) -> bool:
+    """Whether it names its columns, in contrast to bare arrays."""
+    return not isinstance(data, Ragged | pa.Array | pa.ChunkedArray) and (
+        (kind_of(data) in _FRAMES and not _is_series(data))
         or isinstance(data, Mapping | str)
         or hasattr(data, "__fspath__")
+        or is_records(data)
     )
 
 
-def _array(value: Any) -> npt.NDArray[Any] | Ragged:
-    if isinstance(value, Ragged):
+def _is_series(data: Any) -> bool:
+    return kind_of(data) in ("pandas", "polars") and type(data).__name__ == "Series"
+
+
+def is_records(data: Any) -> bool:
+    """Whether it is a list of rows that are dicts."""
+    return isinstance(data, list | tuple) and bool(data) and all(isinstance(row, Mapping) for row in data)
+
+
+def _array(value: Any) -> Any:
+    """As an array, if it is one or can be; rows of different lengths as they are."""
+    if isinstance(value, Ragged | pa.Array | pa.ChunkedArray):
         return value
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return value
 
 
 def _squeezed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,7 +16,6 @@ from hopyard.data.frames.base import Exchange, Frame, Report, Types
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
-    is_unknown,
     loaded,
     numbered,
     pack_block,
@@ -26,6 +25,7 @@ from hopyard.data.frames.gathering import (
 from hopyard.data.frames.packing import FIXED, Packing
 from hopyard.data.frames.survey import Survey
 from hopyard.data.frames.writing import Writing, Written, heard
+from hopyard.data.sources.convert_arrow import is_unknown
 
 logger = logging.getLogger(__name__)
 

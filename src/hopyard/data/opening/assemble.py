@@ -20,7 +20,7 @@ from hopyard.data.manifest import Fingerprint
 from hopyard.data.opening.filters import matching_rows
 from hopyard.data.opening.foreign import Differences, Files, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
-from hopyard.data.preparing.policies import Policies, checked_schema, ragged_rows
+from hopyard.data.preparing.policies import Policies, checked_schema, nothing_but_empty, ragged_rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, digest_or_random
@@ -372,6 +372,8 @@ def _policies(
         stored.append(column)
         if column.kind != "ragged" or options.ragged == "keep":
             result.append(column)
+        elif its is not None and its.longest == 0:
+            raise nothing_but_empty(name)
         elif options.ragged == "error" or its is None or its.longest is None:
             raise ragged_rows(name, its.shortest or 0 if its else 0, its.longest or 0 if its else 0)
         else:

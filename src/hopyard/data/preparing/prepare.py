@@ -30,7 +30,7 @@ from hopyard.data.preparing.split import Split, split_rows, warn_of_equal
 from hopyard.data.preparing.write import Repeat, SplitWriter
 from hopyard.data.ragged import Ragged
 from hopyard.data.sources.collect import Collected
-from hopyard.data.sources.columns import ColumnData
+from hopyard.data.sources.columns import ColumnData, as_expected
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.full import wait_for_space
@@ -100,8 +100,7 @@ def prepare(
             check_labels((found.train, found.val), request.labels)
             return found
         spool = store.train_data.staging()  # where there may be nothing but the data's own folders
-        collected = request.source.collect(spool)
-        collected_val = None if request.val is None else request.val.collect(spool)
+        collected, collected_val = request.collect(spool)
         fingerprint = request.fingerprint()
     assert fingerprint is not None
     if found := find_prepared(store, fingerprint, request.settings()):
@@ -173,6 +172,16 @@ def _repeat(wait: Callable[[float], bool] | None, announce: Callable[[str], None
     return lambda action: wait_for_space(action, announce, wait)
 
 
+def _each_as_other(
+    train: Mapping[str, ColumnData], val: Mapping[str, ColumnData]
+) -> tuple[dict[str, ColumnData], dict[str, ColumnData]]:
+    """Both sets, where columns of one that hold no value are those of the other."""
+    val = {
+        name: as_expected(data, train[name].column) if name in train else data for name, data in val.items()
+    }
+    return {name: as_expected(data, val[name].column) for name, data in train.items()}, val
+
+
 class _Preparation:
     """One preparation, after it is known to be needed."""
 
@@ -203,6 +212,7 @@ class _Preparation:
         if val_columns is None:
             split = split_rows(columns, request.validation, request.seed)
         else:
+            columns, val_columns = _each_as_other(columns, val_columns)
             val_order = permutation(len(next(iter(val_columns.values()))), request.seed)
             split = Split(permutation(collected.rows, request.seed), val_order)
         if isinstance(request.validation, str):

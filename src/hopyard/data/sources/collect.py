@@ -21,7 +21,15 @@ import numpy.typing as npt
 
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column, unknown_columns
-from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, empty_data, expand, of_shape
+from hopyard.data.sources.columns import (
+    ColumnData,
+    as_expected,
+    as_ragged,
+    check_lengths,
+    empty_data,
+    expand,
+    holds_lists,
+)
 from hopyard.errors import DataError, StorageFullError
 from hopyard.objects.digests import Hasher, digest_json
 
@@ -36,11 +44,13 @@ class Collected:
     Attributes:
         rows: how many there are.
         fingerprint: digest of the logical content of all columns.
+        schema: what the columns are.
         columns: all rows of all columns, or None if they did not fit the memory and were not spooled.
     """
 
     rows: int
     fingerprint: str
+    schema: Mapping[str, Column]
     columns: Mapping[str, ColumnData] | None
 
 
@@ -100,7 +110,10 @@ class Collector:
         values = {name: column.values() for name, column in self._columns.items()}
         kept = {name: data for name, data in values.items() if data is not None}
         return Collected(
-            self._rows, digest_json(digests, "hopyard.source"), kept if len(kept) == len(values) else None
+            self._rows,
+            digest_json(digests, "hopyard.source"),
+            {name: column.column for name, column in self._columns.items()},
+            kept if len(kept) == len(values) else None,
         )
 
     def close(self) -> None:
@@ -125,14 +138,15 @@ def collect(columns: Mapping[str, ColumnData]) -> Collected:
         column.leave_memory(None)
         column.add(data, 0)
         digests.append(column.digest(rows))
-    return Collected(rows, digest_json(digests, "hopyard.source"), columns)
+    schema = {name: data.column for name, data in columns.items()}
+    return Collected(rows, digest_json(digests, "hopyard.source"), schema, columns)
 
 
 class _ColumnCollector:
     """The stream of one column's elements, and what its rows are; ``expected`` bytes."""
 
     def __init__(self, first: ColumnData, expected: int) -> None:
-        self._column, self._times = first.column, first.times
+        self.column, self._times = first.column, first.times
         self._hasher = Hasher("hopyard.column", threads=None)
         self._store: _Memory | _File | None = _Memory(expected)
         self._lengths: list[npt.NDArray[np.int64]] | None = None
@@ -151,7 +165,7 @@ class _ColumnCollector:
             self._store.close()
 
     def add(self, data: ColumnData, rows_before: int) -> None:
-        if data.column != self._column or self._lengths is not None:
+        if data.column != self.column or self._lengths is not None:
             data = self._reconcile(data, rows_before)
         if isinstance(data.values, Ragged):
             if self._lengths is None:
@@ -166,20 +180,19 @@ class _ColumnCollector:
                 self._store.append(block)
 
     def _reconcile(self, data: ColumnData, rows_before: int) -> ColumnData:
-        """Let lists of another length make the column ragged; refuse any other change."""
-        mine, its = self._column, data.column
+        """Let lists of another length make the column ragged, and first values make it of their type; refuse any other
+        change."""
+        data = as_expected(data, self.column)
+        mine, its = self.column, data.column
         lists = {"tensor": mine.shape[1:], "ragged": mine.shape}.get(mine.kind)
         other = {"tensor": its.shape[1:], "ragged": its.shape}.get(its.kind)
         if mine == its:
             return data
-        if lists is not None and other is not None:
-            if (settled := of_shape(data, lists)) is not data:
-                return self._reconcile(settled, rows_before)
-            if mine.kind == "ragged" and 0 in lists and len(lists) == len(other) and not self._count:
-                self._column = mine = Column(mine.name, "ragged", mine.dtype, other)
-                lists = other
-                if mine == its:
-                    return data
+        if mine.kind == "ragged" and not self._count and holds_lists(its) and other is not None:
+            self.column, lists = Column(mine.name, "ragged", its.dtype, other), other
+            mine = self.column
+            if mine == its:
+                return data
         if lists is None or lists != other or mine.dtype != its.dtype or () in (_rank(mine), _rank(its)):
             raise DataError(
                 f"Column {mine.name!r} is {mine} up to row {rows_before} and {its} from there. "
@@ -188,7 +201,7 @@ class _ColumnCollector:
         if mine.kind == "tensor":
             missing = self._all_missing()
             self._lengths = [np.where(missing, 0, mine.shape[0])]
-            self._column = Column(mine.name, "ragged", mine.dtype, lists)
+            self.column = Column(mine.name, "ragged", mine.dtype, lists)
         return as_ragged(data)
 
     def _all_missing(self) -> npt.NDArray[np.bool_]:
@@ -197,7 +210,7 @@ class _ColumnCollector:
     def digest(self, rows: int) -> dict[str, Any]:
         """What the fingerprint of a source says of this column."""
         return {
-            "column": self._column.to_json(),
+            "column": self.column.to_json(),
             "rows": rows,
             "values": self._hasher.hexdigest(),
             "lengths": None if self._lengths is None else _digest(np.concatenate(self._lengths)),
@@ -207,7 +220,7 @@ class _ColumnCollector:
     def values(self) -> ColumnData | None:
         if self._store is None:
             return None
-        column, missing = self._column, self._all_missing() if self._any_missing else None
+        column, missing = self.column, self._all_missing() if self._any_missing else None
         dtype = np.dtype(np.uint8 if column.dtype == "object" else column.dtype)
         elements = self._store.array().view(dtype)
         if 0 not in column.shape:

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
 
+_OF_KERAS = {
+    "f1": "keras.metrics.F1Score(average='macro', threshold=0.5), for labels of one number or one-hot ones,",
+    "r2": "keras.metrics.R2Score()",
+    "rmse": "keras.metrics.RootMeanSquaredError()",
+}
+"""Metrics by the names that they have with PyTorch, whose names with Keras are other ones."""
+
+
 class KerasEstimator(Estimator):
     """A Keras 3 model with all that training it takes, on the backend that Keras runs on (``KERAS_BACKEND``).
 
@@ -152,6 +160,7 @@ class KerasEstimator(Estimator):
         if not isinstance(self.model, keras.Model):
             raise EstimatorError(f"model={_short(self.model)}, but it must be a keras.Model.")
         self._check_compiled()
+        self._check_metrics()
         self.batch_size = integer("batch_size", self.batch_size, 1, error=EstimatorError)
         functions = {
             "transform": "batch, rng",
@@ -164,6 +173,20 @@ class KerasEstimator(Estimator):
                 raise EstimatorError(f"{name}={_short(given)}, but it must be a function fn({arguments}).")
         if self.class_weight is not None:
             class_table(self.class_weight)
+
+    def _check_metrics(self) -> None:
+        import keras
+
+        for name in keras.tree.flatten([self.metrics, self.weighted_metrics]):
+            if not isinstance(name, str) or name not in _OF_KERAS or name in (self.custom_objects or ()):
+                continue
+            try:
+                keras.metrics.get(name)
+            except ValueError:
+                raise EstimatorError(
+                    f"metrics={name!r} was given, but Keras knows no metric of that name. Give "
+                    f"{_OF_KERAS[name]} instead."
+                ) from None
 
     def _check_compiled(self) -> None:
         """Optimizer and loss are the estimator's, or else the model's own: not some of each."""
