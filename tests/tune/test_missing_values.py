@@ -427,3 +427,16 @@ def test_an_auc_of_one_class_is_said_once(tmp_path: Any, caplog: pytest.LogCaptu
     caplog.clear()
     assert np.isnan(model.evaluate(rows)["auc"])
     assert "auc of these rows is nan, so that nothing can be ranked by it. An AUC is nan" in caplog.text
+
+
+def test_zero_rows_are_refused_in_words(tmp_path: Any) -> None:
+    """Also columns of times, and masked arrays."""
+    rows = people(rows=40).assign(at=pd.date_range("2024-01-01", periods=40))
+    model = search(tmp_path, features=("age", "at")).fit(rows)
+    masked = {"age": np.ma.masked_array(np.zeros(0)), "at": np.zeros(0, "M8[ns]"), "price": np.zeros(0)}
+    for none in (rows[:0], pl.from_pandas(rows)[:0], pa.Table.from_pandas(rows)[:0], masked):
+        for call in (model.predict, model.evaluate, model.transform):
+            with pytest.raises(
+                DataError, match="The data is empty: it has no rows, or no columns. Give at least one"
+            ):
+                call(none)
