@@ -436,7 +436,5 @@ def test_zero_rows_are_refused_in_words(tmp_path: Any) -> None:
     masked = {"age": np.ma.masked_array(np.zeros(0)), "at": np.zeros(0, "M8[ns]"), "price": np.zeros(0)}
     for none in (rows[:0], pl.from_pandas(rows)[:0], pa.Table.from_pandas(rows)[:0], masked):
         for call in (model.predict, model.evaluate, model.transform):
-            with pytest.raises(
-                DataError, match="The data is empty: it has no rows, or no columns. Give at least one"
-            ):
+            with pytest.raises(DataError, match=r"The data is empty: it has no rows, or no columns\. Give"):
                 call(none)
