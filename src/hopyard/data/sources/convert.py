@@ -117,13 +117,13 @@ def _from_times(name: str, array: npt.NDArray[Any]) -> ColumnData:
     exact, absent = array.astype(unit), np.isnat(array)
     if (~absent & (exact.astype(array.dtype) != array)).any():
         raise UnsupportedTypeError(f"{name} (times that int64 nanoseconds do not reach: 1678 to 2262)")
-    missing = absent.reshape(len(array), -1).any(axis=1)
+    missing = absent.any(axis=tuple(range(1, absent.ndim)))
     return ColumnData(name, "tensor", np.where(absent, 0, exact.view(np.int64)), missing, times=True)
 
 
 def _from_masked(name: str, values: np.ma.MaskedArray[Any, Any]) -> ColumnData:
     filled = from_numpy(name, np.asarray(values.filled(0)))
-    missing = np.ma.getmaskarray(values).reshape(len(values), -1).any(axis=1)
+    missing = np.ma.getmaskarray(values).any(axis=tuple(range(1, values.ndim)))
     return ColumnData(name, filled.kind, filled.values, np.asarray(missing))
 
 
