@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 
 MODELS, EPOCHS, PAIRS, LIMIT = 30, 10, 3, 1.3
-POINTS = [
-    {"lr": 10.0 ** -(2 + number % 3), "batch_size": 16 * (1 + number // 3)} for number in range(MODELS)
-]
+POINTS = [{"lr": 10.0 ** -(2 + number % 3), "batch_size": 16 * (1 + number // 3)} for number in range(MODELS)]
 Rows = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 

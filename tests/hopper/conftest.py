@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 
 from hopyard.backend import Backend
-from hopyard.errors import Evidence, WorkerLostError
+from hopyard.errors import Evidence, StateLostError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import Hopper
 from hopyard.hopper.journal import Journal, read_records
@@ -73,7 +73,7 @@ def visit(request: Visit) -> Found:
     if request.state is not None:
         visits = load_state(home, request.state)["model"]
     elif unit.trained and (resident is None or len(resident) != unit.trained):
-        raise WorkerLostError(f"the state of trial {request.trial} is not here")
+        raise StateLostError(f"the state of trial {request.trial} is not here")
     else:
         visits = resident if unit.trained else []
     if unit.phase == "train":

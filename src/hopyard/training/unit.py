@@ -38,7 +38,7 @@ def run_unit(request: UnitRequest) -> UnitResult:
 
     Raises:
         StorageError: the store failed; nothing is half-written and the unit can be repeated.
-        WorkerLostError: a state that should be in this worker's memory is not.
+        StateLostError: a state that should be in this worker's memory is not.
     """
     started = time.perf_counter()
     program = load_program(request.store, request.program)
