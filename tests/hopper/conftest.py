@@ -53,6 +53,7 @@ class Found:
     bytes_written: int = 1
     bytes_moved: int = 0
     bytes_read: int = 0
+    asks_epochs: tuple[str, ...] = ("",)
 
 
 def resident_states() -> dict[tuple[str, int], list[Any]]:

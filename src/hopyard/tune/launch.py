@@ -435,7 +435,8 @@ class Launch:
             return
         program = replace(self._program(splits, state.layout.train), num_epochs=state.num_epochs)
         for trial in trials:
-            check_schedule(program, trial.params, trial.number, num_epochs, self._asks_epochs)
+            asked = trial.asks_epochs or self._asks_epochs
+            check_schedule(program, trial.params, trial.number, num_epochs, asked)
 
     def _drive(
         self,
