@@ -4,8 +4,8 @@ The quick start of Cerebro's documentation, without Spark: 30 Keras networks (69
 drawn at random), 10 epochs over 79 rows, validated on 26 others after each, on one local worker; and the same with
 PyTorch networks (30-64-2) over 569 rows of 30 columns. From the start of the script, with arrays in memory, to thirty
 trained models, their values, and the best one's weights. The peers are the loops that people write: ``model.fit`` as it
-is, and a PyTorch loop over batches that it takes from tensors by index; they save the best model. Each side is a process
-of its own; they take turns; medians.
+is, and a PyTorch loop over batches that it takes from tensors by index; they save the best model. Each side is a
+process of its own; they take turns; medians.
 
 One JSON object a line: name, value, unit, peer, ratio (value / the peer's value; below 1 is better).
 """

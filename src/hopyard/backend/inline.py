@@ -21,6 +21,7 @@ class InlineBackend(Backend):
 
     name = "inline"
     isolated = False
+    on_this_machine = True
 
     def __init__(self, threads_per_worker: int = 1) -> None:
         self.threads_per_worker = check_threads(threads_per_worker)

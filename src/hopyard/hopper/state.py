@@ -32,7 +32,7 @@ too. An ``end`` that a user asked for has ``"by": "user"``, and an ``extend`` th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -409,6 +409,23 @@ class RunState:
         trial.ended_at.append(self.clock)
         for name, value in measured.items():
             trial.history.setdefault(name, []).append(value)
+
+
+def trial_folder(number: int) -> str:
+    """Where the states of a trial are, below the run's folder."""
+    return f"{number:05d}"
+
+
+def units_states(record: Record) -> Iterator[tuple[int, StateRef | None, StateRef | None]]:
+    """Each trial of a unit's record, the model's state and the metrics' that it names; nothing for other records."""
+    if record["r"] == "unit":
+        for trial, state, metrics in zip(record["t"], record["s"], record["m"], strict=True):
+            packed = metrics.get("states", {}).get("ref")
+            yield (
+                trial,
+                StateRef.from_json(state) if state else None,
+                StateRef.from_json(packed) if packed else None,
+            )
 
 
 def merge_means(
