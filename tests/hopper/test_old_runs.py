@@ -67,6 +67,7 @@ def replayed(records: Sequence[Record]) -> tuple[RunState, Decisions, list[Recor
 
 class Found:
     errors, rows, bytes_written, bytes_moved, bytes_read = (None,), 1, 1, 0, 0
+    asks_epochs = ("",)
 
     def __init__(self, state: StateRef | None, metrics: dict[str, Any]) -> None:
         self.states, self.metrics = (state,), (metrics,)
