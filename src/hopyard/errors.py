@@ -34,6 +34,7 @@
     │       └── DivergedError   its loss is not finite
     └── WorkerError             look at the workers
         ├── WorkerLostError     the worker is gone; its unit can be repeated
+        │   └── StateLostError  with it went the state of a trial that was only in its memory
         ├── UnitTimeoutError    the unit took longer than allowed
         └── WorkerMismatchError a worker differs from the others
 
@@ -264,6 +265,10 @@ class WorkerError(HopyardError):
 
 class WorkerLostError(WorkerError):
     """The worker's process is gone."""
+
+
+class StateLostError(WorkerLostError):
+    """A state that was only in a worker's memory is not there: that process has ended since."""
 
 
 class UnitTimeoutError(WorkerError):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hopyard.errors import NotFoundError, RunInterruptedError, TrialError
 from hopyard.hopper.history import Traffic, broken_rules, committed_units, read_state, traffic_of
 from hopyard.hopper.journal import holder, read_records
-from hopyard.hopper.retention import trial_folder
-from hopyard.hopper.state import ENDED, Record, RunState, TrialState
+from hopyard.hopper.state import ENDED, Record, RunState, TrialState, trial_folder
 from hopyard.storage import Store, open_store
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of

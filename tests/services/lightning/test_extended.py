@@ -77,6 +77,12 @@ class InHook(Net):
             group["lr"] = self.lr * (1 - self.current_epoch / self.trainer.max_epochs)
 
 
+class InItsSecondEpoch(Net):
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.rest = self.trainer.max_epochs - self.current_epoch
+
+
 class InStep(Net):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss(batch) * (1 - self.global_step / self.trainer.estimated_stepping_batches)
@@ -121,6 +127,10 @@ def rows() -> dict[str, Any]:
         (Manual, r"the schedule of trial 0 follows from num_epochs: lr after 1 steps is"),
         (
             InHook,
+            r"the training of trial 0 .*: the module uses self.trainer.max_epochs outside of configure_opt",
+        ),
+        (
+            InItsSecondEpoch,
             r"the training of trial 0 .*: the module uses self.trainer.max_epochs outside of configure_opt",
         ),
         (
