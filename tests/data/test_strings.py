@@ -1,4 +1,5 @@
 import pickle
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -82,8 +83,11 @@ def lengths(draw):
 @given(
     st.lists(st.tuples(st.booleans(), st.lists(lengths(), min_size=3, max_size=3)), min_size=1, max_size=4),
     st.integers(1, 30), st.integers(1, 25), st.integers(0, 1000), st.sampled_from([1, 300, 8 << 20]),
+    st.sampled_from([1, 20, 1 << 15]),
 )  # fmt: skip
-def test_columns_side_by_side_are_what_each_is_alone(tmp_path_factory, kinds, group, batch, seed, piece):
+def test_columns_side_by_side_are_what_each_is_alone(
+    tmp_path_factory, kinds, group, batch, seed, piece, at_once
+):
     folder = tmp_path_factory.mktemp("strings")
     random = np.random.default_rng(seed)
     table = {}
@@ -95,6 +99,7 @@ def test_columns_side_by_side_are_what_each_is_alone(tmp_path_factory, kinds, gr
     pq.write_table(pa.table({**table, "row": np.arange(rows)}), folder / "a.parquet", row_group_size=group)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flat, "_PIECE", piece)
+        patch.setattr(strings, "_AT_ONCE", at_once)
         dataset = open_dataset(folder / "a.parquet", cache=NodeCache(folder / "cache"))
         for shuffle in (False, True):
             for made in dataset.loader(batch, shuffle=shuffle, output="numpy", window=group * 100):
@@ -129,6 +134,24 @@ def test_views_of_equal_width_lie_in_one_block(tmp_path):
     assert sorted(views) == [(("c0", "c1", "c2"), "V64"), (("few",), "V32"), (("short",), "V16")]
     batch = next(iter(dataset.loader(40, output="numpy")))
     assert {name: batch[name].tolist() for name in texts} == texts
+
+
+@pytest.mark.parametrize("form", ["objects", "arrow"])
+def test_a_batch_of_hundreds_of_columns_needs_little_memory_beside_itself(tmp_path, form):
+    rows, texts = 1024, pa.array([f"row {row}" for row in range(1024)])
+    pq.write_table(pa.table({f"c{number}": texts for number in range(400)}), tmp_path / "a.parquet")
+    dataset = open_dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "cache"))
+    loader = dataset.loader(rows, strings=form)
+    for _ in loader:
+        pass
+    tracemalloc.start()
+    try:
+        (batch,) = loader
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert batch["c399"].tolist() if form == "objects" else batch["c399"].to_pylist() == texts.to_pylist()
+    assert most - held < 5 << 20, "400 views a row, with where they begin, all at once are 11 MB"
 
 
 def write(path, texts, group=40, **columns):
