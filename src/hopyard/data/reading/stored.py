@@ -217,9 +217,9 @@ class StoredFile:
             return self._far_damage(checks)
         good = self._good_chunks(checks)
         todo = ~good if wanted is None else wanted & ~good
-        places = np.argwhere(todo)
-        if not len(places):
+        if not todo.any():
             return []
+        places = np.argwhere(todo)
         if content is None:
             content = self._mapped()
         bad = damaged_chunks(checks, places, content)
