@@ -35,9 +35,8 @@ _SEAL = struct.Struct("<Q8s")
 _CHUNK = np.dtype([("start", "<i8"), ("end", "<i8"), ("sum", "<u8")])
 _PARQUET_END = 8
 _CHECKED_AT_ONCE = 4 << 20  # bytes, by one thread
-_WORTH_THREADS = (
-    32 << 20
-)  # bytes; less is compared before threads have started, and decoders have several already
+# Bytes: fewer are compared before threads have started, and where groups are decoded, several are at once anyway.
+_WORTH_THREADS = 32 << 20
 _HASHED_AT_ONCE = 64 << 20
 SHORT_END = 64 << 10  # bytes read at first: most tables and footers together are shorter
 
