@@ -29,7 +29,10 @@ def columns_of(wanted: Wanted) -> list[str]:
     """The names of the columns that are needed, each once, in the order in which they are asked for."""
     names: dict[str, None] = {}
     for columns in wanted.values():
-        names.update(dict.fromkeys([columns] if isinstance(columns, str) else columns))
+        if isinstance(columns, str):
+            names[columns] = None
+        else:
+            names.update(dict.fromkeys(columns))
     return list(names)
 
 
@@ -92,9 +95,10 @@ class View:
         numbers: dict[tuple[bytes, bool], int] = {}
         self._sources = [(source, self._shift_of(source, numbers)) for source in sources]
         self._picks = _picks(wanted, sources)
-        self._whole = [name for name, _ in self._picks]  # each is a source's only column, in their order
-        if [(columns,) for columns in wanted.values()] != [source.names for source in sources]:
-            self._whole = []
+        # Each is a source's next column: they need not be picked one by one.
+        self._in_order = list(wanted)
+        if list(wanted.values()) != [name for source in sources for name in source.names]:
+            self._in_order = []
 
     def _shift_of(self, source: Source, numbers: dict[tuple[bytes, bool], int]) -> int:
         """Which of the different shifts is the source's; ``numbers`` are those of the ones known so far."""
@@ -137,8 +141,13 @@ class View:
         groups, *places = located
         self._look_at(groups)
         arrays = [source.gather(places[shift], groups, buffers) for source, shift in self._sources]
-        if self._whole:
-            return dict(zip(self._whole, arrays, strict=True))
+        if self._in_order:
+            columns = [
+                column
+                for array, (source, _) in zip(arrays, self._sources, strict=True)
+                for column in ((array,) if len(source.names) == 1 else array.T)
+            ]
+            return dict(zip(self._in_order, columns, strict=True))
         return {name: pick(arrays) for name, pick in self._picks}
 
     def _look_at(self, groups: Rows) -> None:
