@@ -145,7 +145,7 @@ class View:
             columns = [
                 column
                 for array, (source, _) in zip(arrays, self._sources, strict=True)
-                for column in ((array,) if len(source.names) == 1 else array.T)
+                for column in _columns_in(array, source)
             ]
             return dict(zip(self._in_order, columns, strict=True))
         return {name: pick(arrays) for name, pick in self._picks}
@@ -208,6 +208,14 @@ def _picks(wanted: Wanted, sources: Sequence[Source]) -> list[tuple[str, Pick]]:
         )
         for name, columns in wanted.items()
     ]
+
+
+def _columns_in(gathered: Any, source: Source) -> Sequence[Any]:
+    """What a source gathered, column by column."""
+    if len(source.names) == 1:
+        return (gathered,)
+    columns: Sequence[Any] = gathered if source.is_apart else gathered.T
+    return columns
 
 
 def _column(place: tuple[int, int], sources: Sequence[Source]) -> Pick:
