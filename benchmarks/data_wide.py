@@ -3,9 +3,9 @@
     python benchmarks/data_wide.py [--mb 80,200] [--rows 50000] [--columns 100,500,2000] [--repeats 5]
 
 Prints one JSON line per number of columns and size, in megabytes or rows: rows/s from opening the file to the end of
-the first shuffled epoch, with an empty node cache. The peer reads the file by ``pyarrow.parquet.read_table`` on all cores, copies its columns into
-one (rows, columns) array and takes shuffled batches of it; it keeps nothing for the next process. Columns are
-float32, in row groups of 10,000 rows.
+the first shuffled epoch, with an empty node cache. The peer reads the file by ``pyarrow.parquet.read_table`` on all
+cores, copies its columns into one (rows, columns) array and takes shuffled batches of it; it keeps nothing for the next
+process. Columns are float32, in row groups of 10,000 rows.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ def test_a_frame_of_few_row_groups_is_decoded_by_all_cores(tmp_path, monkeypatch
     (batch,) = dataset.loader(600)
     for name, values in batch.items():
         np.testing.assert_array_equal(values, columns[name], err_msg=name, strict=True)
-    assert set(dealt) == ({4} if groups == 1 else set()), "three row groups are made by a core each"
+    assert max(dealt) == (4 if groups == 1 else 1), "three row groups are made by a core each"
 
 
 def test_damage_in_a_wide_frame_is_named_whichever_core_finds_it(tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ from hopyard.objects.digests import digest_json
 _log = logging.getLogger("hopyard")
 
 _PIECE_BYTES = 2 << 20  # decoded at once
-_COLUMN_BYTES = 16 << 10  # of each column at least: every call of Arrow costs some microseconds for each
+_COLUMN_BYTES = 32 << 10  # of each column at least: every call of Arrow costs some microseconds for each
 _WORTH_A_THREAD = 256 << 10  # of a row group: handing over smaller ones takes as long as writing them
 _FEWEST_ROWS, _MOST_ROWS = 256, 1 << 16
 _MOST_THREADS = 4

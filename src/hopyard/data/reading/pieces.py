@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.flat import Packs, Piece
 from hopyard.data.reading.pages import Chunk, find_chunk, may_be_paged, read_rows
 from hopyard.data.reading.parallel import on_all_cores
@@ -20,7 +19,7 @@ from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import present, undecodable
 from hopyard.data.recipe.recipe import Recipe
 
-_COLUMNS_OF_A_THREAD = 64
+_COLUMNS_OF_A_THREAD = 64  # at least
 
 Selected = npt.NDArray[np.bool_]
 
@@ -107,19 +106,24 @@ def _by_arrow(
     file = group.file
     needed = present(file, recipe.needs(name for pack in packs for name in pack))
     where = f"{file.name}, row group {group.within}"
-    buffers = Buffers()
     start = first = 0
     try:
-        for batch in _decoded(group, needed, at_once, threads if _are_scalars(recipe, needed) else 1):
+        threads = min(threads, len(needed) // _COLUMNS_OF_A_THREAD) if _are_scalars(recipe, needed) else 1
+        for batch in _decoded(group, needed, at_once, threads):
             wanted = batch if selected is None else batch.filter(selected.slice(start, len(batch)))
             start += len(batch)
-            if len(wanted):
-                packed = {pack[0]: _packed(wanted, recipe, pack, threads, buffers) for pack in packs}
+            # By rows: what a thread packs is written as it is.
+            parts = [wanted[part] for part in _dealt(len(wanted), threads, 1)]
+            for part, packed in zip(
+                parts, on_all_cores(lambda part: _packed_all(part, recipe, packs), parts), strict=True
+            ):
+                if not len(part):
+                    continue
                 names = [name for pack in packs if packed[pack[0]] is None for name in pack]
-                table = pa.Table.from_batches([wanted]) if names else None
+                table = pa.Table.from_batches([part]) if names else None
                 columns = recipe.apply(table, names, group.number, where) if names else {}
                 yield Piece(first, columns, {name: rows for name, rows in packed.items() if rows is not None})
-                first += len(wanted)
+                first += len(part)
         promised = file.footer.row_group(group.within).num_rows
         if start != promised:
             raise pa.ArrowInvalid(f"{start} rows came of {promised}")
@@ -143,7 +147,7 @@ def _decoded(group: Group, needed: Sequence[str], at_once: int, threads: int) ->
 
     if file.path is None:  # each part would be fetched by itself
         threads = 1
-    parts = [batches_of(needed[part]) for part in _dealt(len(needed), threads)]
+    parts = [batches_of(needed[part]) for part in _dealt(len(needed), threads, _COLUMNS_OF_A_THREAD)]
     if len(parts) == 1:
         yield from parts[0]
         return
@@ -155,16 +159,18 @@ def _decoded(group: Group, needed: Sequence[str], at_once: int, threads: int) ->
         yield pa.RecordBatch.from_arrays(arrays, [name for batch in batches for name in batch.schema.names])
 
 
-def _dealt(columns: int, threads: int) -> list[slice]:
-    """Columns in as many parts as are worth a thread, at most one for each of the threads."""
-    parts = max(min(threads, columns // _COLUMNS_OF_A_THREAD), 1)
-    bounds = [columns * part // parts for part in range(parts + 1)]
+def _dealt(count: int, threads: int, least: int) -> list[slice]:
+    """So many columns, or rows, in a part for each thread; in fewer parts where these had less than ``least``."""
+    parts = max(min(threads, count // least), 1)
+    bounds = [count * part // parts for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
 
 
-def _packed(
-    batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...], threads: int, buffers: Buffers
-) -> npt.NDArray[Any] | None:
+def _packed_all(batch: pa.RecordBatch, recipe: Recipe, packs: Packs) -> dict[str, npt.NDArray[Any] | None]:
+    return {pack[0]: _packed(batch, recipe, pack) for pack in packs}
+
+
+def _packed(batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...]) -> npt.NDArray[Any] | None:
     """The (rows, columns) of a pack that lies in the file as it is wanted and holds no null; else None."""
     dtype = recipe.schema[pack[0]].dtype
     if dtype in ("bool", "object") or not all(map(recipe.is_plain, pack)):
@@ -176,23 +182,10 @@ def _packed(
     if len(pack) == 1:
         only = columns.column(0)
         return None if only.null_count else only.to_numpy().reshape(-1, 1)
-    parts = _dealt(len(pack), threads)
     try:
-        if len(parts) == 1:
-            return _side_by_side(columns)
-        rows = buffers.empty(len(batch), np.dtype(dtype), (len(pack),))
-
-        def fill(part: slice) -> None:
-            rows[:, part] = _side_by_side(columns.select(range(part.start, part.stop)))
-
-        on_all_cores(fill, parts)
+        rows: npt.NDArray[Any] = columns.to_tensor(row_major=True).to_numpy()
     except pa.ArrowTypeError:  # some are null
         return None
-    return rows
-
-
-def _side_by_side(columns: pa.RecordBatch) -> npt.NDArray[Any]:
-    rows: npt.NDArray[Any] = columns.to_tensor(row_major=True).to_numpy()
     return rows
 
 
