@@ -14,6 +14,7 @@ each flat file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,8 +136,25 @@ def _as_arrow(rows: Ragged, kind: pa.DataType) -> pa.Array:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Coded:
+    """Rows of few different values, which other batches mostly share.
+
+    Attributes:
+        numbers: (rows,), of the values.
+        values: as an Arrow array; one may be in it twice.
+        objects: the same as Python objects.
+    """
+
+    numbers: Rows
+    values: pa.Array
+    objects: npt.NDArray[np.object_]
+
+
 def as_objects(values: Any) -> Any:
-    """An Arrow array as an object array; anything else as it is."""
+    """An Arrow array, or ``Coded``, as an object array; anything else as it is."""
+    if isinstance(values, Coded):
+        return values.objects.take(values.numbers)
     return values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values
 
 
@@ -217,7 +235,11 @@ class MappedStrings:
                 objects, values, firsts = self._known
                 begins = self._begins(places, groups, slice(1))[:, 0]
                 numbers = self._codes.take(begins // CODE.itemsize) + firsts.take(groups)
-                return values.take(pa.array(numbers)) if buffers.arrow_strings else objects.take(numbers)
+                if buffers.arrow_strings:
+                    return values.take(pa.array(numbers))
+                if buffers.coded:
+                    return Coded(numbers, values, objects)
+                return objects.take(numbers)
         at_once = max(_AT_ONCE // max(len(places), 1), 1)
         columns: list[Any] = []
         for first in range(0, len(self.names), at_once):

@@ -13,6 +13,7 @@ from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import first_rows_of
+from hopyard.data.reading.strings import Coded, as_objects
 
 Batch: TypeAlias = dict[str, Any]
 """Column -> array (n, *shape), ``Ragged``, or of strings and bytes an object array (n,) or an Arrow array."""
@@ -250,6 +251,8 @@ def join(parts: Sequence[Batch], buffers: Buffers) -> Batch:
 def _join(parts: Sequence[Any], buffers: Buffers) -> Any:
     if isinstance(parts[0], Ragged):
         return Ragged.concatenate(parts)
+    if any(isinstance(part, Coded) for part in parts):  # their values differ
+        return np.concatenate([as_objects(part) for part in parts])
     if isinstance(parts[0], pa.Array):
         return pa.concat_arrays(parts)
     if parts[0].dtype == object:
