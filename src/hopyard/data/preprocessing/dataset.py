@@ -13,7 +13,8 @@ from hopyard.data.contract import Stream
 from hopyard.data.order import Reach, Rows
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of, schema_of
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.reading.strings import as_objects
+from hopyard.data.reading.stream import WindowStream
+from hopyard.data.reading.strings import Coded, as_objects
 from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Schema
 from hopyard.objects.digests import digest_json
@@ -105,8 +106,17 @@ class _PreprocessedStream(Stream):
         self._dataset, self._wanted, self._rows = dataset, wanted, rows
 
     def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
-        batch = self._rows.batch(first, last, buffers)
-        objects = {name: as_objects(values) for name, values in batch.items()}
+        # Not where rows come by way of others, as windows and mixtures, which take arrays.
+        buffers.coded = isinstance(self._rows, WindowStream)
+        try:
+            batch = self._rows.batch(first, last, buffers)
+        finally:
+            buffers.coded = False
+        taken = self._dataset.fitted.takes_coded
+        objects = {
+            name: values if name in taken and isinstance(values, Coded) else as_objects(values)
+            for name, values in batch.items()
+        }
         return self._dataset.after(objects, self._wanted)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,15 @@ class FittedSteps:
     def sources(self, names: Iterable[str]) -> list[str]:
         """See :meth:`Steps.sources`."""
         return self.steps.sources(names)
+
+    @cached_property
+    def takes_coded(self) -> frozenset[str]:
+        """Columns that may be ``Coded``: all steps that read them take these, and one replaces them."""
+        known: dict[str, bool] = {}
+        for step, state in zip(self.steps.steps, self.states, strict=True):
+            for name in step.columns:
+                known[name] = known.get(name, name in step.outputs) and state.takes_coded
+        return frozenset(name for name, are in known.items() if are)
 
     def apply(self, batch: Any) -> dict[str, Any]:
         """Some rows with the columns that the steps make, as a dict of arrays: what models get of them.
