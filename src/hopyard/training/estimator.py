@@ -110,6 +110,9 @@ class Visit:
     last: bool = False
     read: BytesRead = field(default_factory=BytesRead, compare=False)
 
+    def __str__(self) -> str:
+        return f"epoch {self.epoch + 1}, partition {self.partition}"
+
     def training_batches(
         self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Visit
 
+Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+
 
 def transformed(
-    batches: Iterable[Mapping[str, Any]], transform: Callable[..., Any], visit: Visit, kind: str
+    batches: Iterable[Mapping[str, Any]], transform: Transform, visit: Visit, kind: str
 ) -> Iterable[dict[str, Any]]:
     """Every batch through the user's ``transform(batch, rng)``, each with a generator of its own.
 

@@ -12,13 +12,12 @@ from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.keras.callbacks import check_callbacks
 from hopyard.training.keras.weights import ClassWeight, class_table
+from hopyard.training.transforms import Transform
 
 if TYPE_CHECKING:
     import keras
 
     from hopyard.training.keras.binding import Inputs
-
-Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
 
 class KerasEstimator(Estimator):
