@@ -14,7 +14,7 @@ Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str,
 
 
 def transformed(
-    batches: Iterable[Mapping[str, Any]], transform: Transform, visit: Visit, kind: str
+    batches: Iterable[Mapping[str, Any]], transform: Callable[..., Any], visit: Visit, kind: str
 ) -> Iterable[dict[str, Any]]:
     """Every batch through the user's ``transform(batch, rng)``, each with a generator of its own.
 

@@ -159,6 +159,11 @@ def adopt_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
 
 def adopt_scheduler(scheduler: torch.optim.lr_scheduler.LRScheduler, tree: Any) -> None:
     """Bring a new scheduler, with its own rates, to the step that another one had come to."""
+    if isinstance(
+        scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
+    ):  # its steps follow from what it has seen
+        scheduler.load_state_dict(from_tree(tree))
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler.step\(\)` before", UserWarning)
         for _ in range(tree["last_epoch"]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,11 @@ class TrainingPass:
         scaled.backward()  # type: ignore[no-untyped-call]
 
     def _update(self) -> None:
-        self._prepare_gradients()
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
+        self._before_step()
+        if self._clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
         if self._scaler is None:
             self._optimizer.step()
         else:
@@ -77,26 +82,27 @@ class TrainingPass:
         # What optimizer.zero_grad() does, without its bookkeeping.
         for parameter in self._trained:
             parameter.grad = None
+        self._after_step()
+
+    def _before_step(self) -> None:
+        """Called when the gradients of a step are complete, and not yet clipped."""
+
+    def _after_step(self) -> None:
         if self._scheduler is not None:
-            self._step_scheduler(self._scheduler)
+            with steps_skipped(self._scaler):
+                self._scheduler.step()
 
-    def _prepare_gradients(self) -> None:
-        if self._clip is not None:
-            self._unscale()
-            torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
 
-    def _unscale(self) -> None:
-        if self._scaler is not None:
-            self._scaler.unscale_(self._optimizer)
-
-    def _step_scheduler(self, scheduler: Any) -> None:
-        if self._scaler is None:
-            scheduler.step()
-            return
-        with warnings.catch_warnings():
-            # A step that the scaler skips, as it does first of all, looks to it like a wrong order of calls.
-            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
-            scheduler.step()
+@contextmanager
+def steps_skipped(scaler: torch.amp.GradScaler | None) -> Iterator[None]:
+    """No warning of schedulers about steps that the scaler skips, as it does first of all: they look like a wrong order
+    of calls."""
+    if scaler is None:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
+        yield
 
 
 def groups_of(sizes: list[int], accumulate: int) -> tuple[list[float] | None, set[int] | None]:
