@@ -141,6 +141,15 @@ class Visit:
         return np.random.default_rng(derive_seed(self.seed, kind, self.epoch, self.partition, batch))
 
 
+def another_architecture(error: EstimatorError) -> EstimatorError:
+    """The error of a replica that cannot adopt the state of another trial."""
+    return EstimatorError(
+        "A trial that goes on from another one's state must have a model of the same architecture, so a search that "
+        "copies states (PBT) can change learning rates and the like, but not sizes of layers. Make these constants of "
+        f"the search space, or use ASHA. {error}"
+    )
+
+
 class Replica(ABC):
     """A trial's model, optimizer and the rest, on a device."""
 
@@ -325,9 +334,7 @@ class OneBatch:
         seed: int = 0,
         *,
         columns: Sequence[str] | None = None,
-        output: Output = "numpy",
-        tail: Tail = "short",
-        epoch: int = 0,
+        **options: Any,
     ) -> Iterator[dict[str, Any]]:
         """The one batch; ``columns`` that are not there are left out."""
         names = self._columns if columns is None else [name for name in columns if name in self._columns]

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from hopyard.errors import DivergedError, EstimatorError, HopyardError
-from hopyard.training.estimator import Context, OneBatch, Replica, Visit
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit, another_architecture
 from hopyard.training.keras.architecture import architecture
 from hopyard.training.keras.binding import Binding, Inputs
 from hopyard.training.keras.callbacks import Callbacks, logs_of
@@ -294,11 +294,7 @@ class KerasReplica(Replica):
             trained = {"trained": tree.get("trained", {}), "optimizer": {**theirs, **rates}}
             self.load({"model": tree["model"]} | (trained if alike else {}))
         except EstimatorError as error:
-            raise EstimatorError(
-                "A trial that goes on from another one's state must have a model of the same architecture, so a "
-                "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
-                f"Make these constants of the search space, or use ASHA. {error}"
-            ) from error
+            raise another_architecture(error) from error
 
     def hidden_state(self) -> list[str]:
         return [] if self._compiled is None else self._compiled.changed_attributes()

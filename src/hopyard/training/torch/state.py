@@ -12,6 +12,7 @@ import torch
 from hopyard.errors import EstimatorError
 from hopyard.objects import Tensor
 from hopyard.objects.torch import NAMES, from_bytes, is_dense, to_tensor
+from hopyard.training.estimator import another_architecture
 
 _DROP = object()
 
@@ -133,11 +134,7 @@ def adopt_module(module: torch.nn.Module, tree: Any) -> None:
     try:
         load_module(module, tree)
     except EstimatorError as error:
-        raise EstimatorError(
-            "A trial that goes on from another one's state must have a model of the same architecture, so a "
-            "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
-            f"Make these constants of the search space, or use ASHA. {error}"
-        ) from error
+        raise another_architecture(error) from error
 
 
 def adopt_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
