@@ -162,7 +162,7 @@ def test_a_worker_whose_executor_is_killed_moves_to_the_one_that_replaces_it(con
         ({"unit_timeout": 0}, "unit_timeout=0, but it must be a number of seconds above 0"),
         (
             {"spark_context": "local[2]"},
-            "spark_context='local\\[2\\]' was given, but must be a SparkContext, .*give spark.sparkContext",
+            "spark_context='local\\[2\\]', but it must be a SparkContext, .*give spark.sparkContext",
         ),
     ],
 )

@@ -6,20 +6,17 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hopyard.checks import integer
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.keras.callbacks import check_callbacks
 from hopyard.training.keras.weights import ClassWeight, class_table
+from hopyard.training.transforms import Transform
 
 if TYPE_CHECKING:
     import keras
 
     from hopyard.training.keras.binding import Inputs
-
-Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
 
 _OF_KERAS = {
