@@ -1,4 +1,4 @@
-"""Steps fitted on the training rows of a dataset, in one pass for all that do not wait for each other; rows through them."""
+"""Steps fitted on the training rows of a dataset in one pass, and datasets whose rows go through them."""
 
 from __future__ import annotations
 
