@@ -33,7 +33,6 @@ from hopyard.tune.frames import (
     with_columns,
 )
 from hopyard.tune.saved import INFO, ModelInfo, Weights, is_written, policies_of, read_model, write_model
-from hopyard.tune.stages import become_stage
 
 if TYPE_CHECKING:
     import keras
@@ -70,7 +69,6 @@ class Model:
         self._weights, self._run = weights, run
         self._output_columns = [f"{name}__output" for name in info.label_columns]
         self._replica: Any = None
-        become_stage(self, "model")
 
     def __repr__(self) -> str:
         info = self.info

@@ -1,21 +1,14 @@
-"""Searches as Estimators of Spark ML, and models as its Transformers: stages of pipelines, saved and loaded with them.
-
-This file is imported where PySpark is loaded already (see ``stages.py``). The classes here are not ``Params``: nothing
-of a search or a model is set through Spark's parameter maps, and ``model.params`` is its point of the search space.
-"""
+"""Searches as Estimators of Spark ML, and models as its Transformers: stages of pipelines, saved with these."""
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import pickle
-import secrets
 import time
 import warnings
 from collections.abc import Iterator
-from functools import cache
-from typing import Any, Self
+from typing import Any
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.pickles import dumps
@@ -24,7 +17,6 @@ from hopyard.tune.model import Model
 from hopyard.tune.recipe import user_code_by_value
 from hopyard.tune.saved import unpack_model
 from hopyard.tune.search import Search
-from hopyard.tune.stages import plain_class
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of packages that PySpark imports
@@ -35,28 +27,17 @@ _KIND = "pipeline-stage"
 _PART_BYTES = 16 << 20
 
 
-class Stage(MLWritable):
-    """What pipelines ask of each of their stages."""
+class _Stage(MLWritable):
+    """Saving and loading of a stage. Nothing of it is set through Spark's parameter maps."""
 
-    _uid: str | None = None
-
-    @property
-    def uid(self) -> str:
-        """Names the stage in its pipeline."""
-        if self._uid is None:
-            self._uid = f"{type(self).__name__}_{secrets.token_hex(6)}"
-        return self._uid
-
-    def copy(self, extra: Any = None) -> Self:
-        """Another one alike; parameters of other stages are no concern of it."""
-        return copy.copy(self)
+    uid: str
 
     def write(self) -> MLWriter:
         """``write().save(path)`` writes it to any file system that Spark knows; ``PipelineModel.save`` does so."""
         return _Writer(self)
 
     def _packed(self) -> tuple[bytes, dict[str, Any]]:
-        """The stage as bytes, and as what of it is readable."""
+        """The stage as bytes, and the fields of it that metadata show."""
         raise NotImplementedError
 
     @classmethod
@@ -84,26 +65,48 @@ class Stage(MLWritable):
                 "save the pipeline again."
             )
         stage = cls._unpacked(data, fields)
-        stage._uid = metadata["uid"]
+        stage._resetUid(metadata["uid"])
         return stage
 
 
-class ModelStage(Stage):
-    """A model of Hopyard as a Transformer."""
+class ModelStage(Transformer, _Stage):
+    """A model of Hopyard as a Transformer.
 
-    def _packed(self: Any) -> tuple[bytes, dict[str, Any]]:
-        return self.packed().data, {"output_columns": self.output_columns}
+    Attributes:
+        model: what its ``transform`` calls; ``stage.model.set_output_columns([...])`` names the columns it adds.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def _transform(self, dataset: Any) -> Any:
+        return self.model.transform(dataset)
+
+    def _packed(self) -> tuple[bytes, dict[str, Any]]:
+        return self.model.packed().data, {"output_columns": self.model.output_columns}
 
     @classmethod
-    def _unpacked(cls, data: bytes, fields: dict[str, Any]) -> Model:
-        return Model(*unpack_model(data)).set_output_columns(fields["output_columns"])
+    def _unpacked(cls, data: bytes, fields: dict[str, Any]) -> ModelStage:
+        return cls(Model(*unpack_model(data)).set_output_columns(fields["output_columns"]))
 
 
-class SearchStage(Stage):
-    """A search of Hopyard as an Estimator."""
+class SearchStage(Estimator[ModelStage], _Stage):
+    """A search of Hopyard as an Estimator: ``fit`` gives the best model as a :class:`ModelStage`.
 
-    def _packed(self: Any) -> tuple[bytes, dict[str, Any]]:
-        given = dict(self.given)
+    Attributes:
+        search: the search that it fits.
+    """
+
+    def __init__(self, search: Search) -> None:
+        super().__init__()
+        self.search = search
+
+    def _fit(self, dataset: Any) -> ModelStage:
+        return ModelStage(self.search.fit(dataset))
+
+    def _packed(self) -> tuple[bytes, dict[str, Any]]:
+        given = dict(self.search.given)
         backend = given.pop("backend")
         if given["init_from"] is not None:
             raise UsageError(
@@ -111,14 +114,14 @@ class SearchStage(Stage):
                 "it when the search is made again."
             )
         content = {
-            "search": plain_class(type(self)),
+            "search": type(self.search),
             "backend": type(backend),
             "backend_arguments": {name: getattr(backend, name) for name in _arguments_of(backend)},
             "arguments": given,
         }
         try:
             with user_code_by_value():
-                return dumps(content), {"kind": self.kind}
+                return dumps(content), {"kind": self.search.kind}
         except (
             TypeError,
             pickle.PicklingError,
@@ -132,30 +135,10 @@ class SearchStage(Stage):
             ) from error
 
     @classmethod
-    def _unpacked(cls, data: bytes, fields: dict[str, Any]) -> Search:
+    def _unpacked(cls, data: bytes, fields: dict[str, Any]) -> SearchStage:
         content = pickle.loads(data)
         backend = content["backend"](**content["backend_arguments"])
-        search: Search = content["search"](backend=backend, **content["arguments"])
-        return search
-
-
-# Not by inheritance: Transformer and Estimator are Params, whose `params` and `copy` mean something else.
-Transformer.register(ModelStage)
-Estimator.register(SearchStage)
-_STAGES: dict[str, type[Stage]] = {"model": ModelStage, "search": SearchStage}
-
-
-@cache
-def stage_class(cls: type, kind: str) -> type:
-    """The class of that name that is ``cls`` and a stage as well."""
-    stage = _STAGES[kind]
-    if issubclass(cls, stage):
-        return cls
-    names = ("__module__", "__qualname__", "__doc__")
-    metaclass: Any = type(cls)
-    fields = {name: getattr(cls, name) for name in names} | {"plain_class": cls}
-    made: type = metaclass(cls.__name__, (cls, stage), fields)
-    return made
+        return cls(content["search"](backend=backend, **content["arguments"]))
 
 
 def _arguments_of(backend: Any) -> Iterator[str]:
@@ -166,16 +149,15 @@ def _arguments_of(backend: Any) -> Iterator[str]:
 
 
 class _Writer(MLWriter):
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: _Stage) -> None:
         super().__init__()
         self._stage = stage
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark's name
         stage, session = self._stage, self.sparkSession
         data, fields = stage._packed()
-        kind = next(kind for kind in _STAGES.values() if isinstance(stage, kind))
         metadata = {
-            "class": f"hopyard.spark.{kind.__name__}",
+            "class": f"hopyard.spark.{type(stage).__name__}",
             "timestamp": int(time.time() * 1000),
             "sparkVersion": session.version,
             "uid": stage.uid,
