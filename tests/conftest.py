@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.durations import pytest_configure, pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
+from tests import durations, forked
+from tests.durations import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
 from tests.sampling import LEVEL, SEED
 
 # The same examples everywhere and every time, but for the level that looks for new ones; no deadline, since machines
@@ -49,6 +50,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The frameworks that tests import are millions of objects, of which none becomes garbage.
 gc.disable()
+
+if sys.platform == "linux":
+    forked.install(forked.connect)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    durations.register(config)
+    if getattr(config.option, "numprocesses", None) and sys.platform == "linux":
+        forked.start()  # one for all processes that run tests
+
+
+def pytest_sessionfinish() -> None:
+    forked.close()
 
 
 def pytest_report_header() -> str:
