@@ -49,8 +49,9 @@ MODULES = (
     "hopyard.tune.tensorboard",
 )
 NOTICED = ("sys.modules", "meta_path", "find_spec", "resource", "VmRSS", "RssAnon", "prctl", "tracemalloc")
-READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "CUDA", "JAX", "XLA", "TF_")
+READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
 FRESH = "HOPYARD_TESTS_FRESH"
 """With this variable in its environment a process is started from nothing."""
 
@@ -253,7 +254,7 @@ def start() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + name)
         listener.listen(64)  # whoever asks by now waits
-        environment = {**os.environ, **dict.fromkeys(THREADS, "1"), FRESH: "1"}
+        environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **HASHING, FRESH: "1"}
         command = [sys.executable, __file__, str(listener.fileno())]
         _started.append(
             subprocess.Popen(
@@ -285,7 +286,8 @@ def close() -> None:
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+    """What of it matters; whether it asks for the hash seed that all have makes no difference."""
+    return HASHING | {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
