@@ -96,6 +96,12 @@ def own_node_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python processes that a test starts are not forked off one that has imported everything."""
+    monkeypatch.setenv(forked.FRESH, "1")
+
+
+@pytest.fixture
 def needs() -> Callable[[object, str], None]:
     """``needs(available, what)``: without ``what`` a test is skipped at home and fails where ``CI=true``."""
 

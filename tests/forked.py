@@ -2,10 +2,11 @@
 
 ``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c``, ``-m`` or a script, in this process and
 in those that it starts so. What starts is a process like any other: with its own signals, descriptors, environment,
-folder, session and exit code; it can be killed, and a killed parent leaves it behind. What is different: its parent
+folder and exit code; it can be killed, and a killed parent leaves it behind. What is different: its parent
 is the process that forks (``main``), and modules are there already. Programs that could notice (``NOTICED``) and
 environments that Python or a library reads when it starts (``READ_AT_START``) get an interpreter of their own, and so
-does all in another session, whose groups of processes nothing else can join.
+does what has another session, or is to have one: nothing from outside can join its groups of processes. The fixture
+``fresh_processes`` does so for a whole test.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import io
 import os
 import pickle
 import runpy
@@ -55,6 +57,7 @@ HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves ha
 FRESH = "HOPYARD_TESTS_FRESH"
 """With this variable in its environment a process is started from nothing."""
 
+_PYTHON = sys.executable  # which tests may change
 _SIZE = struct.Struct("!I")
 _ANSWER = struct.Struct("!qd")  # a process id or an exit status, and CPU seconds
 
@@ -67,7 +70,6 @@ class Request(NamedTuple):
     environment: dict[str, str]
     descriptors: tuple[int, ...]
     group: int
-    has_session: bool
     owner: int
     ignored: tuple[int, ...]
     umask: int
@@ -82,7 +84,7 @@ class Forks:
     Attributes:
         address: of the process that forks: a socket without a file.
         owner: process id of the tests, which CPU seconds are counted for.
-        session: of the process that forks; -1: never the same.
+        session: of the process that forks, which no process in another one is forked for.
         environment: what Python and libraries have read of it.
     """
 
@@ -94,7 +96,7 @@ class Forks:
 
     def takes(self, arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> bool:
         """Whether a process is none the worse for being forked."""
-        if len(arguments) < 2 or arguments[0] != sys.executable or os.getsid(0) != self.session:
+        if len(arguments) < 2 or arguments[0] != _PYTHON or os.getsid(0) != self.session:
             return False
         kind, *rest = arguments[1:]
         if kind in ("-c", "-m"):
@@ -185,10 +187,10 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
     ) -> None:  # fmt: skip
         *pipes, _, gid, gids, uid, umask, start_new_session, process_group = more
         plain = not shell and preexec_fn is None and executable is None and close_fds
-        plain = plain and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
+        plain = plain and not start_new_session and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
         arguments = [] if isinstance(args, (str, bytes, os.PathLike)) else [os.fsdecode(a) for a in args]
         environment = dict(os.environ if env is None else env)
-        plain = plain and arguments[:1] == [sys.executable] and FRESH not in environment
+        plain = plain and arguments[:1] == [_PYTHON] and FRESH not in environment
         folder = os.path.abspath(os.fspath(cwd)) if cwd is not None else os.getcwd()  # noqa: PTH
         plain = plain and Path(folder).is_dir()
         if not plain or not connected().takes(arguments, folder, environment):
@@ -207,7 +209,6 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
             environment,
             (0, 1, 2, *pass_fds),
             os.getpgrp(),
-            bool(start_new_session),
             connected().owner,
             tuple(
                 number
@@ -346,8 +347,7 @@ def main(descriptor: int) -> None:
                 own = [listener.fileno(), connection.fileno(), *running]
                 own += [other.fileno() for *_, other in running.values()]
                 _become(request, descriptors, own)
-                session = -1 if request.has_session else os.getsid(0)
-                install(Forks(address, request.owner, session, os.environ))
+                install(Forks(address, request.owner, os.getsid(0), os.environ))
                 _run(request.arguments)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -367,11 +367,8 @@ def _receive(connection: socket.socket) -> tuple[Any, list[int]]:
 
 def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) -> None:
     """Make this process the one that was asked for."""
-    if request.has_session:
-        os.setsid()
-    else:
-        with contextlib.suppress(OSError):  # the group has ended meanwhile
-            os.setpgid(0, request.group)
+    with contextlib.suppress(OSError):  # the group has ended meanwhile
+        os.setpgid(0, request.group)
     top = 1 + max(request.descriptors)
     moved = []
     for descriptor in descriptors:  # so that none stands where another belongs
@@ -390,12 +387,24 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request.ignored:
         signal.signal(number, signal.SIG_IGN)
+    # The objects of the process that forks believe that they can seek, or cannot.
+    sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _writer(1, sys.stdout)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _writer(2, sys.stderr)  # type: ignore[misc]
     import numpy as np
     import torch
 
     np.random.seed()
     threads = request.environment.get("OMP_NUM_THREADS", "")
     torch.set_num_threads(int(threads) if threads.isdigit() else len(os.sched_getaffinity(0)))
+
+
+def _writer(descriptor: int, like: Any) -> io.TextIOWrapper:
+    binary = open(descriptor, "wb", closefd=False)
+    is_prompt = descriptor == 2 or binary.isatty()
+    return io.TextIOWrapper(
+        binary, like.encoding, like.errors, line_buffering=is_prompt, write_through=like.write_through
+    )
 
 
 def _run(arguments: Sequence[str]) -> NoReturn:
