@@ -108,10 +108,7 @@ class Forks:
             if str(path.resolve()).startswith((sys.prefix, sysconfig.get_path("stdlib"))):
                 return False
             text = path.read_text() if path.is_file() else "sys.modules"
-        return (
-            not any(word in text for word in NOTICED)
-            and _read_at_start(environment) == self.environment
-        )
+        return not any(word in text for word in NOTICED) and _read_at_start(environment) == self.environment
 
     def start(self, request: Request, descriptors: Sequence[int]) -> Process:
         connection = self._connect()
@@ -187,11 +184,19 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
     ) -> None:  # fmt: skip
         *pipes, _, gid, gids, uid, umask, start_new_session, process_group = more
         plain = not shell and preexec_fn is None and executable is None and close_fds
-        plain = plain and not start_new_session and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
+        plain = (
+            plain
+            and not start_new_session
+            and gid is None
+            and gids is None
+            and uid is None
+            and umask == -1
+            and process_group == -1
+        )
         arguments = [] if isinstance(args, (str, bytes, os.PathLike)) else [os.fsdecode(a) for a in args]
         environment = dict(os.environ if env is None else env)
         plain = plain and arguments[:1] == [_PYTHON] and FRESH not in environment
-        folder = os.path.abspath(os.fspath(cwd)) if cwd is not None else os.getcwd()  # noqa: PTH
+        folder = str(Path(os.fsdecode("." if cwd is None else cwd)).absolute())
         plain = plain and Path(folder).is_dir()
         if not plain or not connected().takes(arguments, folder, environment):
             execute(
@@ -258,9 +263,7 @@ def start() -> None:
         environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **HASHING, FRESH: "1"}
         command = [sys.executable, __file__, str(listener.fileno())]
         _started.append(
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, env=environment, cwd="/", pass_fds=[listener.fileno()]
-            )
+            subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[listener.fileno()])
         )
     os.environ[ADDRESS] = f"{os.getsid(0)} {name}"
 
@@ -388,7 +391,9 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
     for number in request.ignored:
         signal.signal(number, signal.SIG_IGN)
     # The objects of the process that forks believe that they can seek, or cannot.
-    sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(  # type: ignore[misc]
+        io.BufferedReader(io.FileIO(0, closefd=False)), sys.stdin.encoding
+    )
     sys.stdout = sys.__stdout__ = _writer(1, sys.stdout)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _writer(2, sys.stderr)  # type: ignore[misc]
     import numpy as np
@@ -400,7 +405,7 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
 
 
 def _writer(descriptor: int, like: Any) -> io.TextIOWrapper:
-    binary = open(descriptor, "wb", closefd=False)
+    binary = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
     is_prompt = descriptor == 2 or binary.isatty()
     return io.TextIOWrapper(
         binary, like.encoding, like.errors, line_buffering=is_prompt, write_through=like.write_through
