@@ -419,6 +419,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     sys.modules["tests.forked"] = sys.modules["__main__"]
     sys.modules["__main__"] = module
     importlib.invalidate_caches()
+    sys.orig_argv[:] = [sys.executable, *arguments]
     code: object = None
     try:
         _execute(arguments, module)

@@ -14,7 +14,7 @@ from tests import forked
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
 PROGRAMS = {
-    "ends": "print(__name__, __import__('sys').argv)",
+    "ends": "import sys; print(__name__, sys.argv, sys.orig_argv)",
     "exit code": "import sys; print('out'); sys.exit(3)",
     "exit text": "import sys; sys.exit('no')",
     "exception": "def f():\n    raise ValueError('x')\nf()",
