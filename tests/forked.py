@@ -27,7 +27,6 @@ import socket
 import struct
 import subprocess
 import sys
-import sysconfig
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -94,20 +93,14 @@ class Forks:
         self.session = session
         self.environment = _read_at_start(environment)
 
-    def takes(self, arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> bool:
+    def takes(self, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether a process is none the worse for being forked."""
         if len(arguments) < 2 or arguments[0] != _PYTHON or os.getsid(0) != self.session:
             return False
         kind, *rest = arguments[1:]
-        if kind in ("-c", "-m"):
-            text = rest[0] if rest else "sys.modules"
-        elif kind.startswith("-"):
+        if kind not in ("-c", "-m") or not rest:
             return False
-        else:
-            path = Path(folder, kind)
-            if str(path.resolve()).startswith((sys.prefix, sysconfig.get_path("stdlib"))):
-                return False
-            text = path.read_text() if path.is_file() else "sys.modules"
+        text = rest[0]
         return not any(word in text for word in NOTICED) and _read_at_start(environment) == self.environment
 
     def start(self, request: Request, descriptors: Sequence[int]) -> Process:
@@ -198,7 +191,7 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
         plain = plain and arguments[:1] == [_PYTHON] and FRESH not in environment
         folder = str(Path(os.fsdecode("." if cwd is None else cwd)).absolute())
         plain = plain and Path(folder).is_dir()
-        if not plain or not connected().takes(arguments, folder, environment):
+        if not plain or not connected().takes(arguments, environment):
             execute(
                 self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
                 *more,
@@ -453,14 +446,9 @@ def _execute(arguments: Sequence[str], module: types.ModuleType) -> None:
         sys.argv[:] = ["-m", *rest[1:]]
         sys.path[0] = os.getcwd()  # noqa: PTH109
         runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
-    elif kind == "-c":
+    else:
         sys.argv[:] = ["-c", *rest[1:]]
         exec(compile(rest[0], "<string>", "exec"), module.__dict__)
-    else:
-        sys.argv[:] = list(arguments)
-        sys.path[0] = str(Path(kind).resolve().parent)
-        module.__dict__["__file__"] = os.path.abspath(kind)  # noqa: PTH100
-        exec(compile(Path(kind).read_bytes(), kind, "exec"), module.__dict__)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,10 @@ def test_a_program_does_the_same(name: str, tmp_path: Path) -> None:
     assert forks == run(*arguments, folder=tmp_path, **{forked.FRESH: "1"})
 
 
-def test_scripts_and_modules_do_the_same(tmp_path: Path) -> None:
+def test_modules_do_the_same(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("NAME = __name__")
     (tmp_path / "script.py").write_text("import sys, beside\nprint(sys.argv, beside.NAME, __file__)\n1 / 0")
-    for arguments in (("script.py", "a"), ("-m", "script", "a")):
+    for arguments in (("-m", "script", "a"),):
         forks = run(*arguments, folder=tmp_path)
         code, out, text = run(*arguments, folder=tmp_path, **{forked.FRESH: "1"})
         assert (forks[0], forks[1]) == (code, out)
