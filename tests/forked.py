@@ -1,6 +1,6 @@
 """Python processes that tests start, forked off one that has imported what they need instead of started from nothing.
 
-``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c`` or ``-m`` (a script is a user's own), in this process and
+``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c`` or ``-m``, in this process and
 in those that it starts so. What starts is a process like any other: with its own signals, descriptors, environment,
 folder and exit code; it can be killed, and a killed parent leaves it behind. What is different: its parent
 is the process that forks (``main``), and modules are there already. Programs that could notice (``NOTICED``) and
