@@ -51,13 +51,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The frameworks that tests import are millions of objects, of which none becomes garbage.
 gc.disable()
 
-if sys.platform == "linux":
+FORKS = sys.platform == "linux" and LEVEL == "quick"
+"""Whether Python processes are forked off one; above the level ``quick`` each starts as it does for users."""
+
+if FORKS:
     forked.install(forked.connect)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     durations.register(config)
-    if getattr(config.option, "numprocesses", None) and sys.platform == "linux":
+    if getattr(config.option, "numprocesses", None) and FORKS:
         forked.start()  # one for all processes that run tests
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.sampling import LEVEL
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or LEVEL != "quick", reason="processes are forked on Linux, at the level quick"
+)
 
 PROGRAMS = {
     "ends": "import sys; print(__name__, sys.argv, sys.orig_argv)",
