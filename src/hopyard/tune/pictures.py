@@ -17,7 +17,7 @@ from hopyard.markup import Html, tag
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune.describing import IN_RUNGS, describe_number, describe_params
 from hopyard.tune.rows import epoch_numbers, epochs_of
-from hopyard.wording import counted
+from hopyard.wording import counted, shortened
 
 if TYPE_CHECKING:
     from hopyard.tune.run import Run
@@ -289,7 +289,7 @@ def _legend(state: RunState, named: Sequence[TrialState]) -> list[Html]:
         parts.append(
             tag("rect", x=left, y=top + 17 * place - 9, width=10, height=10, fill=colours[trial.number])
         )
-        parts.append(_text(_shortened(_name(trial), 48), left + 16, top + 17 * place))
+        parts.append(_text(shortened(_name(trial), 48), left + 16, top + 17 * place))
     others = len(state.trials) - len(named)
     if others > 0:
         drawn = "" if len(state.trials) <= MOST_CURVES else f", the best {MOST_CURVES - len(named):,} of"
@@ -373,10 +373,6 @@ def _rule(x1: float, y1: float, x2: float, y2: float, opacity: float) -> Html:
 
 def _text(text: str, x: float, y: float, *, anchor: str | None = None, weight: str | None = None) -> Html:
     return tag("text", text, x=float(x), y=float(y), text_anchor=anchor, font_weight=weight)
-
-
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _picture(description: str, height: float, parts: Sequence[Any]) -> Html:

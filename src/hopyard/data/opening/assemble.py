@@ -31,6 +31,7 @@ from hopyard.errors import CorruptError, DataError, NotFoundError, NullsError, U
 from hopyard.objects.digests import Hasher, digest, digest_json
 from hopyard.objects.identity import identity
 from hopyard.storage.oserrors import read_error
+from hopyard.wording import some_names
 
 Cache = NodeCache | str | os.PathLike[str] | Literal[False] | None
 
@@ -403,8 +404,7 @@ def _settled(column: Column, facts: Facts | None) -> Column:
 
 
 def _listed(files: Files) -> str:
-    names = [file.name for file in files.scan.files]
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return some_names([file.name for file in files.scan.files], 3)
 
 
 def _with_decoders(recipe: Recipe, files: Files, options: Options) -> Recipe:

@@ -29,6 +29,7 @@ from hopyard.data.sources.convert_arrow import from_arrow, is_list
 from hopyard.errors import CorruptError, DataError, UnsupportedTypeError
 from hopyard.objects.digests import digest_json
 from hopyard.storage.base import Store
+from hopyard.wording import some_names
 
 _ROWS_OF_A_SAMPLE = 1024
 _ENCODED_ROWS_OF_A_SAMPLE = 16
@@ -512,4 +513,4 @@ def _element_shape(column: Column) -> tuple[int, ...]:
 
 
 def _listed(files: Sequence[StoredFile]) -> str:
-    return ", ".join(file.name for file in files[:3]) + (", ..." if len(files) > 3 else "")
+    return some_names([file.name for file in files], 3)

@@ -12,6 +12,7 @@ from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.keras.callbacks import check_callbacks
 from hopyard.training.keras.weights import ClassWeight, class_table
 from hopyard.training.transforms import Transform
+from hopyard.wording import brief
 
 if TYPE_CHECKING:
     import keras
@@ -155,7 +156,7 @@ class KerasEstimator(Estimator):
         import keras
 
         if not isinstance(self.model, keras.Model):
-            raise EstimatorError(f"model={_short(self.model)}, but it must be a keras.Model.")
+            raise EstimatorError(f"model={brief(self.model)}, but it must be a keras.Model.")
         self._check_compiled()
         self._check_metrics()
         self.batch_size = integer("batch_size", self.batch_size, 1, error=EstimatorError)
@@ -167,7 +168,7 @@ class KerasEstimator(Estimator):
         for name, arguments in functions.items():
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise EstimatorError(f"{name}={_short(given)}, but it must be a function fn({arguments}).")
+                raise EstimatorError(f"{name}={brief(given)}, but it must be a function fn({arguments}).")
         if self.class_weight is not None:
             class_table(self.class_weight)
 
@@ -202,7 +203,7 @@ class KerasEstimator(Estimator):
                 )
         elif compiled and _differs(self.model.loss, self.loss):
             raise EstimatorError(
-                f"The model was compiled with loss={_short(self.model.loss)}, but loss={_short(self.loss)} was given. "
+                f"The model was compiled with loss={brief(self.model.loss)}, but loss={brief(self.loss)} was given. "
                 "Take one of them out: models need not be compiled here."
             )
 
@@ -225,8 +226,3 @@ def _differs(own: Any, given: Any) -> bool:
         )
     except (TypeError, ValueError):  # several losses, or functions
         return bool(own != given)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{type(value).__name__}(...)"

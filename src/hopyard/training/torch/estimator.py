@@ -35,6 +35,7 @@ from hopyard.training.torch.training import Sums, TrainingPass
 from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk, frozen
 from hopyard.training.torch.validation import measure
 from hopyard.training.transforms import Transform, transformed
+from hopyard.wording import brief
 
 _log = logging.getLogger("hopyard")
 
@@ -191,7 +192,7 @@ class TorchEstimator(Estimator):
             )
         if isinstance(self.optimizer, torch.optim.Optimizer) or not callable(self.optimizer):
             raise EstimatorError(
-                f"optimizer={_short(self.optimizer)}, but it must be a class such as torch.optim.Adam "
+                f"optimizer={brief(self.optimizer)}, but it must be a class such as torch.optim.Adam "
                 "(its arguments go in optimizer_params) or a function fn(model)."
             )
         if isinstance(self.optimizer, type) and not issubclass(self.optimizer, torch.optim.Optimizer):
@@ -210,11 +211,11 @@ class TorchEstimator(Estimator):
         for name in ("scheduler", "transform", "val_transform", "predict"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise EstimatorError(f"{name}={_short(value)}, but it must be a function.")
+                raise EstimatorError(f"{name}={brief(value)}, but it must be a function.")
 
     def _check_trunk(self) -> None:
         if not isinstance(self.trunk, nn.Module):
-            raise EstimatorError(f"trunk={_short(self.trunk)}, but it must be a torch.nn.Module.")
+            raise EstimatorError(f"trunk={brief(self.trunk)}, but it must be a torch.nn.Module.")
         if any(isinstance(each, nn.parameter.UninitializedParameter) for each in self.trunk.parameters()):
             raise EstimatorError("The trunk has lazy layers, whose sizes are unknown; give all sizes.")
         own = {id(parameter) for parameter in self.trunk.parameters()}
@@ -236,7 +237,7 @@ class TorchEstimator(Estimator):
     def _check_loss_and_step(self) -> None:
         if self.step is not None:
             if not callable(self.step):
-                raise EstimatorError(f"step={_short(self.step)}, but it must be a function fn(model, batch).")
+                raise EstimatorError(f"step={brief(self.step)}, but it must be a function fn(model, batch).")
             if not all(isinstance(metric, str) for metric in self.metrics):
                 raise EstimatorError("With step, metrics must be names of values that step returns.")
             if self.class_weight is not None:
@@ -249,7 +250,7 @@ class TorchEstimator(Estimator):
             )
         elif not callable(self.loss):
             raise EstimatorError(
-                f"loss={_short(self.loss)}, but it must be a module or function loss(outputs, labels); "
+                f"loss={brief(self.loss)}, but it must be a module or function loss(outputs, labels); "
                 "e.g. torch.nn.CrossEntropyLoss()."
             )
         elif getattr(self.loss, "reduction", "mean") == "none":
@@ -610,12 +611,7 @@ def _metric(given: Any, logits: bool | None) -> tuple[str, Metric]:
     name = getattr(given, "__name__", "<lambda>")
     if not callable(given) or name == "<lambda>":
         raise MetricError(
-            f"The metric {_short(given)} is neither a name, a function with a name, an object with update, merge "
+            f"The metric {brief(given)} is neither a name, a function with a name, an object with update, merge "
             "and compute, nor a torchmetrics object; define it with `def`, its name appears in histories."
         )
     return name, FunctionMetric(given)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{type(value).__name__}(...)"

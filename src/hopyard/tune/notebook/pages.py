@@ -16,7 +16,7 @@ from hopyard.tune.callbacks import flat_params
 from hopyard.tune.describing import describe_epochs, describe_number, describe_state
 from hopyard.tune.pictures import colours_of, curves, schedule
 from hopyard.tune.rows import epochs_of
-from hopyard.wording import counted
+from hopyard.wording import counted, shortened
 
 if TYPE_CHECKING:
     from hopyard.tune.model import Model
@@ -130,7 +130,7 @@ def _flat(params: Any) -> dict[str, Any]:
 
 def _short(value: Any, most: int = _LONGEST) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return shortened(text, most)
 
 
 def _and_more(count: int, where: str = "") -> Html | None:
