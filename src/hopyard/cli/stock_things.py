@@ -28,12 +28,11 @@ from hopyard.stockroom.data.leaks import leaks as leaks_of
 from hopyard.stockroom.git import find
 from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.looking.exporting import export as export_thing
-from hopyard.stockroom.looking.listing import list_shelves
 from hopyard.stockroom.models import describe
 from hopyard.stockroom.models.describe import describe_column
 from hopyard.stockroom.records import SHELVES, ModelRecord, thing_of
 from hopyard.stockroom.room import StockRoom
-from hopyard.stockroom.shelves import Shelves
+from hopyard.stockroom.shelves import Shelves, list_shelves
 from hopyard.stockroom.working import short
 from hopyard.wording import counted, describe_bytes, describe_seconds, one_line
 

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hopyard.errors import MissingKeyError, nearest
+from hopyard.markup import Html, table
 from hopyard.stockroom.records import Record, Shelf, check_name
 from hopyard.stockroom.view import View, writable
 from hopyard.wording import one_line, some_names
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One thing of a shelf in a list.
+
+    Attributes:
+        path: shelf and name.
+        what: kind and contents, in words.
+        count: samples, or rows; None: it has none.
+        nbytes: of its values; None: they lie in the metadata.
+    """
+
+    path: str
+    what: str
+    count: int | None = None
+    nbytes: int | None = None
+
+
+def listed_html(title: str, things: Iterable[Listed]) -> Html:
+    """A table of things of shelves, for notebooks."""
+    rows = (
+        (
+            each.path,
+            each.what,
+            *("" if number is None else f"{number:,}" for number in (each.count, each.nbytes)),
+        )
+        for each in things
+    )
+    return table(title, ("", "", "samples", "bytes"), rows)
 
 
 class NamedThings(MutableMapping[str, Any]):
@@ -32,9 +64,7 @@ class NamedThings(MutableMapping[str, Any]):
 
     def _repr_html_(self) -> str:
         """A table of the things on the shelf, for notebooks."""
-        from hopyard.stockroom.looking.notebook import shelves_html
-
-        return shelves_html(f"{self._shelf} of {self._view.revision}", self._view, self._shelf)
+        return listed_html(f"{self._shelf} of {self._view.revision}", self.listed())
 
     def _ipython_key_completions_(self) -> list[str]:
         """The names on the shelf, which IPython and notebooks offer within brackets."""
@@ -73,6 +103,13 @@ class NamedThings(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._view.names(self._shelf))
+
+    def listed(self) -> Iterator[Listed]:
+        """Lines on the things of the shelf, by name. Reads metadata only."""
+        return map(self._line, self)
+
+    @abstractmethod
+    def _line(self, name: str) -> Listed: ...
 
     def record(self, name: str) -> Record:
         """What the view says of a thing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 from hopyard.stockroom.data.shelf import DataShelf
@@ -13,6 +14,8 @@ from hopyard.stockroom.history.commits import Commit, read_commit
 from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.records import SHELVES, Shelf
+from hopyard.stockroom.shelf import Listed, listed_html
 from hopyard.stockroom.view import Snapshot, View
 
 
@@ -26,9 +29,8 @@ class Shelves(ABC):
 
     def _repr_html_(self) -> str:
         """A table of the things on all shelves, for notebooks."""
-        from hopyard.stockroom.looking.notebook import shelves_html
-
-        return shelves_html(self.view.revision, self.view)
+        view = self.view  # what another thread stages meanwhile is not half in it
+        return listed_html(view.revision, list_shelves(Shown(view)))
 
     @property
     def data(self) -> DataShelf:
@@ -44,6 +46,28 @@ class Shelves(ABC):
     def experiment(self) -> ExperimentShelf:
         """Values by name, and runs."""
         return ExperimentShelf(self.view)
+
+
+class Shown(Shelves):
+    """The shelves of a view."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    @property
+    def view(self) -> View:
+        return self._view
+
+
+def list_shelves(shelves: Shelves, shelf: Shelf | None = None) -> Iterator[Listed]:
+    """Everything on the shelves, or on one of them: runs as they were begun, all else by name. Reads metadata only."""
+    for each in SHELVES if shelf is None else (shelf,):
+        if each == "run":
+            yield from shelves.experiment.runs().listed()
+        else:
+            yield from {"data": shelves.data, "model": shelves.model, "experiment": shelves.experiment}[
+                each
+            ].listed()
 
 
 class Revision(Shelves):

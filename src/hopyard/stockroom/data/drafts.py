@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data import given
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import Column, samples_html
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.frames import without_frame
 from hopyard.stockroom.data.gathering import Positions, Readable, buried_in
@@ -80,9 +80,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def _repr_html_(self) -> str:
         """A table of the first samples, for notebooks."""
-        from hopyard.stockroom.looking.notebook import column_html
-
-        return column_html(self)
+        return samples_html(self)
 
     def _ipython_key_completions_(self) -> list[Any]:
         """The first thousand keys, which IPython and notebooks offer within brackets."""

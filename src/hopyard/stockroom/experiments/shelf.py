@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import MissingKeyError, missing_extra, nearest
+from hopyard.markup import cut
 from hopyard.stockroom.experiments.read import Runs, RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
 from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord, ValueRecord
-from hopyard.stockroom.shelf import NamedThings
+from hopyard.stockroom.shelf import Listed, NamedThings
 from hopyard.stockroom.view import writable
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class ExperimentShelf(NamedThings):
         draft = writable(self._view)
         with draft.guard.write(f"a write to experiment/{name}"):
             draft.set("experiment", name, write(draft.writer, checked))
+
+    def _line(self, name: str) -> Listed:
+        return Listed(f"experiment/{name}", cut(repr(self[name]), 60))
 
     # Runs
 

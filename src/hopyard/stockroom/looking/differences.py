@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from hopyard.errors import NotFoundError, nearest
+from hopyard.markup import table
 from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.dataset_changes import DatasetDiff, diff_datasets
+from hopyard.stockroom.data.samples import in_short
 from hopyard.stockroom.experiments import values
-from hopyard.stockroom.looking.listing import describe_column
 from hopyard.stockroom.maps import Key, SortedMap
 from hopyard.stockroom.models.content import read
 from hopyard.stockroom.models.describe import compare
@@ -122,7 +123,7 @@ class Difference:
     def describe(self, record: Record | None) -> str:
         """In a few words, what one of the two records says; nothing if there is none."""
         if isinstance(record, ColumnRecord):
-            return f"{describe_column(record)}, {counted(record.count, 'sample')}"
+            return f"{in_short(record)}, {counted(record.count, 'sample')}"
         if isinstance(record, DatasetRecord):
             return counted(record.rows, "row")
         if isinstance(record, ModelRecord):
@@ -222,18 +223,16 @@ class Diff:
 
     def _repr_html_(self) -> str:
         """A table of what differs, for notebooks. Reads metadata only."""
-        from hopyard.stockroom.looking.notebook import table_html
-
         rows = (
             (_SIGNS[thing.how], thing.path, *map(thing.describe, (thing.before, thing.after)))
-            for thing in self.things[:_SHOWN]
+            for thing in self.things
         )
         title = (
             f"{counted(len(self), 'thing')} {'differs' if len(self) == 1 else 'differ'}"
             if self.things
             else _NOTHING
         )
-        return table_html(title, ("", "", "before", "after"), rows, len(self) > _SHOWN)
+        return table(title, ("", "", "before", "after"), rows, _SHOWN)
 
     def __str__(self) -> str:
         lines = []

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hopyard.errors import HopyardError
+from hopyard.markup import cut, table, tag
 from hopyard.stockroom.git import Place, branch_like, current_branch, read
 from hopyard.stockroom.git.driver import merge_command, offer
 from hopyard.stockroom.history.commits import ancestors
@@ -16,6 +17,7 @@ from hopyard.stockroom.working import Standing, short
 from hopyard.wording import are, counted, one_line, some_lines
 
 _MOST = 30  # lines of each kind that a console shows unasked
+_LONGEST_LINE = 2400  # characters of a line in a notebook
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,10 +70,12 @@ class Status:
 
     def _repr_html_(self) -> str:
         """What is said in words, and a table of what is staged, for notebooks."""
-        from hopyard.stockroom.looking.notebook import status_html
-
-        around = [*self._standing_lines(), *self._elsewhere_lines(), *self.advice]
-        return status_html(around, self.staged)
+        lines = [*self._standing_lines(), *self._elsewhere_lines(), *self.advice]
+        said = [tag("p", cut(line, _LONGEST_LINE)) for line in some_lines(lines, _MOST)]
+        if not self.staged:
+            return tag("div", said)
+        rows = ((how, path) for path, how in self.staged)
+        return tag("div", said, table(f"{counted(len(self.staged), 'thing')} staged", ("", ""), rows, _MOST))
 
     def _standing_lines(self) -> Iterator[str]:
         where = f"on branch {self.branch}" if self.branch is not None else "on no branch"
