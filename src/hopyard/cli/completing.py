@@ -11,11 +11,11 @@ import typer
 
 from hopyard.data import Dataset
 from hopyard.errors import HopyardError
+from hopyard.stockroom import StockRoom
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.records import SHELVES
 from hopyard.stockroom.remotes.fetching import SHOWN
-from hopyard.stockroom.room import StockRoom
 from hopyard.stockroom.shelves import list_shelves
 from hopyard.stockroom.typed_keys import typed
 

@@ -24,8 +24,8 @@ from hopyard.stockroom.history.merge import (
 )
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.opening import open_place
+from hopyard.stockroom.session.session import is_clean
 from hopyard.stockroom.working import root_of, short
-from hopyard.stockroom.writing import is_clean
 
 
 def run_driver(base: Path, ours: Path, theirs: Path, path: Path) -> int:

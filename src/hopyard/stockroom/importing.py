@@ -7,7 +7,8 @@ how far it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +16,14 @@ import numpy as np
 from hopyard.errors import UsageError
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.history_calls import HistoryCalls
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.parts import listed
+from hopyard.stockroom.importers.registry import open_importer
 from hopyard.stockroom.importers.run import Progress, read_columns
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord, Shelf, check_name
+from hopyard.stockroom.session.moving import reset
+from hopyard.stockroom.session.session import Session
 from hopyard.stockroom.view import Snapshot
 from hopyard.storage import Store
 from hopyard.wording import counted
@@ -48,27 +51,53 @@ class Imported:
     notes: tuple[str, ...] = ()
 
 
+def import_from(
+    session: Session,
+    name: str,
+    source: str | os.PathLike[str] | None,
+    options: Mapping[str, str | bool | int] | None,
+    processes: int,
+    message: str | None,
+    watch: Callable[[Progress], None] | None,
+    watch_download: Callable[[str, int, int | None], None] | None,
+) -> Imported:
+    """Import columns, and commit them; see ``StockRoom.import_from``."""
+    session.check_open()
+    with session.guard.write("stock.import_from()"):
+        session.check_no_block("import")
+    with open_importer(name, source, options) as importer:
+        importer.watch_download = watch_download
+        writer = Session(session.place.root, enable_write=True)
+        try:
+            imported = import_columns(writer, name, importer, processes, message, watch)
+        finally:
+            writer.close()
+    with session.guard.write("stock.import_from()"):
+        session.renew()
+    return imported
+
+
 def import_columns(
-    room: HistoryCalls,
+    session: Session,
     name: str,
     importer: Importer,
     processes: int = 0,
     message: str | None = None,
     watch: Callable[[Progress], None] | None = None,
 ) -> Imported:
-    """Import all columns of an open importer into a room that is open for writing, and commit them.
+    """Import all columns of an open importer into a session that is open for writing, and commit them.
 
     Columns of the same names that are there are replaced.
 
     Raises:
         UsageError: something else is staged; a column is called what no column can be. Nothing was written.
     """
-    draft = room.view
+    draft = session.view
     assert isinstance(draft, Draft)
     columns = importer.columns()
     for column in columns:
         check_name(column.name, f"A column of the import {name!r}")
-    begun = _Begun(room, name, importer, columns)
+    begun = _Begun(session, name, importer, columns)
     done = begun.samples(draft) if begun.is_this else {}
     if not begun.is_this:
         if draft.changed:
@@ -77,7 +106,7 @@ def import_columns(
                 "stock commit), or discard it (hopyard stock reset)."
             )
         begun.write()
-    notes = _notes(Snapshot(room.local.objects, draft.base, "the last commit"), importer, columns)
+    notes = _notes(Snapshot(session.local.objects, draft.base, "the last commit"), importer, columns)
     _write(draft, columns, done, processes, watch)
     identity = json.dumps(importer.identity(), sort_keys=True, ensure_ascii=False)
     text = _title(name, importer) if message is None else message
@@ -86,13 +115,14 @@ def import_columns(
         replaced = [path.removeprefix("data/") for path, how in draft.changes() if how == "changed"]
         if replaced:
             text += f"\n\nReplaces {listed(replaced)}."
-        room.commit(f"{text}\n\n{identity}")
+        session.commit(f"{text}\n\n{identity}")
     else:
-        room.reset()
+        reset(session)
     begun.remove()
-    assert room.head.commit is not None
+    commit = session.stand().commit
+    assert commit is not None
     counts = {column.name: column.count for column in columns}
-    return Imported(room.head.commit, counts, sum(done.values()), is_new, notes)
+    return Imported(commit, counts, sum(done.values()), is_new, notes)
 
 
 def _notes(before: Snapshot, importer: Importer, columns: list[ColumnSource]) -> tuple[str, ...]:
@@ -190,15 +220,13 @@ def _size(samples: Samples) -> int:
 class _Begun:
     """What says that an import is under way upon a commit."""
 
-    def __init__(
-        self, room: HistoryCalls, name: str, importer: Importer, columns: list[ColumnSource]
-    ) -> None:
-        self._store: Store = room.local.store
-        self._object = f"stage/{room.place.worktree}.importing"
+    def __init__(self, session: Session, name: str, importer: Importer, columns: list[ColumnSource]) -> None:
+        self._store: Store = session.local.store
+        self._object = f"stage/{session.place.worktree}.importing"
         self._columns = columns
         self._value = json.dumps(
             {
-                "base": room.head.commit, "columns": [[each.name, each.count] for each in columns],
+                "base": session.stand().commit, "columns": [[each.name, each.count] for each in columns],
                 "identity": importer.identity(), "importer": name,
             },
             sort_keys=True,

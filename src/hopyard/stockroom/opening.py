@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-from hopyard.errors import CorruptError, KindError, NotFoundError
-from hopyard.stockroom.git import Place
+from hopyard.errors import CorruptError, KindError, NotFoundError, UsageError
+from hopyard.stockroom.care.heads import likely
+from hopyard.stockroom.git import Place, at, prepare, write
+from hopyard.stockroom.history.references import logs
 from hopyard.stockroom.packs import Objects
 from hopyard.stockroom.remotes import (
     KIND,
@@ -20,7 +23,8 @@ from hopyard.stockroom.remotes import (
 )
 from hopyard.stockroom.working import WorkingTree, short
 from hopyard.storage import LocalStore, Store
-from hopyard.storage.format import FORMAT_NAME, read_format
+from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
+from hopyard.storage.oserrors import write_errors
 
 Fetching = Literal["auto", "never"]
 
@@ -58,6 +62,35 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
     local = Repository.at(store, index)
     absent = Absent(local, fetch)
     return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
+
+
+def make_place(folder: Path) -> None:
+    """Make a stockroom in a folder; see ``StockRoom.init``.
+
+    Raises:
+        UsageError: there is one already.
+    """
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    place = at(folder)
+    store = LocalStore(place.objects).without_links()
+    exists = store.exists(FORMAT_NAME)
+    if place.head.is_dir():
+        raise UsageError(
+            f"{place.head} is a folder, but the file that says where a working tree is has that name. Move the "
+            "folder away, then run this again."
+        )
+    if place.head.exists():
+        raise UsageError(
+            f"{place.root} is a stockroom already. Open it: StockRoom({str(place.root)!r})."
+            if exists
+            else f"{place.head} is there already, but the objects are not: git does not carry them. Bring them "
+            f"from where they were pushed: hopyard stock clone URL {place.root}"
+        )
+    prepare(place)
+    claim_format(store, KIND)
+    # Objects may be there: somebody deleted head.stock.
+    write(place.head, likely(place, logs(store)[0]), place.id)
 
 
 def _has_objects(store: Store) -> bool:

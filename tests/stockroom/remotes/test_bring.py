@@ -135,7 +135,7 @@ def test_a_budget_is_kept(copy: Repository, remote: Repository) -> None:
     assert column(copy, "label")[2] == "x"
     column(copy, "image")[0]
     assert brought(copy, remote, data=True, max_bytes=0).objects == 0
-    with pytest.raises(UsageError, match="max_bytes is -1"):
+    with pytest.raises(UsageError, match=r"max_bytes=-1, but it must be"):
         brought(copy, remote, data=True, max_bytes=-1)
 
 

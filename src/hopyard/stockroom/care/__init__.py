@@ -21,7 +21,7 @@ what ``remotes.needs`` names.
 from hopyard.stockroom.care.garbage import KEEP, Collected, collect, gc
 from hopyard.stockroom.care.problems import Problem, Unproven, Verified
 from hopyard.stockroom.care.purging import PurgeReport, purge
-from hopyard.stockroom.care.verifying import verify
+from hopyard.stockroom.care.verifying import verify, verify_place
 
 __all__ = [
     "KEEP",
@@ -34,4 +34,5 @@ __all__ = [
     "gc",
     "purge",
     "verify",
+    "verify_place",
 ]

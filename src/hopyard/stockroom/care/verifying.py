@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from hopyard.errors import (
@@ -36,13 +37,30 @@ from hopyard.stockroom.packs.layout import is_pack
 from hopyard.stockroom.packs.tombstones import FOLDER, Tombstone, Tombstones, unproven
 from hopyard.stockroom.packs.tombstones import read as read_tombstone
 from hopyard.stockroom.remotes import KIND, Repository, check_format, names, recall
+from hopyard.stockroom.remotes.addresses import opened_remote
 from hopyard.stockroom.remotes.purges import prove
 from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.stockroom.repacking import buried
-from hopyard.storage import Store
+from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import FORMAT_NAME, format_header, root_format
 
 _HEAD = "head.stock"  # how problems call that of the working tree that is looked at
+
+
+def verify_place(
+    place: Place,
+    repair_from: str | os.PathLike[str] | None,
+    progress: Callable[[int, int], None] | None,
+    repair: bool,
+    remote: str | os.PathLike[str] | None,
+) -> Verified:
+    """Verify the repository at a place, or a remote of it; see ``StockRoom.verify_in``. All are opened anew,
+    since damage may let no stockroom be opened."""
+    local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
+    source = None if repair_from is None else opened_remote(local.store, repair_from)
+    if remote is None:
+        return verify(local, source, place, progress=progress, repair=repair)
+    return verify(opened_remote(local.store, remote), source, None, progress=progress, repair=repair)
 
 
 def verify(

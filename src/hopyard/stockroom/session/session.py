@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from hopyard.errors import (
     ConflictError,
     NotWritableError,
     UsageError,
 )
+from hopyard.stockroom import git
 from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.experiments import Run
-from hopyard.stockroom.git import GitFacts, Head, Place, author, facts, find, finding, read, settle
-from hopyard.stockroom.guard import Guard, exclusive
+from hopyard.stockroom.guard import Guard
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
 from hopyard.stockroom.history.locks import reading, writing
@@ -37,7 +35,6 @@ from hopyard.stockroom.records import Shelf
 from hopyard.stockroom.remotes import (
     Repository,
 )
-from hopyard.stockroom.shelves import Revision, Shelves
 from hopyard.stockroom.view import Others, Snapshot, View
 from hopyard.stockroom.working import Standing, State, root_of, short
 from hopyard.storage.names import path_given
@@ -46,8 +43,8 @@ from hopyard.wording import shown
 _NAMED = 4  # things that a commit's message names, if none is given
 
 
-class Room(Shelves):
-    """What all calls of a ``StockRoom`` work upon; see there."""
+class Session:
+    """The state of one ``StockRoom`` that is open: where it stands, what is written, and which blocks are open."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, enable_write: bool = False, fetch: Fetching = "auto"
@@ -58,52 +55,41 @@ class Room(Shelves):
                 "'never'."
             )
         self._locks = contextlib.ExitStack()
-        self._blocks: list[_Block] = []
+        self.blocks: list[Block] = []
         self._others: Others | None = None  # what others see while a block is open
         self._message: str | None = None
-        self._draft: Draft | None = None
+        self.draft: Draft | None = None
         self._last: Position | None = None  # of what is staged, as far as the draft has it
         self._seen: State | None = None  # of the working tree, before it was last looked at
         self._is_whole = False  # the draft has just what is staged up to `_last`, besides its own
         self._log: Log  # while something is written outside of blocks
-        self._is_closed = False
-        self._writes = enable_write
-        self.place: Place = find(None if path is None else path_given(path))
+        self.is_closed = False
+        self.writes = enable_write
+        self.place: git.Place = git.find(None if path is None else path_given(path))
         self.guard = Guard(str(self.place.root))
-        self.local, self._objects, self._tree = open_place(self.place, fetch)
+        self.local, self.objects, self.tree = open_place(self.place, fetch)
         with contextlib.suppress(NotWritableError):
-            settle(self.place)
-            self._tree.begin()
-        self._refresh()
+            git.settle(self.place)
+            self.tree.begin()
+        self.refresh()
         if enable_write:
-            for commit, base in read(self.place.head).unmerged:
+            for commit, base in git.read(self.place.head).unmerged:
                 warnings.warn(unmerged_advice(commit, base), UserWarning, stacklevel=3)
-            self._draft = self._begin()
+            self.draft = self._begin()
 
     # Looking
 
     @property
     def view(self) -> View:
+        """What the shelves show to this thread."""
         if self.guard.settle is not None:
             self.guard.tidy()
-        if self._writes:
-            self._look()
-        draft, others = self._draft, self._others
+        if self.writes:
+            self.look()
+        draft, others = self.draft, self._others
         if draft is None:
             return self._snapshot
         return others if others is not None and self.guard.is_others else draft
-
-    @property
-    def head(self) -> Head:
-        """Where this is: ``branch`` (None: commits are detached) and ``commit`` (None: there is none yet)."""
-        standing = self.standing
-        return Head(standing.branch, standing.commit)
-
-    @property
-    def standing(self) -> Standing:
-        """Where the working tree stands; as far as it is shown here: read only, and in a block, all stays as it was."""
-        self._look(is_whole=True)
-        return self._standing
 
     def resolve(self, revision: str) -> str:
         """The digest of the commit that a branch, a tag, ``origin/main``, ``HEAD~2``, or a digest's beginning means.
@@ -111,34 +97,16 @@ class Room(Shelves):
         Raises:
             NotFoundError: nothing is called so, or more than one thing is.
         """
-        self._check_open()
-        return resolve(self._objects, self.local.references, revision, self.standing.commit)
+        self.check_open()
+        return resolve(self.objects, self.local.references, revision, self.stand().commit)
 
-    def at(self, revision: str) -> Revision:
-        """A revision, for reading only: ``stock.at("v1").data["image"]``. It may be pickled."""
-        digest = self.resolve(revision)
-        return Revision(self._objects, digest, None if digest.startswith(revision) else revision)
+    def stand(self) -> Standing:
+        """Where the working tree stands; as far as it is shown here: read only, and in a block, all stays as it was."""
+        self.look(is_whole=True)
+        return self.standing
 
     # Writing
 
-    def enable_write(self, message: str | None = None) -> Writing:
-        """``with stock.enable_write(): ...`` commits at the end of the block what was written in it, and what was
-        staged before. If an exception leaves the block, nothing has happened.
-
-        Blocks may be nested: the outermost one commits; an exception undoes what was written in those that it leaves.
-
-        A block belongs to the thread, the asyncio task and the process that opened it. Until it ends others see what
-        was there before, and get a ``UsageError`` if they write, or open one: each opens a stockroom of its own.
-
-        Args:
-            message: of the commit; None: one that names what has changed.
-
-        Raises:
-            ConflictError: at the end: others have committed something else of what was written. Nothing has happened.
-        """
-        return Writing(self, None if message is None else check_text(message, "the message of a commit"))
-
-    @exclusive
     def commit(self, message: str) -> str:
         """Commit what is staged, or was written in this block until now.
 
@@ -149,9 +117,9 @@ class Room(Shelves):
             UsageError: nothing has changed, or this is open for reading only.
             ConflictError: others have committed something else of what is staged; it stays staged.
         """
-        self._check_open()
+        self.check_open()
         check_text(message, "the message of a commit")
-        if self._draft is None:
+        if self.draft is None:
             raise UsageError(
                 "this was opened for reading, so there is nothing to commit. Write within `with "
                 "stock.enable_write():`, or open StockRoom(path, enable_write=True)."
@@ -165,21 +133,12 @@ class Room(Shelves):
                 error.conflicts,
             ) from None
         if commit is None:
-            if not self._blocks:
-                self._restage()
+            if not self.blocks:
+                self.restage()
             raise UsageError(
-                f"nothing has changed since {short(self._standing.commit)}, so there is nothing to commit."
+                f"nothing has changed since {short(self.standing.commit)}, so there is nothing to commit."
             )
         return commit.digest
-
-    def run(self, params: Mapping[str, Any] | None = None, tags: Mapping[str, Any] | None = None) -> Run:
-        """A run: ``with stock.run(params={"lr": 0.01}) as run: run.log(step=1, loss=0.5)``; see ``Run``.
-
-        It is written as all else is: committed at the end of a block, outside of one staged. What git has checked out
-        is noted.
-        """
-        self._check_open()
-        return self.experiment.start(params, tags, self._facts(facts(self.place))[1])
 
     # Opening and closing
 
@@ -190,73 +149,74 @@ class Room(Shelves):
             UsageError: within a block.
         """
         if self.guard.is_forked:  # what is held is the parent's
-            self._is_closed = True
+            self.is_closed = True
             return
         with self.guard.write("stock.close()"):
             self._close()
 
     def _close(self) -> None:
-        if self._blocks:
+        if self.blocks:
             raise UsageError(
                 "this is within `with stock.enable_write():`, which commits at its end. Leave it first."
             )
-        if self._draft is not None:
-            self._draft.close()
+        if self.draft is not None:
+            self.draft.close()
         self._locks.close()
-        self._is_closed = True
+        self.is_closed = True
 
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
+    def commit_for_others(self) -> str:
+        """The commit that another process reads, if this is sent there.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._draft is not None:
+        Raises:
+            UsageError: this is open for writing, or nothing is committed.
+        """
+        if self.draft is not None:
             raise UsageError(
                 "a stockroom that is open for writing cannot be pickled: only one process writes what it writes. Open "
                 "it in the other process, or send what is to be read: stock.at('HEAD')."
             )
-        if self._standing.commit is None:
+        if self.standing.commit is None:
             raise UsageError("nothing is committed yet, so there is nothing to be read in another process.")
-        return Revision, (self._objects, self._standing.commit, None)
+        return self.standing.commit
 
-    def __repr__(self) -> str:
-        standing = self._standing
+    def __str__(self) -> str:
+        standing = self.standing
         where = f"at {short(standing.commit)}, {standing.branch or 'detached'}"
-        how = "closed" if self._is_closed else "reading" if self._draft is None else "writing"
-        return f"<StockRoom {self.place.root}: {where}, {how}>"
+        how = "closed" if self.is_closed else "reading" if self.draft is None else "writing"
+        return f"{self.place.root}: {where}, {how}"
 
-    def _check_open(self) -> None:
-        if self._is_closed:
+    def check_open(self) -> None:
+        """See that the stockroom was not closed.
+
+        Raises:
+            UsageError: it was.
+        """
+        if self.is_closed:
             raise UsageError(
                 f"this stockroom was closed. Open it again: StockRoom({str(self.place.root)!r})."
             )
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Be where ``head.stock`` says. The draft is not, until what is staged there was applied to it."""
         self._is_whole = False
-        state = self._tree.state()
-        self._stand(self._tree.stand())
+        state = self.tree.state()
+        self._show(self.tree.stand())
         self._seen = state
 
-    def _stand(self, standing: Standing) -> None:
+    def _show(self, standing: Standing) -> None:
         root = root_of(self.local, standing.commit)
-        self._standing = self._found = standing
-        self._root = root
-        self._snapshot = Snapshot(self._objects, root, short(standing.commit))
-        self._stage = self._tree.stage(standing.commit)
+        self.standing = self._found = standing
+        self.root = root
+        self._snapshot = Snapshot(self.objects, root, short(standing.commit))
+        self.stage = self.tree.stage(standing.commit)
         self._locks.close()
         if standing.commit is not None:
             self._locks.enter_context(reading(self.local.store, standing.commit))
 
     def _begin(self) -> Draft:
         """A draft with what is staged."""
-        self._catch_up()
-        draft = Draft(self._objects, self._root, self._tell, self._in_order, self.guard)
+        self.catch_up()
+        draft = Draft(self.objects, self.root, self._tell, self._in_order, self.guard)
         self.guard.stay_in_process(True)
         self._apply_staged(draft)
         return draft
@@ -264,7 +224,7 @@ class Room(Shelves):
     def _apply_staged(self, draft: Draft) -> None:
         """Let a draft that has nothing staged have all that is."""
         self._last = None
-        self._add(draft, self._stage.entries())
+        self._add(draft, self.stage.entries())
 
     def _add(self, draft: Draft, entries: Sequence[Entry]) -> None:
         """Let a draft have these, which follow what it has."""
@@ -274,51 +234,51 @@ class Room(Shelves):
             self._last = entry.position
         self._is_whole = True
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Be where ``head.stock`` says, with what is staged there, also for reading only."""
-        if self._draft is not None and self._draft.changed:
-            self._look(is_whole=True)  # all that is staged is applied again only if it has to be
+        if self.draft is not None and self.draft.changed:
+            self.look(is_whole=True)  # all that is staged is applied again only if it has to be
         else:
-            self._move_on()
+            self.move_on()
 
-    def _move_on(self) -> None:
+    def move_on(self) -> None:
         """Be where ``head.stock`` says, and have what is staged there."""
         with self.guard:
             # A Ctrl-C may come in the middle: the draft is not whole then, and all of this is done again.
-            self._refresh()
-            if self._draft is not None:
-                self._catch_up()
-                self._draft.rebase(self._root)
-                self._apply_staged(self._draft)
+            self.refresh()
+            if self.draft is not None:
+                self.catch_up()
+                self.draft.rebase(self.root)
+                self._apply_staged(self.draft)
 
-    def _restage(self) -> None:
+    def restage(self) -> None:
         """Have what is staged and nothing else, so that the collector need not be kept out."""
-        assert self._draft is not None
+        assert self.draft is not None
         with self.guard:
             self._is_whole = False
-            self._draft.discard()
-            self._move_on()
-            self._draft.release()
+            self.draft.discard()
+            self.move_on()
+            self.draft.release()
 
-    def _look(self, is_whole: bool = False) -> None:
+    def look(self, is_whole: bool = False) -> None:
         """Have what others staged or committed since this last looked, and be where they, or git, have moved to. Within
         a block, and while something is being written, all stays as it was then.
 
         Args:
             is_whole: see also whether git has gone to another branch that has the same ``head.stock``.
         """
-        draft = self._draft
-        if draft is None or self._blocks or self._is_closed or self.guard.is_forked or draft.is_writing:
+        draft = self.draft
+        if draft is None or self.blocks or self.is_closed or self.guard.is_forked or draft.is_writing:
             return
-        state = self._tree.state()
+        state = self.tree.state()
         is_as_seen = self._is_whole and state == self._seen
-        if is_as_seen and not (is_whole and not self._tree.is_as(self._standing)):
+        if is_as_seen and not (is_whole and not self.tree.is_as(self.standing)):
             return
         with self.guard:
-            if not (self._blocks or draft.is_writing):
+            if not (self.blocks or draft.is_writing):
                 new = self._new_entries()
                 if new is None:
-                    self._move_on()
+                    self.move_on()
                 else:
                     self._add(draft, new)
                     self._seen = state
@@ -326,60 +286,131 @@ class Room(Shelves):
     def _new_entries(self) -> list[Entry] | None:
         """What others staged behind what the draft has; None: this is gone, or the working tree is at another commit
         or branch by now, or the draft has a part of it."""
-        if not self._is_whole or self._tree.is_moving or not self._tree.is_as(self._standing):
+        if not self._is_whole or self.tree.is_moving or not self.tree.is_as(self.standing):
             return None
-        return self._stage.since(self._last)
+        return self.stage.since(self._last)
 
     @contextlib.contextmanager
     def _in_order(self) -> Iterator[None]:
         """What is written inside comes behind all that others staged until now, which the draft has then."""
-        assert self._draft is not None
+        assert self.draft is not None
         if self._last is None:
-            self._move_on()
+            self.move_on()
         while True:
-            with self._stage.held() as log:
+            with self.stage.held() as log:
                 # Who moves the working tree holds the same lock until what is staged has moved along.
-                state, new = self._tree.state(), self._new_entries()
+                state, new = self.tree.state(), self._new_entries()
                 if new is not None:
                     with self.guard:
-                        self._add(self._draft, new)
+                        self._add(self.draft, new)
                     self._seen = state
                     self._log = log
                     yield
                     return
-            self._move_on()
+            self.move_on()
 
-    def _catch_up(self) -> None:
-        self._standing = self._tree.catch_up(self._standing, lambda: self._author)
+    def catch_up(self) -> None:
+        """Let the branch have what ``head.stock`` has, as after a ``git pull``."""
+        self.standing = self.tree.catch_up(self.standing, lambda: self.author)
 
     def _tell(self, operation: Operation) -> None:
         self._last = self._log.append(operation.encode())
         if self._seen is not None:  # git may have written head.stock since
-            self._seen = self._stage.state(), self._seen[1]
+            self._seen = self.stage.state(), self._seen[1]
+
+    # Moving
+
+    def arrive(self) -> None:
+        """Be where ``head.stock`` has moved to, and nothing is staged but what was written upon the same commit."""
+        self.refresh()
+        if self.draft is not None:
+            self.move_on()
+
+    def settle(self, what: str) -> None:
+        """See that nothing is staged, and be where ``head.stock`` says.
+
+        Raises:
+            UsageError: something is staged, or this is within a block.
+        """
+        self.check_open()
+        self.check_no_block(what)
+        if self.draft is not None:
+            self.look()  # what others staged counts, too
+        with self.stage.held() as log:
+            self.check_nothing_staged(what, log)
+        self.renew()
+        self.catch_up()
+        standing = self.standing
+        if standing.went_back and standing.tip != standing.commit:
+            # The branch has gone on to a commit with the same content: what is done now is done upon that.
+            with self.tree.still(standing.commit) as log:
+                if self.tree.is_at(standing.commit):
+                    self.check_nothing_staged(what, log)
+                    self.tree.go_to(standing.branch, standing.tip, log)
+            self.arrive()
+
+    def let_go(self, what: str) -> None:
+        """Hold no lock against the collector: all that is staged is durable.
+
+        Raises:
+            UsageError: within a block.
+        """
+        self.check_open()
+        self.check_no_block(what)
+        if self.draft is not None:
+            self.restage()
+
+    def check_no_block(self, what: str) -> None:
+        """See that this is not within a block.
+
+        Raises:
+            UsageError: it is.
+        """
+        if self.blocks:
+            raise UsageError(
+                f"{what} was called within `with stock.enable_write():`, which commits at its end. Leave it first."
+            )
+
+    @contextlib.contextmanager
+    def maintained(self, what: str) -> Iterator[None]:
+        """Hold no lock against the collector, and know afterwards what is purged.
+
+        Raises:
+            UsageError: within a block.
+        """
+        self.let_go(what)
+        try:
+            yield
+        finally:
+            self.objects.refresh()
+        if self.draft is not None:
+            self.restage()
 
     # Blocks
 
-    def _enter_block(self, message: str | None) -> _Block:
+    def enter_block(self, message: str | None) -> Block:
+        """Open a block; see ``StockRoom.enable_write``."""
         # What is staged when it is looked at is not purged until the draft keeps the collector out for it.
         with self.guard.write("stock.enable_write()"), writing(self.local.store):
-            self._check_open()
-            if not self._blocks:
+            self.check_open()
+            if not self.blocks:
                 self._message = None
-                self._renew()
+                self.renew()
             self._message = self._message or message
-            draft = self._draft or self._begin()
+            draft = self.draft or self._begin()
             held = draft.held()
             held.__enter__()
-            block = _Block(held)
-            if not self._blocks:
-                objects, root = (draft.writer, draft.begun) if self._writes else (self._objects, self._root)
+            block = Block(held)
+            if not self.blocks:
+                objects, root = (draft.writer, draft.begun) if self.writes else (self.objects, self.root)
                 self._others = Others(objects, root, self._snapshot.revision, self.guard)
                 self.guard.own("has a block open (`with stock.enable_write():`)")
-            self._draft = draft
-            self._blocks.append(block)
+            self.draft = draft
+            self.blocks.append(block)
             return block
 
-    def _leave_block(self, block: _Block, error: BaseException | None) -> None:
+    def leave_block(self, block: Block, error: BaseException | None) -> None:
+        """Commit what was written in a block, or if an exception leaves it, undo that."""
         guard = self.guard
         if guard.is_forked:
             if error is None:
@@ -396,7 +427,7 @@ class Room(Shelves):
                 )
             return
         with guard.write("leaving a block of `with stock.enable_write():`"):
-            if block not in self._blocks:
+            if block not in self.blocks:
                 if error is None:
                     raise UsageError(
                         "the block of `with stock.enable_write():` around this one was undone by an exception, and "
@@ -409,7 +440,7 @@ class Room(Shelves):
                 block.is_over = True
             self._end_blocks()
 
-    def _lose(self, block: _Block) -> None:
+    def _lose(self, block: Block) -> None:
         """Undo a block, at once if no Ctrl-C comes, else before this is used again."""
         block.is_lost = True
         guard = self.guard
@@ -418,41 +449,41 @@ class Room(Shelves):
         guard.settle = None
 
     def _undo_lost(self) -> None:
-        lost = next((block for block in self._blocks if block.is_lost), None)
+        lost = next((block for block in self.blocks if block.is_lost), None)
         if lost is not None:
             self._undo(lost)
-        elif not self._blocks:
+        elif not self.blocks:
             # The end was interrupted.
             self._end_draft()
-            if self._draft is None:
-                self._refresh()
+            if self.draft is None:
+                self.refresh()
         self._end_blocks()
 
-    def _undo(self, block: _Block) -> None:
+    def _undo(self, block: Block) -> None:
         """Undo what was written in a block, and in those within it."""
-        while block in self._blocks:
+        while block in self.blocks:
             error = RuntimeError("undone")
             self._is_whole = False
             with contextlib.suppress(RuntimeError):
-                self._blocks[-1].held.__exit__(RuntimeError, error, None)
-            self._blocks.pop()
-            if not self._blocks:
+                self.blocks[-1].held.__exit__(RuntimeError, error, None)
+            self.blocks.pop()
+            if not self.blocks:
                 self._end_draft()
 
     def _end_blocks(self) -> None:
         """Go out of blocks that are over. One that another was opened in, and that outlives it, waits for it."""
         try:
-            if self._blocks and all(block.is_over for block in self._blocks):
+            if self.blocks and all(block.is_over for block in self.blocks):
                 self._commit_block()
         except BaseException as error:
-            self._lose(self._blocks[0])
-            if self._draft is None and not isinstance(error, ConflictError):
+            self._lose(self.blocks[0])
+            if self.draft is None and not isinstance(error, ConflictError):
                 # What was interrupted, or failed, behind the moment in which the commit was there has happened.
-                self._refresh()
+                self.refresh()
             raise
-        while self._blocks and self._blocks[-1].is_over:
-            self._blocks.pop().held.__exit__(None, None, None)
-            if not self._blocks:
+        while self.blocks and self.blocks[-1].is_over:
+            self.blocks.pop().held.__exit__(None, None, None)
+            if not self.blocks:
                 self._end_draft()
 
     def _commit_block(self) -> None:
@@ -465,16 +496,16 @@ class Room(Shelves):
             ) from None
 
     def _end_draft(self) -> None:
-        if self._draft is None:
+        if self.draft is None:
             return
-        if not self._writes:
-            self._draft.close()
-            self._draft = None
+        if not self.writes:
+            self.draft.close()
+            self.draft = None
             self.guard.stay_in_process(False)
         self._others = None
         self.guard.disown()
-        if self._draft is not None and self._draft.is_holding:
-            self._restage()
+        if self.draft is not None and self.draft.is_holding:
+            self.restage()
 
     # Committing
 
@@ -483,19 +514,19 @@ class Room(Shelves):
         with writing(
             self.local.store
         ):  # what is staged when it is looked at is not purged until it is committed
-            if not self._blocks and self._new_entries() is None:
-                self._move_on()
+            if not self.blocks and self._new_entries() is None:
+                self.move_on()
             while True:
                 with contextlib.suppress(_StagedMovedError):
                     try:
-                        return self._commit(message)
+                        return self.publish(message)
                     except BaseException:
                         self._is_whole = False
                         raise
-                if self._blocks:
+                if self.blocks:
                     self._carry_block()
                 else:
-                    self._move_on()
+                    self.move_on()
 
     def _carry_block(self) -> None:
         """Let the block count from what stands there now, with the changes that were made in it: what others have
@@ -506,20 +537,20 @@ class Room(Shelves):
         Raises:
             ConflictError: others have changed something else of it. Nothing has happened.
         """
-        draft = self._draft
+        draft = self.draft
         assert draft is not None
-        found = self._tree.catch_up(self._tree.stand(), lambda: self._author)
-        now, is_staged = self._standing, self._stage.since(self._last) is not None
-        if self._tree.goes_along(now, found):
+        found = self.tree.catch_up(self.tree.stand(), lambda: self.author)
+        now, is_staged = self.standing, self.stage.since(self._last) is not None
+        if self.tree.goes_along(now, found):
             now = found
         elif not is_staged and now.branch is not None:  # others may have committed it before
             tip = self.local.references.tip(f"heads/{now.branch}").commit
             now = now if tip is None else replace(now, commit=tip, tip=tip)
-        if now.commit != self._standing.commit or not is_staged:
+        if now.commit != self.standing.commit or not is_staged:
             # Without anything staged below the block, what others stage meanwhile stays staged.
-            entries = [] if self._last is None else self._tree.stage(now.commit).entries()
+            entries = [] if self._last is None else self.tree.stage(now.commit).entries()
             root = root_of(self.local, now.commit)
-            carrier = Draft(self._objects, root)
+            carrier = Draft(self.objects, root)
             try:
                 carrier.apply(Operation.decode(each) for entry in entries for each in entry.operations)
                 there, begun = carrier.flush(), draft.begun
@@ -534,14 +565,14 @@ class Room(Shelves):
             finally:
                 carrier.close()
             self._last = entries[-1].position if entries else None
-        self._stand(now)
+        self._show(now)
         self._found = found
 
     def _overtaken(self, now: Standing, conflicts: list[Conflict]) -> ConflictError:
         where = "this working tree" if now.branch is None else repr(now.branch)
         what = (
             "others have discarded or staged anew what was staged in this working tree when this was begun"
-            if now.commit == self._standing.commit
+            if now.commit == self.standing.commit
             else f"{where} has moved to {short(now.commit)} since this was begun"
         )
         return ConflictError(
@@ -550,14 +581,14 @@ class Room(Shelves):
             conflicts,
         )
 
-    def _commit(self, message: str | None, draft: Draft | None = None, *merged: str) -> Commit | None:
+    def publish(self, message: str | None, draft: Draft | None = None, *merged: str) -> Commit | None:
         """Commit a draft (None: this one), let the branch and ``head.stock`` follow; None: nothing is new."""
-        draft = draft or self._draft
+        draft = draft or self.draft
         assert draft is not None
-        was = self._standing
+        was = self.standing
         parents = [*([] if was.commit is None else [was.commit]), *merged]
-        with finding(self.place) as found, self._tree.moving(was, was.branch) as moving:
-            reference = self._tree.reference(was.branch)
+        with git.finding(self.place) as found, self.tree.moving(was, was.branch) as moving:
+            reference = self.tree.reference(was.branch)
 
             def announce(digest: str, tip: Tip) -> None:
                 log = moving.hold()
@@ -565,20 +596,20 @@ class Room(Shelves):
 
             def now() -> str | None:
                 log = moving.hold()
-                if draft is self._draft:
+                if draft is self.draft:
                     self._staged_by_others(log)
                 return moving.left
 
             if merged:
-                self._check_nothing_staged("merge", moving.hold())
+                self.check_nothing_staged("merge", moving.hold())
             commit = commit_draft(
                 draft, self.local.references, reference, parents,
                 partial(_summary, draft) if message is None else message,
-                lambda: self._facts(found()), announce, now,
+                lambda: self.facts(found()), announce, now,
             )  # fmt: skip
             if commit is not None:
                 moving.arrived()
-            elif draft is self._draft:
+            elif draft is self.draft:
                 self._cancel_out(draft, moving.hold())
         if commit is None:
             return None
@@ -587,9 +618,9 @@ class Room(Shelves):
                 f"{short(commit.digest)} was committed to no branch: {was.reason}. Make a branch for it: "
                 "stock.branch('NAME'), or hopyard stock branch NAME.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=6,
             )
-        self._stand(
+        self._show(
             Standing(was.branch, commit.digest, was.branch, commit.digest if was.branch else None, was.reason)
         )
         # What is staged upon it, others have staged, and is looked for.
@@ -599,14 +630,14 @@ class Room(Shelves):
     def _cancel_out(self, draft: Draft, log: Log) -> None:
         """Take back what was staged before a draft that changes nothing by now. What others staged since stays so."""
         if self._last is not None:
-            told = self._carried(draft, log, self._standing.commit)
+            told = self._carried(draft, log, self.standing.commit)
             if told:
                 log.replace(told)
             else:
                 log.clear()
-        if all(block.is_over for block in self._blocks):
-            self._refresh()
-        draft.rebase(self._root)
+        if all(block.is_over for block in self.blocks):
+            self.refresh()
+        draft.rebase(self.root)
         self._last, self._seen = None, None
 
     def _staged_by_others(self, log: Log) -> list[Entry]:
@@ -616,19 +647,19 @@ class Room(Shelves):
             _StagedMovedError: what this has was committed by others, or discarded, or the working tree is at another
                 commit or branch than this has found it.
         """
-        if log.stage.base == self._stage.base and self._tree.is_as(self._found):
+        if log.stage.base == self.stage.base and self.tree.is_as(self._found):
             others = log.stage.since(self._last)
             if others is not None:
                 return others
         raise _StagedMovedError
 
-    def _check_nothing_staged(self, what: str, log: Log) -> None:
+    def check_nothing_staged(self, what: str, log: Log) -> None:
         """See that nothing is staged. Writes that change nothing are gone afterwards.
 
         Raises:
             UsageError: something is.
         """
-        if not is_clean(self._objects, self.local, log):
+        if not is_clean(self.objects, self.local, log):
             raise UsageError(
                 f"{what} would leave behind what is staged upon {short(log.stage.base)}. Commit it "
                 "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
@@ -643,14 +674,14 @@ class Room(Shelves):
             ConflictError: the commit has something else of it.
             _StagedMovedError: as :meth:`_staged_by_others`.
         """
-        if draft is self._draft:
+        if draft is self.draft:
             others = self._staged_by_others(log)
-            begun = draft.begun if self._blocks else draft.write()
+            begun = draft.begun if self.blocks else draft.write()
         else:  # a revert's own, which has nothing of what is staged
             others, begun = log.stage.entries(), root_of(self.local, log.stage.base)
         if not others:
             return []
-        carrier = Draft(self._objects, begun)
+        carrier = Draft(self.objects, begun)
         try:
             carrier.apply(Operation.decode(each) for entry in others for each in entry.operations)
             theirs = carrier.write()
@@ -676,11 +707,13 @@ class Room(Shelves):
             carrier.close()
 
     @cached_property
-    def _author(self) -> str:
-        return author(self.place)
+    def author(self) -> str:
+        """The author of commits that are made here."""
+        return git.author(self.place)
 
-    def _facts(self, found: GitFacts) -> tuple[str, dict[str, Any] | None]:
-        return self._author, None if found == GitFacts() else asdict(found)
+    def facts(self, found: git.GitFacts) -> tuple[str, dict[str, Any] | None]:
+        """The author and, as JSON, the facts of git that a commit notes."""
+        return self.author, None if found == git.GitFacts() else asdict(found)
 
 
 def is_clean(objects: Objects, local: Repository, log: Log) -> bool:
@@ -702,29 +735,12 @@ class _StagedMovedError(Exception):
     moved the working tree."""
 
 
-class _Block:
+class Block:
     """A block that is open: ``held`` has what leads back to its beginning."""
 
     def __init__(self, held: contextlib.AbstractContextManager[None]) -> None:
         self.held = held
         self.is_over = self.is_lost = False
-
-
-class Writing:
-    """What ``enable_write`` gives; it can be used again, and within itself."""
-
-    def __init__(self, room: Room, message: str | None) -> None:
-        self._room, self._message = room, message
-        self._entered: list[_Block] = []
-
-    def __enter__(self) -> Room:
-        self._entered.append(self._room._enter_block(self._message))
-        return self._room
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._room._leave_block(self._entered.pop(), error)
 
 
 def _summary(draft: Draft) -> str:
