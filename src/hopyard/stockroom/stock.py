@@ -9,22 +9,21 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from hopyard.errors import UsageError
-from hopyard.stockroom import care
-from hopyard.stockroom.care import Collected, PurgeReport, Verified
+from hopyard.stockroom import maintenance
+from hopyard.stockroom.catalog.differences import Diff
+from hopyard.stockroom.catalog.exporting import export
+from hopyard.stockroom.catalog.shelves import Revision, Shelves
 from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.git import Head, Place, facts, find
-from hopyard.stockroom.guard import Guard, exclusive
 from hopyard.stockroom.history.commits import Commits
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history.locks import Tell
 from hopyard.stockroom.importers.run import Progress
-from hopyard.stockroom.importing import Imported, import_from
-from hopyard.stockroom.looking.differences import Diff
-from hopyard.stockroom.looking.exporting import export
-from hopyard.stockroom.looking.status import Status
+from hopyard.stockroom.importers.storing import Imported, import_from
+from hopyard.stockroom.maintenance import Collected, PurgeReport, Verified
 from hopyard.stockroom.maps import Key
-from hopyard.stockroom.opening import Fetching, make_place
-from hopyard.stockroom.quoting import check_text
+from hopyard.stockroom.maps.typed_keys import TypedKey
+from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.remotes import (
     Brought,
     Fetched,
@@ -41,10 +40,11 @@ from hopyard.stockroom.remotes.selecting import Names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.session import exchange, moving, naming, queries
 from hopyard.stockroom.session.moving import Merged
+from hopyard.stockroom.session.opening import Fetching, make_place
 from hopyard.stockroom.session.session import Block, Session
-from hopyard.stockroom.shelves import Revision, Shelves
-from hopyard.stockroom.typed_keys import TypedKey
-from hopyard.stockroom.view import View
+from hopyard.stockroom.session.status import Status
+from hopyard.stockroom.views.guard import Guard, exclusive
+from hopyard.stockroom.views.view import View
 from hopyard.storage.names import path_given
 
 
@@ -515,7 +515,7 @@ class StockRoom(Shelves):
             All problems; ``.ok`` if there is none, or none is left.
         """
         place = find(None if path is None else path_given(path))
-        return care.verify_place(place, repair_from, progress, repair, remote)
+        return maintenance.verify_place(place, repair_from, progress, repair, remote)
 
     def verify(
         self,
@@ -526,7 +526,7 @@ class StockRoom(Shelves):
     ) -> Verified:
         """Check this stockroom as :meth:`verify_in` does, with the same arguments."""
         self._session.check_open()
-        verified = care.verify_place(self.place, repair_from, progress, repair, remote)
+        verified = maintenance.verify_place(self.place, repair_from, progress, repair, remote)
         self._session.objects.refresh()
         return verified
 
@@ -547,9 +547,9 @@ class StockRoom(Shelves):
         """
         if remote is not None:
             self._session.check_open()
-            return care.gc(opened_remote(self.local.store, remote), None, dry_run, tell=tell)
+            return maintenance.gc(opened_remote(self.local.store, remote), None, dry_run, tell=tell)
         with self.guard.write("stock.gc()"), self._session.maintained("gc"):
-            return care.gc(self.local, self.place, dry_run, tell=tell)
+            return maintenance.gc(self.local, self.place, dry_run, tell=tell)
 
     @exclusive
     def purge(
@@ -579,7 +579,7 @@ class StockRoom(Shelves):
         session = self._session
         repository = Repository(self.local.store, session.objects, self.local.references)
         with session.maintained("purge"):  # what was staged of it is gone, too
-            return care.purge(repository, column, key, why, session.author, self.place, shared=shared)
+            return maintenance.purge(repository, column, key, why, session.author, self.place, shared=shared)
 
 
 class Writing:

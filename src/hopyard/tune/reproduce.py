@@ -16,8 +16,8 @@ from hopyard.backend.devices import visible_gpus
 from hopyard.errors import FormatError, NotFoundError, UsageError
 from hopyard.objects import StateRef, Tensor, flatten, save_state
 from hopyard.stockroom import StockRoom
+from hopyard.stockroom.catalog.shelves import Revision
 from hopyard.stockroom.experiments import RunView
-from hopyard.stockroom.shelves import Revision
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import check_format
 from hopyard.tune.environment import environment_changes

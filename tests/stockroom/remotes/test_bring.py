@@ -12,13 +12,13 @@ from tests.stockroom.remotes.repositories import CountingStore, at, commit, cont
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.data import Column
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.history.commits import log, write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import ALL, Never, OnDemand, Repository, Wanted, bring, fetch, push, select
 from hopyard.stockroom.remotes.repository import claim
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore, Store
 
 WIDE = 40_000  # bytes of a sample, so that each is a fragment

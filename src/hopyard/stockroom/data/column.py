@@ -38,7 +38,7 @@ from hopyard.stockroom.data.samples import (
     to_user,
 )
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
-from hopyard.stockroom.packs.tombstones import key_of
+from hopyard.stockroom.packfiles.tombstones import key_of
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.wording import counted
 

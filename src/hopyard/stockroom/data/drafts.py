@@ -27,9 +27,9 @@ from hopyard.stockroom.data.samples import (
     to_user,
 )
 from hopyard.stockroom.data.scratch import Scratch
-from hopyard.stockroom.guard import Guard, guarded
 from hopyard.stockroom.maps import Key, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.views.guard import Guard, guarded
 
 SMALL_BYTES = 1 << 20
 SMALL_COUNT = 1024

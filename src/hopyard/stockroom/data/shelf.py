@@ -14,10 +14,10 @@ from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.joining import Missing
 from hopyard.stockroom.data.samples import in_short
 from hopyard.stockroom.maps import Key
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Record
-from hopyard.stockroom.shelf import Listed, NamedThings
-from hopyard.stockroom.view import Snapshot, Writable, writable
+from hopyard.stockroom.views.shelf import Listed, NamedThings
+from hopyard.stockroom.views.view import Snapshot, Writable, writable
 
 Item: TypeAlias = Column | ColumnDraft | Dataset
 

@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError, nearest
 from hopyard.markup import cut, table
-from hopyard.stockroom import parsing
 from hopyard.stockroom.experiments import series
 from hopyard.stockroom.experiments.run import KIND
 from hopyard.stockroom.experiments.values import decode
-from hopyard.stockroom.frozen import frozen
-from hopyard.stockroom.records import RunRecord
-from hopyard.stockroom.shelf import Listed
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.records import RunRecord, parsing
+from hopyard.stockroom.records.frozen import frozen
+from hopyard.stockroom.views.shelf import Listed
+from hopyard.stockroom.views.view import Readable
 from hopyard.storage.format import check_format
 from hopyard.wording import counted, describe_bytes, describe_seconds, one_line, some_names
 

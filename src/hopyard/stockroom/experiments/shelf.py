@@ -10,10 +10,10 @@ from hopyard.markup import cut
 from hopyard.stockroom.experiments.read import Runs, RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
-from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord, ValueRecord
-from hopyard.stockroom.shelf import Listed, NamedThings
-from hopyard.stockroom.view import writable
+from hopyard.stockroom.records.frozen import frozen
+from hopyard.stockroom.views.shelf import Listed, NamedThings
+from hopyard.stockroom.views.view import writable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,8 +20,8 @@ from typing import Any
 
 from hopyard.errors import CorruptError, UsageError
 from hopyard.markup import cut, table
-from hopyard.stockroom import parsing
 from hopyard.stockroom.maps import Readable, Writable
+from hopyard.stockroom.records import parsing
 from hopyard.storage.format import check_format, object_header
 from hopyard.wording import counted, one_line
 
@@ -249,3 +249,8 @@ def _walk(
         yield commit, marks
         for parent in commit.parents:
             add(parent, inherit(marks), commit)
+
+
+def short(commit: str | None) -> str:
+    """A commit for messages."""
+    return "no commit" if commit is None else commit[:12]

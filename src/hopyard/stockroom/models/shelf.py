@@ -8,8 +8,8 @@ from hopyard.objects import Tree
 from hopyard.stockroom.models.content import Content, read, write
 from hopyard.stockroom.models.leaves import Taken, take_in
 from hopyard.stockroom.records import ModelRecord
-from hopyard.stockroom.shelf import Listed, NamedThings
-from hopyard.stockroom.view import Readable, writable
+from hopyard.stockroom.views.shelf import Listed, NamedThings
+from hopyard.stockroom.views.view import Readable, writable
 
 
 class ModelShelf(NamedThings):

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import StorageError, UsageError
-from hopyard.stockroom import care, remotes
+from hopyard.stockroom import maintenance, remotes
 from hopyard.stockroom.git import at, author, commits_in_history, named_commits, read
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.conflicts import Resolve
-from hopyard.stockroom.looking.status import unmerged_advice
-from hopyard.stockroom.packs.tombstones import Tombstones
-from hopyard.stockroom.quoting import check_text, check_texts
+from hopyard.stockroom.packfiles.tombstones import Tombstones
+from hopyard.stockroom.records.quoting import check_text, check_texts
 from hopyard.stockroom.remotes import Brought, Fetched, Known, Need, Pulled, Pushed, Repository, Wanted
 from hopyard.stockroom.remotes.addresses import meant, opened, store_at
 from hopyard.stockroom.remotes.cloning import MAIN
@@ -27,6 +26,7 @@ from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.session.moving import conflict_error
 from hopyard.stockroom.session.session import Session
+from hopyard.stockroom.session.status import unmerged_advice
 
 
 def push(
@@ -170,7 +170,7 @@ def pull(
 def _collect(session: Session) -> None:
     """Delete what nothing leads to. For who holds the collector's lock."""
     session.local.objects.rebuild()  # an index that lost rows would hide what is to be removed
-    care.collect(session.local, session.place, False, care.KEEP, datetime.now(UTC))
+    maintenance.collect(session.local, session.place, False, maintenance.KEEP, datetime.now(UTC))
 
 
 def _returned(session: Session, commits: Iterable[str], needs: Iterable[Need]) -> list[Returned]:

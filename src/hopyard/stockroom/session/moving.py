@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hopyard.errors import ConflictError, NotFoundError, UsageError
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import mark_unmerged, read
-from hopyard.stockroom.history.commits import is_ancestor, read_commit
+from hopyard.stockroom.history.commits import is_ancestor, read_commit, short
 from hopyard.stockroom.history.conflicts import Conflict, Resolve, counted_conflicts
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import (
     MergeResult,
     is_merged,
@@ -21,10 +21,10 @@ from hopyard.stockroom.history.merge import (
     merge_since,
 )
 from hopyard.stockroom.history.revisions import resolve
-from hopyard.stockroom.quoting import check_text
+from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.session.naming import make_branch
 from hopyard.stockroom.session.session import Session
-from hopyard.stockroom.working import root_of, short
+from hopyard.stockroom.session.tree import root_of
 from hopyard.wording import one_line, shown
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Literal
 
 from hopyard.errors import NotFoundError, UsageError, nearest
-from hopyard.stockroom.history.commits import is_ancestor
-from hopyard.stockroom.quoting import check_text
+from hopyard.stockroom.history.commits import is_ancestor, short
+from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.session.session import Session
-from hopyard.stockroom.working import Standing, short
+from hopyard.stockroom.session.tree import Standing
 
 
 def labels(session: Session) -> dict[str, list[str]]:

@@ -6,14 +6,14 @@ from itertools import islice
 from typing import Literal
 
 from hopyard.errors import UsageError
-from hopyard.stockroom.draft import Draft
+from hopyard.stockroom.catalog.differences import Diff
 from hopyard.stockroom.history import commits as history
 from hopyard.stockroom.history.commits import Commits
-from hopyard.stockroom.looking.differences import Diff
-from hopyard.stockroom.looking.status import Status, status_of
-from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.history.draft import Draft
+from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.session.session import Session
-from hopyard.stockroom.working import root_of
+from hopyard.stockroom.session.status import Status, status_of
+from hopyard.stockroom.session.tree import root_of
 from hopyard.wording import shown
 
 

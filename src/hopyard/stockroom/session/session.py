@@ -16,27 +16,27 @@ from hopyard.errors import (
     UsageError,
 )
 from hopyard.stockroom import git
-from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.guard import Guard
-from hopyard.stockroom.history.commits import Commit
+from hopyard.stockroom.history.commits import Commit, short
 from hopyard.stockroom.history.conflicts import Conflict, listed
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.locks import reading, writing
 from hopyard.stockroom.history.merge import merge_roots
+from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.history.stage import Entry, Log, Position
-from hopyard.stockroom.looking.status import unmerged_advice
-from hopyard.stockroom.opening import Fetching, open_place
-from hopyard.stockroom.operations import Operation
-from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.quoting import check_text
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import Shelf
+from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.remotes import (
     Repository,
 )
-from hopyard.stockroom.view import Others, Snapshot, View
-from hopyard.stockroom.working import Standing, State, root_of, short
+from hopyard.stockroom.session.opening import Fetching, open_place
+from hopyard.stockroom.session.status import unmerged_advice
+from hopyard.stockroom.session.tree import Standing, State, root_of
+from hopyard.stockroom.views.guard import Guard
+from hopyard.stockroom.views.view import Others, Snapshot, View
 from hopyard.storage.names import path_given
 from hopyard.wording import shown
 
