@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hopyard.stockroom.guard import Guard
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 from hopyard.stockroom.records import Record, Shelf
-from hopyard.stockroom.view import Readable, Snapshot
+from hopyard.stockroom.views.guard import Guard
+from hopyard.stockroom.views.view import Readable, Snapshot
 from hopyard.storage import MemoryStore, Store
 
 

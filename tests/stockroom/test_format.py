@@ -21,14 +21,14 @@ import sample_stockroom
 from hopyard import StockRoom
 from hopyard.errors import PurgedError
 from hopyard.objects.tensors import ITEM_SIZES, Tensor
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf, Run
 from hopyard.stockroom.history.commits import read_commit, write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.models import ModelShelf
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format, format_header, root_format
 

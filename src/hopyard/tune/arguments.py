@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from hopyard import stockroom
 from hopyard.backend import Backend
 from hopyard.checks import choice, flag, integer, number
 from hopyard.data.preparing.split import check_share
@@ -18,7 +19,6 @@ from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.state import Metric
 from hopyard.hopper.work import Options
 from hopyard.search.spaces import check_space, checked_space, named_code
-from hopyard.stockroom.writing import Room
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
 from hopyard.tune.callbacks import Callback
@@ -238,7 +238,7 @@ def _check_kinds(fields: dict[str, Any]) -> None:
             "hopyard.load_model(...) return it."
         )
     stock = fields["stock"]
-    if stock is not None and not isinstance(stock, Room | str | os.PathLike):
+    if stock is not None and not isinstance(stock, str | os.PathLike | stockroom.StockRoom):
         raise UsageError(
             f"stock={stock!r}, but it must be a StockRoom, the path of one, or None. Make one with "
             "hopyard.StockRoom.init('repo')."

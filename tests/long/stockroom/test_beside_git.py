@@ -17,7 +17,7 @@ from hopyard import StockRoom
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.git import Head, find, read
 from hopyard.stockroom.git.driver import install
-from hopyard.stockroom.git_merges import merge_heads
+from hopyard.stockroom.session.git_driver import merge_heads
 
 
 @pytest.fixture

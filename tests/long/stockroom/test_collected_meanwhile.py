@@ -20,10 +20,10 @@ from tests.long.stockroom.model import Content, content, copied
 
 from hopyard import StockRoom
 from hopyard.errors import BusyError, ConflictError, NotFoundError, UsageError
-from hopyard.stockroom.care import gc, purge
 from hopyard.stockroom.git import find
 from hopyard.stockroom.history import stage
-from hopyard.stockroom.opening import open_place
+from hopyard.stockroom.maintenance import gc, purge
+from hopyard.stockroom.session.opening import open_place
 from hopyard.storage import LocalStore
 
 _watched: dict[str, int] = {}  # folders, and how often they were listed
@@ -183,7 +183,7 @@ class Between:
         self.open(enable_write=True)
 
     def open(self, enable_write: bool) -> None:
-        with patch("hopyard.stockroom.opening.LocalStore", self.Store):
+        with patch("hopyard.stockroom.session.opening.LocalStore", self.Store):
             self.stock = StockRoom(self.place.root, enable_write=enable_write)
 
     def step(self) -> None:

@@ -453,7 +453,7 @@ def test_a_full_disk_at_any_write_leaves_all_as_it_was(
             return FaultyStore(LocalStore(path), Fault("full", at=at, times=1000))
 
         with monkeypatch.context() as patch:
-            patch.setattr("hopyard.stockroom.opening.LocalStore", full)
+            patch.setattr("hopyard.stockroom.session.opening.LocalStore", full)
             try:
                 with StockRoom(stock.place.root) as writer, writer.enable_write():
                     writer.data["x"][1] = np.array(9)

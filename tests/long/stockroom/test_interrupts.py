@@ -11,10 +11,10 @@ import pytest
 
 from hopyard import StockRoom
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.operations import Operation
-from hopyard.stockroom.packs import PackWriter
-from hopyard.stockroom.working import WorkingTree
+from hopyard.stockroom.history.draft import Draft
+from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.packfiles import PackWriter
+from hopyard.stockroom.session.tree import WorkingTree
 from hopyard.storage import LocalStore
 
 Shown = tuple[dict[str, Any], dict[str, list[int]]]

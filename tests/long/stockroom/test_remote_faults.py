@@ -25,7 +25,7 @@ from hopyard.storage.faults import Fault, FaultyStore
 @pytest.fixture
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a push has many writes."""
-    monkeypatch.setattr("hopyard.stockroom.repacking.PACK_BYTES", 20_000)
+    monkeypatch.setattr("hopyard.stockroom.data.repacking.PACK_BYTES", 20_000)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_push_that_fails_at_any_write_is_done_again(
 
 _PUSH = """
 import pickle, sys
-from hopyard.stockroom import repacking
+from hopyard.stockroom.data import repacking
 from hopyard.stockroom.remotes import Repository, push
 from hopyard.storage.faults import Fault, FaultyStore
 from tests.stockroom.remotes.repositories import at
@@ -90,7 +90,7 @@ pull(local, at(store, "origin", index=False), "main", "Bob")
 
 _FETCH = """
 import pickle, sys
-from hopyard.stockroom import repacking
+from hopyard.stockroom.data import repacking
 from hopyard.stockroom.remotes import Repository, Wanted, bring, fetch, select
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopyard.stockroom.data import Column, ColumnDraft
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 from hopyard.storage import LocalStore, MemoryStore
 
 Written = Callable[[Any], Column]

@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.stockroom.data import Column, ColumnDraft
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import LocalStore, MemoryStore
 
 Publish = Callable[[ColumnDraft], Column]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hopyard.errors import DataError
 from hopyard.stockroom.data import Column, ColumnDraft, cutting, diff_columns, merge_columns
 from hopyard.stockroom.maps import Key, encode
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.storage import MemoryStore
 

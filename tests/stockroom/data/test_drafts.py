@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 from hopyard.errors import DataError, StorageFullError, UsageError
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom.data import Column, ColumnDraft, drafts
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 from hopyard.storage import MemoryStore
 
 Publish = Callable[[ColumnDraft], Column]

@@ -213,7 +213,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from repository import Repository, change
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.history.operations import Operation
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 

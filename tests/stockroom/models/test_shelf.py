@@ -18,7 +18,7 @@ from tests.stockroom.standin import Staged
 from hopyard.errors import CorruptError, DataError, MissingExtraError, NotFoundError, UsageError
 from hopyard.objects import Tensor
 from hopyard.stockroom.models import ModelShelf, reached
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import ModelRecord
 from hopyard.storage import LocalStore, MemoryStore, Store
 

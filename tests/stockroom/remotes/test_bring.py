@@ -12,13 +12,13 @@ from tests.stockroom.remotes.repositories import CountingStore, at, commit, cont
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.data import Column
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.history.commits import log, write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import ALL, Never, OnDemand, Repository, Wanted, bring, fetch, push, select
 from hopyard.stockroom.remotes.repository import claim
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore, Store
 
 WIDE = 40_000  # bytes of a sample, so that each is a fragment
@@ -135,7 +135,7 @@ def test_a_budget_is_kept(copy: Repository, remote: Repository) -> None:
     assert column(copy, "label")[2] == "x"
     column(copy, "image")[0]
     assert brought(copy, remote, data=True, max_bytes=0).objects == 0
-    with pytest.raises(UsageError, match="max_bytes=-1"):
+    with pytest.raises(UsageError, match=r"max_bytes=-1, but it must be"):
         brought(copy, remote, data=True, max_bytes=-1)
 
 

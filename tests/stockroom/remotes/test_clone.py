@@ -11,10 +11,10 @@ import pytest
 from tests.stockroom.remotes.repositories import at, commit, content, samples, tip
 
 from hopyard.errors import NotFoundError, StorageError, UsageError
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import HEAD_NAME, Head, id_of, read
 from hopyard.stockroom.git import write as write_head
 from hopyard.stockroom.history.commits import write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.remotes import OnDemand, Repository, clone, open_remote, push, recall
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore

@@ -9,10 +9,10 @@ from tests.stockroom.remotes.repositories import CountingStore, at, commit, samp
 
 from hopyard import StockRoom
 from hopyard.errors import CorruptError, NotFoundError, StorageError
-from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.data.repacking import bury_samples
+from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.remotes import Fetched, Repository, delete, fetch, forget, needs, push
 from hopyard.stockroom.remotes.known import Known, names, recall, remember
-from hopyard.stockroom.repacking import bury_samples
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 
 

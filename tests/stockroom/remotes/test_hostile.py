@@ -15,22 +15,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.stockroom.care.histories import begun, reopened
-from tests.stockroom.care.test_purging import readable
+from tests.stockroom.maintenance.histories import begun, reopened
+from tests.stockroom.maintenance.test_purging import readable
 from tests.stockroom.remotes.repositories import at, commit, root_of, samples, tip
 from typer.testing import CliRunner
 
 from hopyard import StockRoom
 from hopyard.cli import app
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError
-from hopyard.stockroom.care import gc, purge, verify
 from hopyard.stockroom.data import Column
+from hopyard.stockroom.data.repacking import bury_samples
 from hopyard.stockroom.history.commits import log
-from hopyard.stockroom.packs.tombstones import FOLDER, Purged, Tombstone
+from hopyard.stockroom.maintenance import gc, purge, verify
+from hopyard.stockroom.packfiles.tombstones import FOLDER, Purged, Tombstone
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import Fetched, OnDemand, Repository, fetch, needs, pull, push
-from hopyard.stockroom.repacking import bury_samples
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore
 
 RECORD = (Purged(0, "2026-01-01T00:00:00+00:00", "Mallory", "because"),)

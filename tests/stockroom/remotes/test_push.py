@@ -10,7 +10,8 @@ import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
 
 from hopyard.errors import BehindError, FormatError, NotFoundError, NotWritableError, StorageError, UsageError
-from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.data.repacking import bury_samples
+from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.remotes import (
     ALL,
     Progress,
@@ -23,7 +24,6 @@ from hopyard.stockroom.remotes import (
     push,
     select,
 )
-from hopyard.stockroom.repacking import bury_samples
 from hopyard.storage import LocalStore, MemoryStore, ObjectStore, Store
 from hopyard.storage.format import claim_format
 

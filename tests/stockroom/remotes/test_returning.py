@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.stockroom.care.histories import holds
+from tests.stockroom.maintenance.histories import holds
 
 from hopyard import StockRoom
 from hopyard.errors import BehindError
@@ -16,7 +16,7 @@ from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import Brought, Fetched
 from hopyard.stockroom.remotes import returning as module
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 
 AGAIN = (
     r"^1 sample of 'c' that .* purged on \d{4}-\S+ \(asked\) is in commits again: 2\. .*nothing here can tell which\. "

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError
-from hopyard.stockroom import parsing
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
 from hopyard.stockroom.data.rows import (
     Batch,
@@ -36,8 +35,8 @@ from hopyard.stockroom.data.rows import (
 )
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.maps.keys import hash_key
-from hopyard.stockroom.packs.layout import NARROW
-from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.packfiles.layout import NARROW
+from hopyard.stockroom.records import ColumnRecord, parsing
 
 AIM_BITS = 19
 AIM = 1 << AIM_BITS

@@ -10,7 +10,7 @@ from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.objects.digests import digest_json
 from hopyard.stockroom.data.datasets import Readable, read_manifest, record_of
 from hopyard.stockroom.maps import SortedMap
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packfiles import PackWriter
 from hopyard.stockroom.records import DatasetRecord
 from hopyard.wording import counted
 

@@ -17,7 +17,7 @@ from hopyard.data.manifest import FORMAT_KIND, FileEntry, Manifest
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
 from hopyard.stockroom.maps import SortedMap, encode
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 from hopyard.stockroom.records import DatasetRecord
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.format import object_header

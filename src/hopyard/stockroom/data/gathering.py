@@ -23,9 +23,9 @@ from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, is_plainly
 from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, keys_of, plain
 from hopyard.stockroom.maps import Key
-from hopyard.stockroom.packs import Location, Objects
-from hopyard.stockroom.packs.mapped import identity_at
-from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.packfiles import Location, Objects
+from hopyard.stockroom.packfiles.mapped import identity_at
+from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.records import ColumnRecord
 
 Positions = npt.NDArray[np.int64]

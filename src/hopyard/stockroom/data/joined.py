@@ -29,7 +29,7 @@ from hopyard.stockroom.data.joining import Missing, joined, named
 from hopyard.stockroom.data.rows import keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.maps.keys import encode_many
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.wording import are, counted
 
 

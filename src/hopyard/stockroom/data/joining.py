@@ -14,7 +14,7 @@ from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.rows import Keys, alike, encoded, find, keys_of, plain
 from hopyard.stockroom.maps import SortedMap
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 
 Missing: TypeAlias = Literal["error", "drop"]
 

@@ -14,7 +14,7 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
 from hopyard.stockroom.data.rows import Batch, Rows, find, keys_of
 from hopyard.stockroom.maps import encode
-from hopyard.stockroom.packs.tombstones import Purged, Tombstone, key_of
+from hopyard.stockroom.packfiles.tombstones import Purged, Tombstone, key_of
 from hopyard.stockroom.records import ColumnRecord
 
 

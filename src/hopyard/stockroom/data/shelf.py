@@ -12,11 +12,12 @@ from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.joining import Missing
+from hopyard.stockroom.data.samples import in_short
 from hopyard.stockroom.maps import Key
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Record
-from hopyard.stockroom.shelf import NamedThings
-from hopyard.stockroom.view import Snapshot, Writable, writable
+from hopyard.stockroom.views.shelf import Listed, NamedThings
+from hopyard.stockroom.views.view import Snapshot, Writable, writable
 
 Item: TypeAlias = Column | ColumnDraft | Dataset
 
@@ -170,6 +171,13 @@ class DataShelf(NamedThings):
             return column
 
     # How
+
+    def _line(self, name: str) -> Listed:
+        record = self.record(name)
+        if isinstance(record, ColumnRecord):
+            return Listed(f"data/{name}", in_short(record), len(self[name]), record.nbytes)
+        assert isinstance(record, DatasetRecord)
+        return Listed(f"data/{name}", "dataset", record.rows, record.nbytes)
 
     def _draft(self) -> Draft:
         return cast(Draft, writable(self._view))

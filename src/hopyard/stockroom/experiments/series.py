@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError
 from hopyard.objects import Tensor
-from hopyard.stockroom import parsing
-from hopyard.stockroom.packs import PackWriter
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.packfiles import PackWriter
+from hopyard.stockroom.records import parsing
+from hopyard.stockroom.views.view import Readable
 
 PART = 1 << 16  # points
 

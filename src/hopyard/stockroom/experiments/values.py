@@ -10,10 +10,10 @@ import numpy as np
 
 from hopyard.errors import DataError
 from hopyard.objects import flatten, unflatten
-from hopyard.stockroom.frozen import FrozenList
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packfiles import PackWriter
 from hopyard.stockroom.records import ValueRecord
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.records.frozen import FrozenList
+from hopyard.stockroom.views.view import Readable
 
 INLINE = 4096  # bytes of JSON; larger values are objects of their own, so that pages stay small
 

@@ -37,9 +37,9 @@ from hopyard.stockroom.history.conflicts import (
     chosen_side,
 )
 from hopyard.stockroom.maps import SortedMap, encode, merge
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packfiles import PackWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Json, Record, ValueRecord, parse
-from hopyard.stockroom.view import Readable, place_of
+from hopyard.stockroom.views.view import Readable, place_of
 
 _DISPUTED = "disputed"
 

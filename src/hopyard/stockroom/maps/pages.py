@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError
-from hopyard.stockroom import parsing
 from hopyard.stockroom.maps.keys import decode_many, encode_many, hash_many
+from hopyard.stockroom.records import parsing
 
 MINIMUM = 16
 """Entries that every page has but the last of its level: so each level has far fewer pages than the one below."""

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.objects import Tensor
-from hopyard.stockroom import parsing
-from hopyard.stockroom.packs import Objects, PackWriter
-from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
+from hopyard.stockroom.packfiles import Objects, PackWriter
+from hopyard.stockroom.packfiles.layout import Location, Pack, damaged, is_pack, read_pack
+from hopyard.stockroom.records import parsing
 from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.storage import MemoryStore, Store
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.locks import writing
-from hopyard.stockroom.packs.layout import Location, read_pack
+from hopyard.stockroom.packfiles.layout import Location, read_pack
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.purges import as_purged, unaccepted

@@ -17,7 +17,7 @@ from hopyard.errors import (
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.locks import WAIT, Tell, alone, writing
 from hopyard.stockroom.maps import encode
-from hopyard.stockroom.packs.tombstones import Tombstone, Tombstones
+from hopyard.stockroom.packfiles.tombstones import Tombstone, Tombstones
 from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
 from hopyard.stockroom.remotes.purges import Claims, Purges

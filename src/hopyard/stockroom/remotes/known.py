@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
-from hopyard.stockroom import parsing
 from hopyard.stockroom.history.references import check_name
-from hopyard.stockroom.quoting import quoted, unquoted
+from hopyard.stockroom.records import parsing
+from hopyard.stockroom.records.quoting import quoted, unquoted
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.storage import Store, open_store
 from hopyard.storage.format import check_format, format_header

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.references import References
-from hopyard.stockroom.packs import Location, Objects
-from hopyard.stockroom.packs.objects import Absent
+from hopyard.stockroom.packfiles import Location, Objects
+from hopyard.stockroom.packfiles.objects import Absent
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, claim_format, read_format

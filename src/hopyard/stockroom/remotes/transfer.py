@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError
 from hopyard.objects.digests import Hasher
-from hopyard.stockroom.packs.layout import META_KINDS, Location
+from hopyard.stockroom.data.repacking import batches, piece_of, put
+from hopyard.stockroom.packfiles.layout import META_KINDS, Location
 from hopyard.stockroom.remotes.repository import Repository
-from hopyard.stockroom.repacking import batches, piece_of, put
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
