@@ -13,7 +13,7 @@ from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.format import format_header
 from hopyard.tune import Run, load_model
 from hopyard.tune.listing import RUN_FORMAT
-from hopyard.tune.notebook.pages import MOST_TRIALS, run_html
+from hopyard.tune.pages import MOST_TRIALS, run_html
 from hopyard.tune.pictures import COLOURS, MOST_UNITS, MOST_WORKERS, curves, schedule
 
 

@@ -29,8 +29,8 @@ from hopyard.tune.describing import (
     describe_params,
     describe_state,
 )
-from hopyard.tune.notebook.live import LiveOutput
-from hopyard.tune.notebook.pages import progress_html
+from hopyard.tune.live import LiveOutput
+from hopyard.tune.pages import progress_html
 from hopyard.wording import counted, visible
 
 MOST_ROWS = 24

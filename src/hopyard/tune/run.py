@@ -15,7 +15,7 @@ from hopyard.storage import Store, open_store
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.model import Model
-from hopyard.tune.saved import ModelInfo, Weights
+from hopyard.tune.predicting.saved import ModelInfo, Weights
 from hopyard.wording import counted
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the best trials, learning curves and the schedule."""
-        from hopyard.tune.notebook.pages import run_html
+        from hopyard.tune.pages import run_html
 
         return run_html(self)
 

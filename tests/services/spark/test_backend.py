@@ -298,7 +298,7 @@ with SparkBackend(num_workers=2) as backend:
         found = [backend.submit(worker, gpu, mode) for worker, mode in enumerate("rw")]
         print(sorted(each.result() for each in found))
 from pyspark.sql import SparkSession
-from hopyard.tune.engines.spark import _device
+from hopyard.tune.predicting.spark import _device
 print(SparkSession(context).range(1).rdd.map(lambda _: _device()).collect())
 """
 

@@ -10,6 +10,7 @@ from typing import Any
 from hopyard.data.preparing.policies import Policies
 from hopyard.errors import CorruptError, EstimatorError, NotFoundError
 from hopyard.objects import StateRef, load_state, save_state
+from hopyard.objects.identity.usercode import user_code_by_value
 from hopyard.storage import MemoryStore, Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.training import (
@@ -20,7 +21,6 @@ from hopyard.training import (
     save_program,
     with_estimator,
 )
-from hopyard.tune.recipe import user_code_by_value
 
 INFO = "model.json"
 _KIND = "model"

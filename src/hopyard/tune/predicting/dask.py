@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from hopyard.tune.engines.predictor import Packed, Predictor
-from hopyard.tune.frames import with_columns
+from hopyard.tune.predicting.frames import with_columns
+from hopyard.tune.predicting.predictor import Packed, Predictor
 
 
 def transform(frame: Any, packed: Packed, columns: Sequence[str], fields: Sequence[pa.Field]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from hopyard.tune.engines.predictor import Packed
-from hopyard.tune.frames import kind_of
+from hopyard.tune.predicting.frames import kind_of
+from hopyard.tune.predicting.predictor import Packed
 
 Transform: TypeAlias = Callable[[Any, Packed, Sequence[str], Sequence[pa.Field]], Any]
 """From a frame, a model, its features, and the columns to add, to a frame with these columns. Nothing is computed
@@ -23,4 +23,4 @@ def transform_of(data: Any) -> Transform | None:
     file = _FILES.get(kind_of(data))
     if file is None:
         return None
-    return cast(Transform, import_module(f"hopyard.tune.engines.{file}").transform)
+    return cast(Transform, import_module(f"hopyard.tune.predicting.{file}").transform)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.tune.engines.predictor import Packed, Predictor
+from hopyard.tune.predicting.predictor import Packed, Predictor
 
 
 def transform(dataset: Any, packed: Packed, columns: Sequence[str], fields: Sequence[pa.Field]) -> Any:

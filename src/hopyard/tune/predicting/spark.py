@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.errors import UnsupportedTypeError, UsageError
-from hopyard.tune.engines.predictor import Packed, Predictor
+from hopyard.tune.predicting.predictor import Packed, Predictor
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()}
 

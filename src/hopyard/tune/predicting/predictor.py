@@ -19,8 +19,15 @@ from hopyard.data.preprocessing.fitting import FittedSteps
 from hopyard.objects import digest
 from hopyard.training import build_replica
 from hopyard.training.estimator import Replica
-from hopyard.tune.frames import Outputs, arrow_column, outputs_of
-from hopyard.tune.saved import ModelInfo, Weights, load_weights, pack_model, policies_of, unpack_model
+from hopyard.tune.predicting.frames import Outputs, arrow_column, outputs_of
+from hopyard.tune.predicting.saved import (
+    ModelInfo,
+    Weights,
+    load_weights,
+    pack_model,
+    policies_of,
+    unpack_model,
+)
 
 _KEPT = 2
 _loaded: OrderedDict[tuple[str, str], tuple[Replica, Policies, FittedSteps | None]] = OrderedDict()
