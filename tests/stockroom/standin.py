@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopyard.stockroom.packfiles import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import Record, Shelf
 from hopyard.stockroom.views.guard import Guard
 from hopyard.stockroom.views.view import Readable, Snapshot
@@ -38,7 +38,7 @@ class Staged(_Records):
     def __init__(self, store: Store | None = None) -> None:
         self.stored = Objects(MemoryStore() if store is None else store)
         self.guard = Guard()
-        self.writer: PackWriter = self.stored.writing()
+        self.writer: PackfileWriter = self.stored.writing()
         super().__init__(self.writer, {})
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:

@@ -274,7 +274,7 @@ def test_references_and_what_is_refused(made: Made) -> None:
     assert made.read().references("heads") == {"feature/ü-1": commit, "main": commit}
     assert made.read().references("remotes") == {"origin/main": commit}
     assert made.read().log(commit) == [commit]
-    path = next((made.root / "packs").iterdir())
+    path = next((made.root / "packfiles").iterdir())
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.chmod(0o644)

@@ -41,7 +41,7 @@ from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.session import exchange, moving, naming, queries
 from hopyard.stockroom.session.moving import Merged
 from hopyard.stockroom.session.opening import Fetching, make_place
-from hopyard.stockroom.session.session import Block, Session
+from hopyard.stockroom.session.session import OpenBlock, StockSession
 from hopyard.stockroom.session.status import Status
 from hopyard.stockroom.views.guard import Guard, exclusive
 from hopyard.stockroom.views.view import View
@@ -77,7 +77,7 @@ class StockRoom(Shelves):
     def __init__(
         self, path: str | os.PathLike[str] | None = None, enable_write: bool = False, fetch: Fetching = "auto"
     ) -> None:
-        self._session = Session(path, enable_write, fetch)
+        self._session = StockSession(path, enable_write, fetch)
 
     @classmethod
     def init(cls, path: str | os.PathLike[str] = ".", enable_write: bool = False) -> Self:
@@ -207,7 +207,7 @@ class StockRoom(Shelves):
 
     # Writing
 
-    def enable_write(self, message: str | None = None) -> Writing:
+    def enable_write(self, message: str | None = None) -> WriteBlock:
         """``with stock.enable_write(): ...`` commits at the end of the block what was written in it, and what was
         staged before. If an exception leaves the block, nothing has happened.
 
@@ -222,7 +222,7 @@ class StockRoom(Shelves):
         Raises:
             ConflictError: at the end: others have committed something else of what was written. Nothing has happened.
         """
-        return Writing(
+        return WriteBlock(
             self, self._session, None if message is None else check_text(message, "the message of a commit")
         )
 
@@ -582,12 +582,12 @@ class StockRoom(Shelves):
             return maintenance.purge(repository, column, key, why, session.author, self.place, shared=shared)
 
 
-class Writing:
+class WriteBlock:
     """The context manager that ``enable_write`` gives; it can be used again, and within itself."""
 
-    def __init__(self, stock: StockRoom, session: Session, message: str | None) -> None:
+    def __init__(self, stock: StockRoom, session: StockSession, message: str | None) -> None:
         self._stock, self._session, self._message = stock, session, message
-        self._entered: list[Block] = []
+        self._entered: list[OpenBlock] = []
 
     def __enter__(self) -> StockRoom:
         self._entered.append(self._session.enter_block(self._message))

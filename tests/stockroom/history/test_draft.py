@@ -51,11 +51,11 @@ def test_a_page_is_read_once_for_many_columns(objects: Objects, monkeypatch: pyt
         draft.column(f"c {number}").extend([number])
     root = draft.flush()
     read: list[str] = []
-    of_packs = draft.writer.read
+    of_packfiles = draft.writer.read
 
     def counted(digest: str) -> Any:
         read.append(digest)
-        return of_packs(digest)
+        return of_packfiles(digest)
 
     monkeypatch.setattr(draft.writer, "read", counted)
     draft.rebase(root)

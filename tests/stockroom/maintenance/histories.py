@@ -50,7 +50,7 @@ def with_run(repository: Repository, artifact: Path) -> None:
 
 
 def size_of(store: Store) -> int:
-    return sum(entry.size for prefix in ("packs", "files") for entry in store.list(prefix))
+    return sum(entry.size for prefix in ("packfiles", "files") for entry in store.list(prefix))
 
 
 def holds(folder: Path, text: bytes) -> list[str]:

@@ -78,7 +78,7 @@ class KillingStore(Store):
 
 
 class FullDisk(LocalStore):
-    """A folder whose packs and files may have ``size`` bytes together."""
+    """A folder whose packfiles and files may have ``size`` bytes together."""
 
     def __init__(self, folder: Path, size: int) -> None:
         super().__init__(folder)
@@ -97,6 +97,6 @@ class FullDisk(LocalStore):
         super().put_file(name, path)
 
     def _check(self, size: int) -> None:
-        used = sum(entry.size for prefix in ("packs", "files") for entry in self.list(prefix))
+        used = sum(entry.size for prefix in ("packfiles", "files") for entry in self.list(prefix))
         if used + size > self._size:
             raise StorageFullError("the disk is full (injected). Look at the test.")

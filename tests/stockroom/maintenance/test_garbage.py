@@ -53,27 +53,27 @@ def test_what_nothing_leads_to_goes_and_all_else_stays(tmp_path: Path) -> None:
     kept = size_of(repository.store)
     made = dropped(repository, "tried", image=samples(60, start=1000, size=30_000))
     repository.store.put("files/" + "e" * 64, b"unneeded" * 1000)
-    repository.store.put("=2Fother/packs/data-" + "0" * 64, b"another stockroom's")
-    repository.store.put("packs/mine.txt", b"not ours")
+    repository.store.put("=2Fother/packfiles/data-" + "0" * 64, b"another stockroom's")
+    repository.store.put("packfiles/mine.txt", b"not ours")
     size = size_of(repository.store)
     planned = gc(repository, dry_run=True)
     assert planned.is_dry
     assert size_of(repository.store) == size
     done = gc(repository)
     assert done.freed == size - size_of(repository.store) > 1_800_000
-    assert abs(planned.freed - done.freed) < 0.15 * done.freed  # headers and padding of new packs
+    assert abs(planned.freed - done.freed) < 0.15 * done.freed  # headers and padding of new packfiles
     assert "MB were freed" in str(done)
     assert "MB would be freed" in str(planned)
     assert (done.files, done.objects > 2) == (1, True)
     assert size_of(repository.store) < kept + 50_000
     assert not is_here(repository, made)
-    assert repository.store.exists("=2Fother/packs/data-" + "0" * 64)
-    assert repository.store.exists("packs/mine.txt")
-    repository.store.delete("packs/mine.txt")
+    assert repository.store.exists("=2Fother/packfiles/data-" + "0" * 64)
+    assert repository.store.exists("packfiles/mine.txt")
+    repository.store.delete("packfiles/mine.txt")
     assert not verify(reopened(repository)).problems
     assert (content(repository, tip(repository)), content(repository, tip(repository, "dev"))) == before
     again = gc(repository)
-    assert (again.freed, again.packs, again.files) == (0, 0, 0)
+    assert (again.freed, again.packfiles, again.files) == (0, 0, 0)
 
 
 def test_on_a_full_disk_what_is_deleted_makes_room_for_what_is_packed_anew(tmp_path: Path) -> None:
@@ -83,30 +83,30 @@ def test_on_a_full_disk_what_is_deleted_makes_room_for_what_is_packed_anew(tmp_p
     before = content(repository, tip(repository))
     disk = FullDisk(tmp_path / "store", size_of(repository.store) + 10_000)
     with pytest.raises(StorageFullError):
-        disk.put("packs/mine", bytes(10_001))
+        disk.put("packfiles/mine", bytes(10_001))
     with pytest.raises(
         StorageFullError, match=r"[\d.]+ MB that nothing needed were freed before that, and all else"
     ):
         gc(at(disk))
     assert content(reopened(repository), tip(repository)) == before
     disk = FullDisk(tmp_path / "store", size_of(repository.store) + 2_500_000)
-    assert gc(at(disk)).packs > 5
+    assert gc(at(disk)).packfiles > 5
     assert content(reopened(repository), tip(repository)) == before
     assert not verify(reopened(repository)).problems
 
 
-def test_many_small_packs_become_one_of_each_group(tmp_path: Path) -> None:
+def test_many_small_packfiles_become_one_of_each_group(tmp_path: Path) -> None:
     repository = begun(tmp_path)
     for number in range(12):
         commit(repository, image=samples(1, start=number, size=3_001), values={"n": number})
     column = Column(repository.objects, "image", column_record(repository, "image"))
     open_before = column[...]
-    names = {entry.name for entry in repository.store.list("packs")}
+    names = {entry.name for entry in repository.store.list("packfiles")}
     assert len(names) == 36
     done = gc(repository)
-    assert done.packs == 36
-    left = [entry.name for entry in repository.store.list("packs")]
-    assert sorted(name[:11] for name in left) == ["packs/data-", "packs/meta-"]
+    assert done.packfiles == 36
+    left = [entry.name for entry in repository.store.list("packfiles")]
+    assert sorted(name[:15] for name in left) == ["packfiles/data-", "packfiles/meta-"]
     assert np.array_equal(column[...], open_before)  # also by whoever had it open
     assert not verify(reopened(repository)).problems
     # Values are aligned again, so that one table has them all.
@@ -210,13 +210,13 @@ def refuses_without_git(repository: Repository, place: Place, monkeypatch: pytes
 
 def test_what_is_not_certain_deletes_nothing(tmp_path: Path) -> None:
     repository = full(tmp_path / "store", tmp_path)
-    meta = sorted((tmp_path / "store/packs").glob("meta-*"))[0]  # of what is kept; names are random
+    meta = sorted((tmp_path / "store/packfiles").glob("meta-*"))[0]  # of what is kept; names are random
     dropped(repository, "tried", x=samples(3))
     meta.rename(tmp_path / "aside")
-    names = list(repository.store.list("packs"))
+    names = list(repository.store.list("packfiles"))
     with pytest.raises(CorruptError, match=r"nothing was deleted:\n(.*\n)+Verify lists all of it"):
         gc(repository)
-    assert list(repository.store.list("packs")) == names
+    assert list(repository.store.list("packfiles")) == names
     (tmp_path / "aside").rename(meta)
     gc(repository)
     assert not verify(reopened(repository)).problems

@@ -115,7 +115,7 @@ def test_the_bytes_are_gone_and_all_else_is_readable(tmp_path: Path) -> None:
 def test_an_index_that_lost_rows_hides_nothing(tmp_path: Path) -> None:
     repository = at(tmp_path)
     with_secret(tmp_path)
-    size = 2 << 20  # so that most of the pack is needed, and gc would leave it
+    size = 2 << 20  # so that most of the packfile is needed, and gc would leave it
     commit(repository, noise={0: np.random.default_rng(0).bytes(size)}, image={5: secret()})
     with sqlite3.connect(tmp_path / "index.sqlite") as db:
         db.execute("DELETE FROM objects WHERE kind = 'fragment' AND stop - start < 1000")
@@ -410,7 +410,7 @@ def test_what_was_purged_does_not_come_back(tmp_path: Path) -> None:
 
 def test_what_cannot_be_purged_changes_nothing(tmp_path: Path) -> None:
     repository, _ = with_secret(tmp_path)
-    names = [entry.name for entry in repository.store.list("packs")]
+    names = [entry.name for entry in repository.store.list("packfiles")]
     with pytest.raises(
         NotFoundError, match="no version of the column 'image' has a sample 99, so there is nothing"
     ):
@@ -419,7 +419,7 @@ def test_what_cannot_be_purged_changes_nothing(tmp_path: Path) -> None:
         purged(repository, 3, "other")
     with pytest.raises(UsageError, match="purge was given no reason"):
         purge(repository, "image", 3, " ", "Ada")
-    assert [entry.name for entry in repository.store.list("packs")] == names
+    assert [entry.name for entry in repository.store.list("packfiles")] == names
     assert column(repository)[3].tobytes() == SECRET
 
 

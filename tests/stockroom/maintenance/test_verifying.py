@@ -24,7 +24,7 @@ from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.maintenance import Verified, gc, verify
 from hopyard.stockroom.maintenance.problems import Problem
 from hopyard.stockroom.maintenance.roots import roots_of_store
-from hopyard.stockroom.packfiles.layout import read_pack
+from hopyard.stockroom.packfiles.layout import read_packfile
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.remotes import Known, Repository, Wanted, bring, fetch, needs, push, remember, select
 from hopyard.stockroom.views.view import Snapshot
@@ -46,13 +46,13 @@ def repository(original: Path, tmp_path: Path) -> Repository:
 
 
 def folder_of(repository: Repository) -> Path:
-    path = repository.store.path("packs")
+    path = repository.store.path("packfiles")
     assert path is not None
     return path.parent
 
 
-def packs(repository: Repository, group: str = "") -> list[Path]:
-    return sorted((folder_of(repository) / "packs").glob(f"{group}*"))
+def packfiles(repository: Repository, group: str = "") -> list[Path]:
+    return sorted((folder_of(repository) / "packfiles").glob(f"{group}*"))
 
 
 def flip(file: Path, position: int) -> None:
@@ -106,7 +106,7 @@ def test_whatever_byte_is_flipped_is_found_and_repaired(
     folder = tmp_path / "flipped"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(original, folder)
-    files = sorted([*(folder / "packs").iterdir(), *(folder / "files").iterdir()])
+    files = sorted([*(folder / "packfiles").iterdir(), *(folder / "files").iterdir()])
     file = data.draw(st.sampled_from(files))
     flip(file, data.draw(st.integers(0, file.stat().st_size - 1)))
     report = verify(at(folder))
@@ -117,9 +117,9 @@ def test_whatever_byte_is_flipped_is_found_and_repaired(
 
 def test_a_byte_in_each_kind_of_object_is_found_with_what_needs_it(repository: Repository) -> None:
     found = set()
-    for file in packs(repository):
-        pack = read_pack(repository.store, f"packs/{file.name}", file.stat().st_size)
-        for place in pack.objects.values():
+    for file in packfiles(repository):
+        packfile = read_packfile(repository.store, f"packfiles/{file.name}", file.stat().st_size)
+        for place in packfile.objects.values():
             if place.stop > place.start and place.kind not in found:
                 found.add(place.kind)
                 flip(file, place.start)
@@ -139,18 +139,18 @@ def test_a_byte_in_each_kind_of_object_is_found_with_what_needs_it(repository: R
 
 @pytest.mark.parametrize("kept", [0, 4, 300, -1])
 @pytest.mark.parametrize("group", ["data", "meta"])
-def test_packs_that_are_cut_off_are_repaired(
+def test_packfiles_that_are_cut_off_are_repaired(
     repository: Repository, original: Path, group: str, kept: int
 ) -> None:
-    for file in packs(repository, group):
+    for file in packfiles(repository, group):
         file.write_bytes(file.read_bytes()[:kept])
     assert not verify(at(repository.store)).ok
     check_repaired(repository, original)
 
 
 @pytest.mark.parametrize("group", ["data", "meta", ""])
-def test_packs_that_are_gone_are_fetched(repository: Repository, original: Path, group: str) -> None:
-    for file in packs(repository, group):
+def test_packfiles_that_are_gone_are_fetched(repository: Repository, original: Path, group: str) -> None:
+    for file in packfiles(repository, group):
         file.unlink()
     report = verify(at(repository.store))
     assert {problem.kind for problem in report.problems} <= {"missing", "index"}
@@ -159,7 +159,7 @@ def test_packs_that_are_gone_are_fetched(repository: Repository, original: Path,
 
 
 def test_all_damage_is_reported_not_the_first_only(repository: Repository) -> None:
-    for file in packs(repository, "data"):
+    for file in packfiles(repository, "data"):
         flip(file, file.stat().st_size - 1)
     repository.store.put("refs/heads/broken/000000000001", b"nothing")
     repository.references.set("heads/away", "a" * 64, "Ada")
@@ -168,7 +168,7 @@ def test_all_damage_is_reported_not_the_first_only(repository: Repository) -> No
     repository.store.put(f"tombstones/{'b' * 64}/{'c' * 64}", b"nothing")
     report = verify(at(repository.store))
     names = {problem.name for problem in report.problems}
-    assert {f"packs/{file.name}" for file in packs(repository, "data")} <= names
+    assert {f"packfiles/{file.name}" for file in packfiles(repository, "data")} <= names
     assert {
         "refs/heads/broken/000000000001",
         "a" * 64,
@@ -215,13 +215,13 @@ def test_two_roots_and_detached_commits_are_no_damage(tmp_path: Path) -> None:
 
 def test_a_wrong_index_is_made_anew(repository: Repository) -> None:
     list(repository.objects.packed([tip(repository)]))
-    first, *_ = packs(repository, "meta")
-    pack = read_pack(repository.store, f"packs/{first.name}", first.stat().st_size)
-    moved = {digest: place._replace(start=place.start + 1) for digest, place in pack.objects.items()}
-    repository.objects._index.remove([pack.name])
-    repository.objects._index.add([pack._replace(objects=moved)])
+    first, *_ = packfiles(repository, "meta")
+    packfile = read_packfile(repository.store, f"packfiles/{first.name}", first.stat().st_size)
+    moved = {digest: place._replace(start=place.start + 1) for digest, place in packfile.objects.items()}
+    repository.objects._index.remove([packfile.name])
+    repository.objects._index.add([packfile._replace(objects=moved)])
     (problem,) = verify(repository).problems
-    assert (problem.kind, problem.name, problem.repaired) == ("index", pack.name, True)
+    assert (problem.kind, problem.name, problem.repaired) == ("index", packfile.name, True)
     assert not verify(repository).problems
 
 
@@ -252,8 +252,8 @@ def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) 
     assert verify(clone).elsewhere < report.elsewhere
     clone.references.set("heads/mine", tip(origin), "Ada")
     made = commit(clone, "mine", extra=samples(1))
-    for file in (tmp_path / "clone/packs").glob("data-*"):
-        if read_pack(clone.store, f"packs/{file.name}", file.stat().st_size).objects.keys() & {
+    for file in (tmp_path / "clone/packfiles").glob("data-*"):
+        if read_packfile(clone.store, f"packfiles/{file.name}", file.stat().st_size).objects.keys() & {
             need.digest for need in needs(clone.objects, [made], [tip(origin)])
         }:
             file.unlink()
@@ -281,26 +281,26 @@ def test_a_repository_that_is_read_only_is_verified_and_gc_does_not_wait(
     assert not told  # that it waits
 
 
-def test_packs_are_what_safetensors_reads(repository: Repository, tmp_path: Path) -> None:
-    for file in packs(repository):
+def test_packfiles_are_what_safetensors_reads(repository: Repository, tmp_path: Path) -> None:
+    for file in packfiles(repository):
         with safe_open(file, "np") as opened:
             assert opened.keys()
-    broken = packs(repository, "data")[0]
+    broken = packfiles(repository, "data")[0]
     data = broken.read_bytes()
     broken.write_bytes(data + b"more")
     report = verify(at(repository.store))
     assert any("its header says" in problem.reason for problem in report.problems)
 
 
-def test_what_a_damaged_pack_still_has_is_kept(repository: Repository) -> None:
+def test_what_a_damaged_packfile_still_has_is_kept(repository: Repository) -> None:
     """Also without a remote that has the rest: the bytes are set aside, never deleted."""
-    file = max(packs(repository, "data"), key=lambda one: one.stat().st_size)
+    file = max(packfiles(repository, "data"), key=lambda one: one.stat().st_size)
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.write_bytes(damaged)
     report = verify(at(repository.store), repair_from=at(MemoryStore(), "empty", index=False))
     assert not report.ok
-    assert (folder_of(repository) / "damaged/packs" / file.name).read_bytes() == damaged
+    assert (folder_of(repository) / "damaged/packfiles" / file.name).read_bytes() == damaged
     left = verify(at(repository.store))
     assert {problem.kind for problem in left.problems} == {"missing"}
     assert len(left.problems) == 1
@@ -343,17 +343,17 @@ def test_a_model_whose_tensors_are_others_than_it_says_is_found(tmp_path: Path) 
     assert f"model/net of the commit {wrong[:12]}" in problem.needed_by
 
 
-def test_a_damaged_pack_is_named_once_and_verify_does_not_advise_itself(repository: Repository) -> None:
-    file = packs(repository, "data")[0]
+def test_a_damaged_packfile_is_named_once_and_verify_does_not_advise_itself(repository: Repository) -> None:
+    file = packfiles(repository, "data")[0]
     flip(file, 20)
-    (problem, *_) = [one for one in verify(repository).problems if one.name == f"packs/{file.name}"]
-    assert str(problem).startswith(f"packs/{file.name}: its header has another digest than its name says")
+    (problem, *_) = [one for one in verify(repository).problems if one.name == f"packfiles/{file.name}"]
+    assert str(problem).startswith(f"packfiles/{file.name}: its header has another digest than its name says")
     assert str(problem).count(file.name) == 1
     assert "hopyard stock verify`" not in problem.reason
 
 
 def test_data_of_a_tag_are_missed_unless_a_remote_has_the_tag(tmp_path: Path) -> None:
-    """What the index remembers of packs is lost with them."""
+    """What the index remembers of packfiles is lost with them."""
     root, remote = tmp_path / "work", tmp_path / "remote"
     stock = StockRoom.init(root)
     with stock.enable_write("first"):
@@ -369,7 +369,7 @@ def test_data_of_a_tag_are_missed_unless_a_remote_has_the_tag(tmp_path: Path) ->
         if work != root:
             with StockRoom(work, enable_write=True) as copy:
                 assert copy.push(tags=["own"]).tags
-        for file in work.glob(".hopyard/packs/data-*"):
+        for file in work.glob(".hopyard/packfiles/data-*"):
             file.unlink()
         for file in work.glob(".hopyard/index.sqlite*"):
             file.unlink()

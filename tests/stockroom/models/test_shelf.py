@@ -183,7 +183,7 @@ def test_what_is_loaded_may_be_trained_on_and_changes_nothing_stored(
 
 def test_only_what_is_new_is_written(tmp_path: Path) -> None:
     def stored() -> int:
-        return sum(file.stat().st_size for file in tmp_path.glob("packs/data-*"))
+        return sum(file.stat().st_size for file in tmp_path.glob("packfiles/data-*"))
 
     staged = Staged(LocalStore(tmp_path))
     shelf = ModelShelf(staged)

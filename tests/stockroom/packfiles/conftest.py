@@ -1,4 +1,4 @@
-"""Repositories in a directory and in memory, and the packs that they hold."""
+"""Repositories in a directory and in memory, and the packfiles that they hold."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def index(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def packs() -> Callable[[Store], list[str]]:
-    """The names of all packs of a store."""
-    return lambda store: [entry.name for entry in store.list("packs")]
+def packfiles() -> Callable[[Store], list[str]]:
+    """The names of all packfiles of a store."""
+    return lambda store: [entry.name for entry in store.list("packfiles")]
 
 
 @pytest.fixture

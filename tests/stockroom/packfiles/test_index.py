@@ -25,7 +25,7 @@ def other_format(index: Path) -> None:
 
 def lost_table(index: Path) -> None:
     with sqlite3.connect(index) as db:
-        db.execute("DROP TABLE packs")
+        db.execute("DROP TABLE packfiles")
     db.close()
 
 
@@ -112,15 +112,17 @@ def test_a_damaged_index_is_made_anew(
     assert Objects(local, index).read(new).tobytes() == b"new"
 
 
-def test_a_row_of_another_pack_says_nothing(local: LocalStore, index: Path, write: Write) -> None:
+def test_a_row_of_another_packfile_says_nothing(local: LocalStore, index: Path, write: Write) -> None:
     """After a crash of the machine old pages of the file may stand beside new ones."""
     objects = Objects(local, index)
     (lost,) = write(objects, b"lost")
     (here,) = write(objects, b"here")
-    pack = objects.locate(lost).pack
-    local.delete(pack)
+    packfile = objects.locate(lost).packfile
+    local.delete(packfile)
     with sqlite3.connect(index) as db:
-        db.execute("UPDATE objects SET pack = (SELECT number FROM packs WHERE name != ?)", (pack,))
+        db.execute(
+            "UPDATE objects SET packfile = (SELECT number FROM packfiles WHERE name != ?)", (packfile,)
+        )
     db.close()
     assert Objects(local, index).packed([lost, here]).keys() == {here}
     assert Objects(local, index).missing([lost, here]) == {lost}
@@ -130,7 +132,7 @@ def test_many_lookups_open_no_headers(
     local: LocalStore, index: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = write(Objects(local, index), *(n.to_bytes(4, "big") for n in range(3000)))
-    monkeypatch.setattr("hopyard.stockroom.packfiles.objects.read_pack", None)
+    monkeypatch.setattr("hopyard.stockroom.packfiles.objects.read_packfile", None)
     monkeypatch.setattr(LocalStore, "list", None)
     assert Objects(local, index).missing(names) == set()
 
@@ -186,7 +188,7 @@ def test_many_processes_share_an_index(local: LocalStore, index: Path, method: s
     assert [worker.exitcode for worker in workers] == [0] * count
     objects, plain = Objects(local, index), Objects(local)
     plain.refresh()
-    assert objects._index.packs() == plain._index.packs()
+    assert objects._index.packfiles() == plain._index.packfiles()
     assert objects._index.path == index
     with sqlite3.connect(index) as db:
         names = [key.hex() for (key,) in db.execute("SELECT DISTINCT digest FROM objects")]

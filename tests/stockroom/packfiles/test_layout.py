@@ -1,4 +1,4 @@
-"""A pack is a safetensors file; what it holds is where its header says, aligned."""
+"""A packfile is a safetensors file; what it holds is where its header says, aligned."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hopyard.objects import Tensor, digest
 from hopyard.stockroom.packfiles import Objects, layout
 from hopyard.storage import LocalStore, MemoryStore, Store
 
-Packs = Callable[[Store], list[str]]
+Packfiles = Callable[[Store], list[str]]
 
 
-def test_any_reader_of_safetensors_opens_packs(local: LocalStore, packs: Packs) -> None:
+def test_any_reader_of_safetensors_opens_packfiles(local: LocalStore, packfiles: Packfiles) -> None:
     array = np.arange(6, dtype="<f4").reshape(2, 3)
     objects = Objects(local)
     with objects.writing() as writer:
         tensor = writer.add_tensor(Tensor.from_numpy(array))
         fragment = writer.add("fragment", b"rows" * 10, width=12, body=4)
         page, empty = writer.add_json({"b": 1, "a": [2.5, None]}, kind="page"), writer.add("json", b"")
-    data, meta = packs(local)
-    assert data.startswith("packs/data-")
-    assert meta.startswith("packs/meta-")
+    data, meta = packfiles(local)
+    assert data.startswith("packfiles/data-")
+    assert meta.startswith("packfiles/meta-")
     with safe_open(local.path(data), "numpy") as file:
         np.testing.assert_array_equal(file.get_tensor(tensor), array)
         assert file.get_tensor(fragment).tobytes() == b"rows" * 10
@@ -41,17 +41,17 @@ def test_any_reader_of_safetensors_opens_packs(local: LocalStore, packs: Packs) 
     assert objects.json(page) == {"a": [2.5, None], "b": 1}
 
 
-def test_a_pack_is_named_by_its_header(
-    local: LocalStore, packs: Packs, write: Callable[..., list[str]]
+def test_a_packfile_is_named_by_its_header(
+    local: LocalStore, packfiles: Packfiles, write: Callable[..., list[str]]
 ) -> None:
     write(Objects(local), b"one", b"two")
-    (name,) = packs(local)
+    (name,) = packfiles(local)
     content = local.get(name)
     header = content[: 8 + int.from_bytes(content[:8], "little")]
-    assert name == f"packs/meta-{digest(header, 'hopyard.pack')}"
+    assert name == f"packfiles/meta-{digest(header, 'hopyard.packfile')}"
     other = MemoryStore()
     write(Objects(other), b"one", b"two")
-    assert packs(other) == [name]
+    assert packfiles(other) == [name]
     assert other.get(name) == content
 
 
@@ -116,21 +116,23 @@ def test_a_header_is_read_with_one_request_or_two(count: int, requests: int) -> 
 
 def test_damaged_headers_are_told_from_those_of_newer_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    header = layout.object_header("pack") | {"version": 2}
+    header = layout.object_header("packfile") | {"version": 2}
     monkeypatch.setattr(layout, "object_header", lambda kind: header)
     with Objects(store).writing() as writer:
         name = writer.add_json(1)
-    ((pack, size),) = [(entry.name, entry.size) for entry in store.list("packs")]
-    with pytest.raises(FormatError, match=r"packs/meta-.* in format 2; .*pip install"):
-        layout.read_pack(store, pack, size)
-    with pytest.raises(FormatError, match=f"{name} is in no pack that can be read whole, but packs/meta-"):
+    ((packfile, size),) = [(entry.name, entry.size) for entry in store.list("packfiles")]
+    with pytest.raises(FormatError, match=r"packfiles/meta-.* in format 2; .*pip install"):
+        layout.read_packfile(store, packfile, size)
+    with pytest.raises(
+        FormatError, match=f"{name} is in no packfile that can be read whole, but packfiles/meta-"
+    ):
         Objects(store).read(name)
-    content = bytearray(store.get(pack))
+    content = bytearray(store.get(packfile))
     content[20] ^= 1
     for damaged in (bytes(content), bytes(content[:50]), b"1234", b""):
-        store.put(pack, damaged)
+        store.put(packfile, damaged)
         with pytest.raises(CorruptError, match=r"is not what was written.*hopyard stock verify"):
-            layout.read_pack(store, pack, len(damaged))
+            layout.read_packfile(store, packfile, len(damaged))
     for text in (
         b"{}",
         b"[1]",
@@ -138,7 +140,7 @@ def test_damaged_headers_are_told_from_those_of_newer_versions(monkeypatch: pyte
         json.dumps({"__metadata__": {"hopyard": "{}"}}).encode(),
     ):
         head = len(text).to_bytes(8, "little") + text
-        name = f"packs/meta-{digest(head, 'hopyard.pack')}"
+        name = f"packfiles/meta-{digest(head, 'hopyard.packfile')}"
         store.put(name, head)
         with pytest.raises(CorruptError, match="its header cannot be read"):
-            layout.read_pack(store, name, len(head))
+            layout.read_packfile(store, name, len(head))

@@ -1,4 +1,4 @@
-"""Random commands against a dict: what was published is there, whatever happened to the index and the packs."""
+"""Random commands against a dict: what was published is there, whatever happened to the index and the packfiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hopyard.objects import digest
-from hopyard.stockroom.packfiles import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.storage import LocalStore, MemoryStore, Store
 
 KINDS = st.sampled_from(["page", "json", "commit", "fragment"])
@@ -39,7 +39,7 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def drop(self) -> None:
-        self.writer: PackWriter = self.objects.writing()
+        self.writer: PackfileWriter = self.objects.writing()
         self.pending: dict[str, bytes] = {}
 
     @rule(kind=KINDS, contents=st.lists(CONTENTS, max_size=5), width=st.sampled_from([0, 1, 12, 3072]))
@@ -80,7 +80,7 @@ class Model(RuleBasedStateMachine):
         contents = {
             name: (self.objects.locate(name).kind, content) for name, content in self.published.items()
         }
-        old = {entry.name for entry in self.store.list("packs")}
+        old = {entry.name for entry in self.store.list("packfiles")}
         fresh = MemoryStore()
         with Objects(fresh).writing() as writer:
             for kind, content in contents.values():

@@ -21,16 +21,16 @@ from hopyard.stockroom.packfiles import Location, Objects, mapped
 from hopyard.stockroom.packfiles.layout import digest_at
 from hopyard.storage import Entry, LocalStore, MemoryStore, Store
 
-Packs = Callable[[Store], list[str]]
+Packfiles = Callable[[Store], list[str]]
 Write = Callable[..., list[str]]
 
 ABSENT = digest(b"absent", "hopyard.page")
 
 
 def repack(store: Store, objects: Objects, names: Sequence[str]) -> None:
-    """What gc does: the objects go into a pack of their own, and the old packs are deleted."""
+    """What gc does: the objects go into a packfile of their own, and the old packfiles are deleted."""
     contents = {name: objects.read(name).tobytes() for name in names}
-    old = {objects.locate(name).pack for name in names}
+    old = {objects.locate(name).packfile for name in names}
     fresh = MemoryStore()
     with Objects(fresh).writing() as writer:
         assert [writer.add("page", content) for content in contents.values()] == list(names)
@@ -98,7 +98,7 @@ def test_absent_objects_are_brought(store: Store, index: Path, write: Write) -> 
     assert asked[1:] == [[ABSENT]]
 
 
-def test_packs_of_other_processes_are_found(store: Store, index: Path, write: Write) -> None:
+def test_packfiles_of_other_processes_are_found(store: Store, index: Path, write: Write) -> None:
     objects = Objects(store, index)
     (first,) = write(objects, b"first")
     (second,) = write(Objects(store), b"second")
@@ -106,7 +106,7 @@ def test_packs_of_other_processes_are_found(store: Store, index: Path, write: Wr
     assert objects.missing([first, second]) == set()
 
 
-def test_what_is_packed_anew_while_packs_are_listed_is_found(tmp_path: Path, write: Write) -> None:
+def test_what_is_packed_anew_while_packfiles_are_listed_is_found(tmp_path: Path, write: Write) -> None:
     plain = LocalStore(tmp_path)
 
     class Repacked(LocalStore):
@@ -129,17 +129,17 @@ def test_what_is_packed_anew_while_packs_are_listed_is_found(tmp_path: Path, wri
     assert store.names_of == ()
 
 
-def test_objects_whose_pack_is_gone_are_looked_up_again(store: Store, index: Path, write: Write) -> None:
+def test_objects_whose_packfile_is_gone_are_looked_up_again(store: Store, index: Path, write: Write) -> None:
     objects, other = Objects(store, index), Objects(store, index)
     names = write(objects, b"one", b"two") + write(objects, b"three")
     (lost,) = write(objects, b"lost", kind="json")
     before = objects.read_many(names)
     assert other.missing(names) == set()
     repack(store, Objects(store), names)
-    store.delete(objects.locate(lost).pack)
+    store.delete(objects.locate(lost).packfile)
     assert [before[name].tobytes() for name in names] == [b"one", b"two", b"three"]
     assert [other.read(name).tobytes() for name in names] == [b"one", b"two", b"three"]
-    assert other.locate(names[0]).pack == other.locate(names[2]).pack
+    assert other.locate(names[0]).packfile == other.locate(names[2]).packfile
     with pytest.raises(NotFoundError, match=lost):
         other.read(lost)
     # Written again, since it is not here any more.
@@ -147,32 +147,32 @@ def test_objects_whose_pack_is_gone_are_looked_up_again(store: Store, index: Pat
     assert other.read(lost).tobytes() == b"lost"
 
 
-def test_a_changed_byte_is_found_out_and_a_restored_pack_read(
-    store: Store, index: Path, packs: Packs, write: Write
+def test_a_changed_byte_is_found_out_and_a_restored_packfile_read(
+    store: Store, index: Path, packfiles: Packfiles, write: Write
 ) -> None:
     objects = Objects(store, index)
     good, bad = write(objects, b"good", b"bad")
-    (pack,) = packs(store)
-    whole = store.get(pack)
-    store.put(pack, whole[:-1] + b"?")
+    (packfile,) = packfiles(store)
+    whole = store.get(packfile)
+    store.put(packfile, whole[:-1] + b"?")
     for _ in range(2):
         with pytest.raises(
-            CorruptError, match=rf"{pack} in .*the page {bad} in it has changed. Run `hopyard stock v"
+            CorruptError, match=rf"{packfile} in .*the page {bad} in it has changed. Run `hopyard stock v"
         ):
             objects.read(bad)
     assert objects.read(good).tobytes() == b"good"
     assert objects.read(bad, verify=False).tobytes() == b"ba?"
-    store.put(pack, whole)
+    store.put(packfile, whole)
     objects = Objects(store, index)
     assert objects.read(bad).tobytes() == b"bad"
 
 
-def test_bytes_are_checked_once(local: LocalStore, write: Write, packs: Packs) -> None:
+def test_bytes_are_checked_once(local: LocalStore, write: Write, packfiles: Packfiles) -> None:
     objects = Objects(local)
     (name,) = write(objects, b"x" * 1000)
     objects.read(name)
-    (pack,) = packs(local)
-    path = local.path(pack)
+    (packfile,) = packfiles(local)
+    path = local.path(packfile)
     with path.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"?")
@@ -183,14 +183,14 @@ def test_bytes_are_checked_once(local: LocalStore, write: Write, packs: Packs) -
 
 def damage(store: Store, place: Location) -> None:
     """Flip a bit in the middle of an object."""
-    content = bytearray(store.get(place.pack))
+    content = bytearray(store.get(place.packfile))
     content[(place.start + place.stop) // 2] ^= 4
-    store.put(place.pack, bytes(content))
+    store.put(place.packfile, bytes(content))
 
 
 @pytest.mark.parametrize("kind", ["page", "fragment", "tensor"])
 def test_what_is_damaged_is_stored_again_and_read_where_it_is_whole(
-    store: Store, index: Path, packs: Packs, kind: str
+    store: Store, index: Path, packfiles: Packfiles, kind: str
 ) -> None:
     contents = [bytes([number]) * 100_000 for number in range(3)]
 
@@ -210,18 +210,18 @@ def test_what_is_damaged_is_stored_again_and_read_where_it_is_whole(
     ):
         open_before.read(names[1])
     assert open_before.damaged(open_before.locate_many(names)) == {names[1]}
-    before = packs(store)
+    before = packfiles(store)
     assert save(*contents) == names
-    (new,) = set(packs(store)) - set(before)
+    (new,) = set(packfiles(store)) - set(before)
     assert store.size(new) < 150_000
     assert save(*contents) == names
-    assert len(packs(store)) == len(before) + 1
+    assert len(packfiles(store)) == len(before) + 1
     rebuilt = Objects(store, index)
     rebuilt.rebuild()
     for reader in (open_before, Objects(store, index), Objects(store), rebuilt):
         assert [bytes(reader.read(name)) for name in names] == contents
         if store.path(new) is not None:  # otherwise it is found out each time
-            assert reader.packed(names)[names[1]].pack == new
+            assert reader.packed(names)[names[1]].packfile == new
         assert reader.damaged(reader.locate_many(names)) == set()
 
 
@@ -302,17 +302,17 @@ def test_many_and_large_objects_are_hashed_by_several_threads(local: LocalStore,
 
 @pytest.mark.parametrize("is_indexed", [True, False])
 @pytest.mark.parametrize("left", [0.999, 0.5, 0.01, 0.0])
-def test_a_truncated_pack_is_an_error_and_what_is_whole_in_it_is_read(
-    store: Store, index: Path, packs: Packs, write: Write, is_indexed: bool, left: float
+def test_a_truncated_packfile_is_an_error_and_what_is_whole_in_it_is_read(
+    store: Store, index: Path, packfiles: Packfiles, write: Write, is_indexed: bool, left: float
 ) -> None:
     objects = Objects(store, index if is_indexed else None)
     names = write(objects, *(bytes([n]) * 5000 for n in range(20)))
-    (pack,) = packs(store)
-    content = store.get(pack)
-    store.put(pack, content[: int(len(content) * left)])
+    (packfile,) = packfiles(store)
+    content = store.get(packfile)
+    store.put(packfile, content[: int(len(content) * left)])
     objects = Objects(store, index if is_indexed else None)
     with pytest.raises(
-        CorruptError, match=rf"the object {names[-1]} is in no .*{pack}.*hopyard stock verify"
+        CorruptError, match=rf"the object {names[-1]} is in no .*{packfile}.*hopyard stock verify"
     ):
         objects.read(names[-1])
     assert objects.has(names[0]) == (left >= 0.5)
@@ -349,8 +349,10 @@ class Looking(LocalStore):
             yield entry
 
 
-def test_packs_that_are_known_are_not_looked_at_again(local: LocalStore, index: Path, write: Write) -> None:
-    """However many commits there were, the next one looks at the packs that are new."""
+def test_packfiles_that_are_known_are_not_looked_at_again(
+    local: LocalStore, index: Path, write: Write
+) -> None:
+    """However many commits there were, the next one looks at the packfiles that are new."""
     store = Looking(local.url)
     objects = Objects(store, index)
     names = [write(objects, bytes([number]))[0] for number in range(20)]
@@ -363,36 +365,36 @@ def test_packs_that_are_known_are_not_looked_at_again(local: LocalStore, index: 
     assert store.looked == 1
     assert objects.missing([*names, by_other, put_only]) == set()
     store.looked = 0
-    store.delete(objects.locate(names[7]).pack)
+    store.delete(objects.locate(names[7]).packfile)
     objects.refresh()
     assert store.looked == 0
     assert objects.missing(names) == {names[7]}
 
 
-def test_a_pack_that_was_cut_off_is_looked_at_until_it_is_whole(
+def test_a_packfile_that_was_cut_off_is_looked_at_until_it_is_whole(
     local: LocalStore, index: Path, write: Write
 ) -> None:
     (name,) = write(Objects(local), b"x" * 1000)
-    pack = Objects(local).locate(name).pack
-    whole = local.get(pack)
-    local.put(pack, whole[:-10])
+    packfile = Objects(local).locate(name).packfile
+    whole = local.get(packfile)
+    local.put(packfile, whole[:-10])
     objects = Objects(local, index)
     for _ in range(2):
         objects.refresh()
         assert objects.missing([name]) == {name}
-    local.put(pack, whole)
+    local.put(packfile, whole)
     objects.refresh()
     assert bytes(objects.read(name)) == b"x" * 1000
 
 
-def test_what_lay_in_a_pack_that_was_cut_off_meanwhile_is_stored_again(
+def test_what_lay_in_a_packfile_that_was_cut_off_meanwhile_is_stored_again(
     local: LocalStore, index: Path, write: Write
 ) -> None:
     objects = Objects(local, index)
     names = write(objects, b"x" * 1000, b"y" * 1000)
-    write(objects, b"another pack")  # the sizes of all have been compared by now
-    pack = objects.locate(names[1]).pack
-    local.put(pack, local.get(pack)[:-10])
+    write(objects, b"another packfile")  # the sizes of all have been compared by now
+    packfile = objects.locate(names[1]).packfile
+    local.put(packfile, local.get(packfile)[:-10])
     assert write(objects, b"x" * 1000, b"y" * 1000) == names
     for reader in (objects, Objects(local)):
         assert [bytes(reader.read(name)) for name in names] == [b"x" * 1000, b"y" * 1000]
@@ -412,7 +414,7 @@ def test_ranges_that_lie_close_together_come_with_one_request(write: Write) -> N
     assert sum(length or 0 for _, length in store.ranges) == 50_000 * (5 + 2 + 1)
 
 
-def test_only_so_many_packs_stay_mapped(
+def test_only_so_many_packfiles_stay_mapped(
     local: LocalStore, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped, "_KEPT", 3)
@@ -422,9 +424,9 @@ def test_only_so_many_packs_stay_mapped(
     assert [objects.read(name)[0] for name in names] == list(range(10))
     mappings = Path("/proc/self/maps")
     if mappings.exists():
-        packs = {pack.name for pack in (tmp_path / "repository").rglob("*")}
+        packfiles = {packfile.name for packfile in (tmp_path / "repository").rglob("*")}
         mapped_now = {Path(line.split()[-1]).name for line in mappings.read_text().splitlines()}
-        assert 0 < len(packs & mapped_now) <= 3
+        assert 0 < len(packfiles & mapped_now) <= 3
 
 
 COPY = """

@@ -17,14 +17,16 @@ import pytest
 from hopyard.errors import ChangedError, CorruptError, DataError, NotFoundError, StorageFullError, UsageError
 from hopyard.objects import Tensor, digest
 from hopyard.stockroom.packfiles import Objects, writer
-from hopyard.stockroom.packfiles.layout import read_pack
+from hopyard.stockroom.packfiles.layout import read_packfile
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore
 
-Packs = Callable[[Store], list[str]]
+Packfiles = Callable[[Store], list[str]]
 
 
-def test_what_is_here_or_pending_is_not_written_again(store: Store, index: Path, packs: Packs) -> None:
+def test_what_is_here_or_pending_is_not_written_again(
+    store: Store, index: Path, packfiles: Packfiles
+) -> None:
     large = b"x" * 100_000
     for _ in range(2):
         with Objects(store, index).writing() as adding:
@@ -32,12 +34,12 @@ def test_what_is_here_or_pending_is_not_written_again(store: Store, index: Path,
                 assert adding.add("page", b"one") == digest(b"one", "hopyard.page")
                 adding.add("fragment", large)
                 adding.add_tensor(Tensor.from_numpy(np.ones(3)))
-    assert len(packs(store)) == 2
+    assert len(packfiles(store)) == 2
     with Objects(store, index).writing() as adding:
         adding.add("page", b"one")
         new = adding.add("page", b"new")
-    pack = Objects(store).locate(new).pack
-    assert list(read_pack(store, pack, store.size(pack) or 0).objects) == [new]
+    packfile = Objects(store).locate(new).packfile
+    assert list(read_packfile(store, packfile, store.size(packfile) or 0).objects) == [new]
     # Equal bytes of another kind are another object.
     with Objects(store, index).writing() as adding:
         assert adding.add("json", b"one") != digest(b"one", "hopyard.page")
@@ -72,27 +74,29 @@ def test_what_was_added_may_be_changed_afterwards(store: Store) -> None:
     assert [objects.read(name).tobytes() for name in names] == [b"text", b"\1\2\3\4"]
 
 
-def test_full_packs_are_put_on_the_way(store: Store, packs: Packs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "PACK_BYTES", 100_000)
-    monkeypatch.setattr(writer, "PACK_OBJECTS", 50)
+def test_full_packfiles_are_put_on_the_way(
+    store: Store, packfiles: Packfiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PACKFILE_BYTES", 100_000)
+    monkeypatch.setattr(writer, "PACKFILE_OBJECTS", 50)
     objects = Objects(store)
     with objects.writing() as adding:
         fragments = [adding.add("fragment", bytes([n]) * 40_000) for n in range(7)]
-        assert [name[6:10] for name in packs(store)] == ["data", "data"]
+        assert [name[10:14] for name in packfiles(store)] == ["data", "data"]
         fragments.append(adding.add("fragment", np.zeros(200_000, "u1")))
-        assert len(packs(store)) == 3
+        assert len(packfiles(store)) == 3
         pages = [adding.add_json(n) for n in range(49)]
-        assert len(packs(store)) == 3
+        assert len(packfiles(store)) == 3
         pages.append(adding.add_json(49))
-        assert [name[6:10] for name in packs(store)] == ["data"] * 3 + ["meta"]
-        # What is here already makes no packs.
+        assert [name[10:14] for name in packfiles(store)] == ["data"] * 3 + ["meta"]
+        # What is here already makes no packfiles.
         again = [adding.add_json(n) for n in range(49)] + [adding.add_json(-1)]
-        assert len(packs(store)) == 4
-    assert len(packs(store)) == 5
+        assert len(packfiles(store)) == 4
+    assert len(packfiles(store)) == 5
     assert objects.missing([*fragments, *pages, *again]) == set()
 
 
-def test_after_an_exception_nothing_more_is_published(store: Store, packs: Packs) -> None:
+def test_after_an_exception_nothing_more_is_published(store: Store, packfiles: Packfiles) -> None:
     objects = Objects(store)
     names = []
 
@@ -106,7 +110,7 @@ def test_after_an_exception_nothing_more_is_published(store: Store, packs: Packs
     with pytest.raises(KeyError):
         fail()
     assert objects.missing(names) == {names[1]}
-    assert len(packs(store)) == 1
+    assert len(packfiles(store)) == 1
 
 
 def test_a_full_disk_loses_nothing_that_is_pending() -> None:
@@ -119,7 +123,7 @@ def test_a_full_disk_loses_nothing_that_is_pending() -> None:
     assert objects.missing(names) == {names[1]}
     adding.publish()
     assert Objects(store).missing(names) == set()
-    assert [name[:10] for name in store.writes] == ["packs/data", "packs/meta", "packs/meta"]
+    assert [name[:14] for name in store.writes] == ["packfiles/data", "packfiles/meta", "packfiles/meta"]
 
 
 KILLED = """
@@ -141,7 +145,7 @@ with objects.writing() as adding:
 
 @pytest.mark.parametrize("action", ["kill_before", "kill_after"])
 @pytest.mark.parametrize("at", [1, 2, 3, 7])
-def test_a_kill_leaves_whole_packs_and_the_same_again_completes(
+def test_a_kill_leaves_whole_packfiles_and_the_same_again_completes(
     local: LocalStore, index: Path, tmp_path: Path, action: str, at: int
 ) -> None:
     file = tmp_path / "given"
@@ -151,13 +155,13 @@ def test_a_kill_leaves_whole_packs_and_the_same_again_completes(
         given = pickle.dumps((faulty, index, file))
         done = subprocess.run([sys.executable, "-c", KILLED], input=given, timeout=60, check=False)
         assert done.returncode == code
-        for pack in local.list("packs"):
-            stored = read_pack(local, pack.name, pack.size)
+        for packfile in local.list("packfiles"):
+            stored = read_packfile(local, packfile.name, packfile.size)
             assert stored.size == stored.whole
             assert len(Objects(local).read_many(stored.objects)) == 1
         if code == -9:
             assert len(list(local.list())) - index.exists() == at - (action == "kill_before")
-    assert len(list(local.list("packs"))) == 6
+    assert len(list(local.list("packfiles"))) == 6
 
 
 def test_values_that_are_no_json_are_refused() -> None:
@@ -243,17 +247,17 @@ def test_a_file_that_could_not_be_stored_stays_as_it_was(local: LocalStore, tmp_
 
 
 def test_many_tensors_are_packed_at_once_and_a_full_disk_loses_none(
-    store: Store, packs: Packs, monkeypatch: pytest.MonkeyPatch
+    store: Store, packfiles: Packfiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "PACK_BYTES", 1000)
-    put, failures = writer.put_pack, [StorageFullError("no space"), StorageFullError("no space")]
+    monkeypatch.setattr(writer, "PACKFILE_BYTES", 1000)
+    put, failures = writer.put_packfile, [StorageFullError("no space"), StorageFullError("no space")]
 
     def fails_at_first(*given: Any) -> Any:
         if failures:
             raise failures.pop()
         return put(*given)
 
-    monkeypatch.setattr(writer, "put_pack", fails_at_first)
+    monkeypatch.setattr(writer, "put_packfile", fails_at_first)
     arrays = [np.full(40 + number % 3, number) for number in range(30)]
     tensors = [Tensor.from_numpy(array) for array in arrays]
     objects = Objects(store)
@@ -269,10 +273,10 @@ def test_many_tensors_are_packed_at_once_and_a_full_disk_loses_none(
         assert objects.tensors([tensor.digest])[tensor.digest].numpy().tolist() == [number] * (
             40 + number % 3
         )
-    before = len(packs(store))
+    before = len(packfiles(store))
     again = [Tensor.from_numpy(np.full(200, number)) for number in (1, 2, 1)]
     assert adding.add_tensors(again) == [tensor.digest for tensor in again]
-    assert len(packs(store)) == before + 2
+    assert len(packfiles(store)) == before + 2
 
 
 def test_adding_a_tensor_takes_as_many_steps_however_many_are_pending() -> None:

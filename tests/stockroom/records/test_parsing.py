@@ -28,7 +28,7 @@ from hopyard.stockroom.history.references import References
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.models.content import Content
 from hopyard.stockroom.packfiles import Objects
-from hopyard.stockroom.packfiles.layout import read_pack
+from hopyard.stockroom.packfiles.layout import read_packfile
 from hopyard.stockroom.records import ColumnRecord, RunRecord, ValueRecord, parse
 from hopyard.storage import MemoryStore
 from hopyard.storage.format import object_header
@@ -311,8 +311,8 @@ def test_a_column_of_another_dtype_or_shape_than_its_fragments_is_refused(dtype:
 
 
 @st.composite
-def pack_bytes(draw: st.DrawFn) -> bytes:
-    about = {"format": object_header("pack"), "kind": "page", "kinds": {"tensor": [NAME]}, "complex": []}
+def packfile_bytes(draw: st.DrawFn) -> bytes:
+    about = {"format": object_header("packfile"), "kind": "page", "kinds": {"tensor": [NAME]}, "complex": []}
     entries = {
         "__metadata__": {"hopyard": ""},
         "cd" * 32: {"dtype": "U8", "shape": [10], "data_offsets": [0, 10]},
@@ -330,13 +330,13 @@ def pack_bytes(draw: st.DrawFn) -> bytes:
 
 
 @FUZZED
-@given(pack_bytes())
-def test_packs(data: bytes) -> None:
+@given(packfile_bytes())
+def test_packfiles(data: bytes) -> None:
     store = MemoryStore()
     base = 8 + int.from_bytes(data[:8], "little")
-    name = f"packs/meta-{digest(data[:base], 'hopyard.pack')}"
+    name = f"packfiles/meta-{digest(data[:base], 'hopyard.packfile')}"
     store.put(name, data)
-    refused(lambda: read_pack(store, name, len(data)))
+    refused(lambda: read_packfile(store, name, len(data)))
     objects = Objects(store)
     refused(lambda: objects.refresh())
     refused(lambda: objects.read(NAME))

@@ -175,15 +175,15 @@ def test_damaged_data_do_not_come(local: Repository, tmp_path: Path) -> None:
     store = MemoryStore()
     there = at(store, "origin")
     push(local, there, ["main"])
-    (pack,) = [entry.name for entry in store.list("packs") if "data" in entry.name]
-    data = store.get(pack)
-    store.put(pack, data[:-1] + bytes([data[-1] ^ 1]))
+    (packfile,) = [entry.name for entry in store.list("packfiles") if "data" in entry.name]
+    data = store.get(packfile)
+    store.put(packfile, data[:-1] + bytes([data[-1] ^ 1]))
     copy = at(tmp_path / "copy")
     fetch(copy, there)
     copy.references.set("heads/main", tip(local), "Ada")
     with pytest.raises(CorruptError, match="has changed"):
         brought(copy, there, data=["image"])
-    assert not [entry for entry in copy.store.list("packs") if "data" in entry.name]
+    assert not [entry for entry in copy.store.list("packfiles") if "data" in entry.name]
 
 
 # On demand
@@ -203,8 +203,8 @@ def test_what_is_read_comes(copy: Repository, remote: Repository, local: Reposit
 def test_one_sample_brings_one_fragment(copy: Repository, remote: Repository, local: Repository) -> None:
     lazy = on_demand(copy, remote)
     assert np.array_equal(column(lazy, "image")[17], column(local, "image")[17])
-    packs = [entry.size for entry in copy.store.list("packs") if "data" in entry.name]
-    assert sum(packs) < 1_200_000
+    packfiles = [entry.size for entry in copy.store.list("packfiles") if "data" in entry.name]
+    assert sum(packfiles) < 1_200_000
 
 
 def test_a_copy_in_another_process_brings_too(local: Repository, tmp_path: Path) -> None:

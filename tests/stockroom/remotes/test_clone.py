@@ -41,7 +41,7 @@ def test_a_clone_reads_what_it_has_not(local: Repository, remote: Repository, tm
     assert copy.references.names("heads") == {"main": first}
     assert copy.references.names("remotes") == {"origin/dev": last, "origin/main": first}
     assert copy.references.names("tags") == {"v1": first}
-    assert [entry.name for entry in copy.store.list("packs") if "data" in entry.name] == []
+    assert [entry.name for entry in copy.store.list("packfiles") if "data" in entry.name] == []
     assert content(copy, first) == content(local, first)
     known = recall(copy.store, "origin")
     assert (known.url, known.default) == (remote.store.url, "main")

@@ -204,11 +204,11 @@ def test_a_purge_is_accepted_and_says_so_if_what_nothing_needs_cannot_be_deleted
         assert isinstance(record, ColumnRecord)
         assert record.pages is not None
         place = objects.locate(record.pages)
-        pack = tmp_path / "bob/.hopyard" / place.pack
-        damaged = bytearray(pack.read_bytes())
+        packfile = tmp_path / "bob/.hopyard" / place.packfile
+        damaged = bytearray(packfile.read_bytes())
         damaged[place.start] ^= 1
-        pack.chmod(0o644)
-        pack.write_bytes(damaged)
+        packfile.chmod(0o644)
+        packfile.write_bytes(damaged)
         found = bob.fetch(accept_purges=True)
         assert isinstance(found, Fetched)
         assert found.purges.accepted

@@ -1,4 +1,4 @@
-"""What differs between two revisions: things, and inside of them samples, tensors, values and files."""
+"""Differences between two revisions: things, and inside of them samples, tensors, values and files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopyard.stockroom.experiments import values
 from hopyard.stockroom.maps import Key, SortedMap
 from hopyard.stockroom.models.content import read
 from hopyard.stockroom.models.describe import compare
-from hopyard.stockroom.packfiles import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import (
     ColumnRecord,
     DatasetRecord,
@@ -76,7 +76,7 @@ class Difference:
     """
 
     def __init__(
-        self, objects: Objects | PackWriter, path: str, before: Record | None, after: Record | None
+        self, objects: Objects | PackfileWriter, path: str, before: Record | None, after: Record | None
     ) -> None:
         self.path, self.before, self.after = path, before, after
         self.how: How = "added" if before is None else "removed" if after is None else "changed"
@@ -136,7 +136,7 @@ class Difference:
         return [record if isinstance(record, kind) else None for record in (self.before, self.after)]
 
     def lines(self) -> Iterator[str]:
-        """What differs inside, in words."""
+        """Differences inside of the thing, in words."""
         if any(self._both(ColumnRecord)):
             yield from self._lines_of_samples()
         elif any(self._both(ModelRecord)) and self.how == "changed":
@@ -173,13 +173,13 @@ class Difference:
 
 
 class Diff:
-    """What differs from one revision to another. ``print(diff)`` tells it in words; it is a sequence of differences. A
+    """Differences from one revision to another. ``print(diff)`` tells it in words; it is a sequence of differences. A
     console or notebook shows the first of the things that differ.
 
     What differs inside of a thing is read when it is asked for.
     """
 
-    def __init__(self, objects: Objects | PackWriter, before: str | None, after: str | None) -> None:
+    def __init__(self, objects: Objects | PackfileWriter, before: str | None, after: str | None) -> None:
         self._objects, self._before, self._after = objects, before, after
 
     @cached_property
@@ -200,7 +200,7 @@ class Diff:
         return iter(self.things)
 
     def __getitem__(self, path: str) -> Difference:
-        """What differs in one thing: ``diff["data/image"]``.
+        """The difference of one thing: ``diff["data/image"]``.
 
         Raises:
             NotFoundError: it is the same in both, or in neither.

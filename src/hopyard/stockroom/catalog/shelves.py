@@ -15,7 +15,7 @@ from hopyard.stockroom.history.locks import reading
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import SHELVES, Shelf
-from hopyard.stockroom.views.shelf import Listed, listed_html
+from hopyard.stockroom.views.shelf import ListedThing, listed_html
 from hopyard.stockroom.views.view import Snapshot, View
 
 
@@ -25,12 +25,12 @@ class Shelves(ABC):
     @property
     @abstractmethod
     def view(self) -> View:
-        """What the shelves show."""
+        """The things that the shelves show."""
 
     def _repr_html_(self) -> str:
         """A table of the things on all shelves, for notebooks."""
         view = self.view  # what another thread stages meanwhile is not half in it
-        return listed_html(view.revision, list_shelves(Shown(view)))
+        return listed_html(view.revision, list_shelves(ViewShelves(view)))
 
     @property
     def data(self) -> DataShelf:
@@ -48,7 +48,7 @@ class Shelves(ABC):
         return ExperimentShelf(self.view)
 
 
-class Shown(Shelves):
+class ViewShelves(Shelves):
     """The shelves of a view."""
 
     def __init__(self, view: View) -> None:
@@ -59,7 +59,7 @@ class Shown(Shelves):
         return self._view
 
 
-def list_shelves(shelves: Shelves, shelf: Shelf | None = None) -> Iterator[Listed]:
+def list_shelves(shelves: Shelves, shelf: Shelf | None = None) -> Iterator[ListedThing]:
     """Everything on the shelves, or on one of them: runs as they were begun, all else by name. Reads metadata only."""
     for each in SHELVES if shelf is None else (shelf,):
         if each == "run":

@@ -91,7 +91,7 @@ def neighbours(entries: SortedMap, code: bytes) -> list[bytes]:
 
 
 class Writer(Protocol):
-    """Where fragments and pages are written, and read at once: a ``PackWriter``."""
+    """Where fragments and pages are written, and read at once: a ``PackfileWriter``."""
 
     def begin(self) -> None: ...
 

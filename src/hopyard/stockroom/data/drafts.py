@@ -43,7 +43,7 @@ says what the column is now. What it raises undoes the change."""
 
 
 class ColumnDraft(MutableMapping[Any, Any]):
-    """Reads as a ``Column`` with its changes, which are held until ``flush``; what is large goes to packs at once.
+    """Reads as a ``Column`` with its changes, which are held until ``flush``; what is large goes to packfiles at once.
 
     Args:
         objects: where the column is read.

@@ -217,7 +217,7 @@ class Samples(Partitioned):
         return rows if places is None else places.take(rows)
 
     def check_not_written(self) -> None:
-        """Nothing to look at: packs are never written to, and each fragment was checked when it was first read."""
+        """Nothing to look at: packfiles are never written to, and each fragment was checked when it was first read."""
 
 
 class SampleStream(Stream):

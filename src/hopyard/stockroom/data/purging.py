@@ -24,7 +24,7 @@ def redact(data: npt.NDArray[np.uint8], purged: Iterable[Purged]) -> tuple[bytes
     If some of them were gone before, that does not matter: the bytes are those that the whole fragment gives.
 
     Returns:
-        the bytes; and for ``PackWriter.add`` its width and where its values begin.
+        the bytes; and for ``PackfileWriter.add`` its width and where its values begin.
 
     Raises:
         CorruptError: it is no fragment, or has no sample under one of the keys.

@@ -1,4 +1,4 @@
-"""Packs written anew: what is needed of old ones goes into new ones, and only then are the old ones deleted."""
+"""Packfiles written anew: what is needed of old ones goes into new ones, and only then are the old ones deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.purging import is_stand_in, redact
 from hopyard.stockroom.packfiles import Location, Objects
-from hopyard.stockroom.packfiles.layout import META_KINDS, Pack, Piece, put_pack, read_pack
+from hopyard.stockroom.packfiles.layout import META_KINDS, Packfile, Piece, put_packfile, read_packfile
 from hopyard.stockroom.packfiles.tombstones import (
     Purged,
     Tombstone,
@@ -23,14 +23,14 @@ from hopyard.stockroom.packfiles.tombstones import (
     key_of,
     unproven,
 )
-from hopyard.stockroom.packfiles.writer import PACK_BYTES, PACK_OBJECTS
+from hopyard.stockroom.packfiles.writer import PACKFILE_BYTES, PACKFILE_OBJECTS
 from hopyard.storage import LocalStore, Store
 
-_IN_MEMORY = 4 * PACK_BYTES  # larger packs are put together in a file, wherever they go
+_IN_MEMORY = 4 * PACKFILE_BYTES  # larger packfiles are put together in a file, wherever they go
 
 
 def group_of(kind: str) -> str:
-    """Of the packs that objects of this kind lie in."""
+    """Of the packfiles that objects of this kind lie in."""
     return "meta" if kind in META_KINDS else "data"
 
 
@@ -45,73 +45,73 @@ def piece_of(name: str, place: Location, data: npt.NDArray[np.uint8]) -> Piece:
     return Piece(name, place.kind, data.data, place.dtype, place.shape, width, body)
 
 
-def put(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
-    """Store one pack, whatever its size, without holding it in memory twice."""
+def put(store: Store, group: str, pieces: Sequence[Piece]) -> Packfile:
+    """Store one packfile, whatever its size, without holding it in memory twice."""
     size = sum(len(piece.data) for piece in pieces)
     if size <= _IN_MEMORY or store.staging() is not None:
-        return put_pack(store, group, pieces)
+        return put_packfile(store, group, pieces)
     with tempfile.TemporaryDirectory() as directory:
         local = LocalStore(directory)
-        pack = put_pack(local, group, pieces)
-        path = local.path(pack.name)
+        packfile = put_packfile(local, group, pieces)
+        path = local.path(packfile.name)
         assert path is not None
-        store.put_file(pack.name, path)
-        return pack
+        store.put_file(packfile.name, path)
+        return packfile
 
 
 def batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """These objects in order, as many at a time as one pack holds."""
+    """These objects in order, as many at a time as one packfile holds."""
     batch: list[str] = []
     total = 0
     for name, size in sizes.items():
         batch.append(name)
         total += size
-        if total >= PACK_BYTES or len(batch) >= PACK_OBJECTS:
+        if total >= PACKFILE_BYTES or len(batch) >= PACKFILE_OBJECTS:
             yield batch
             batch, total = [], 0
     if batch:
         yield batch
 
 
-def write(objects: Objects, places: Mapping[str, Location]) -> list[Pack]:
-    """Copy these objects, in order, into new packs of 64 MiB: data, then metadata. All are checked.
+def write(objects: Objects, places: Mapping[str, Location]) -> list[Packfile]:
+    """Copy these objects, in order, into new packfiles of 64 MiB: data, then metadata. All are checked.
 
     Raises:
         CorruptError: one is damaged; what was written until then does no harm.
     """
-    packs = []
+    packfiles = []
     for group in ("data", "meta"):
         sizes = {
             name: place.stop - place.start for name, place in places.items() if group_of(place.kind) == group
         }
         for names in batches(sizes):
             data = objects.read_many(names)
-            packs.append(
+            packfiles.append(
                 put(objects.store, group, [piece_of(name, places[name], data[name]) for name in names])
             )
-            objects.learn(packs[-1:])
-    return packs
+            objects.learn(packfiles[-1:])
+    return packfiles
 
 
-def replace(objects: Objects, old: Iterable[str], new: Collection[Pack]) -> None:
-    """Delete packs whose needed objects are all in ``new``, or elsewhere."""
-    written = {pack.name for pack in new}
+def replace(objects: Objects, old: Iterable[str], new: Collection[Packfile]) -> None:
+    """Delete packfiles whose needed objects are all in ``new``, or elsewhere."""
+    written = {packfile.name for packfile in new}
     for name in sorted(set(old) - written):
         objects.store.delete(name)
     objects.refresh()
 
 
 def bury(objects: Objects) -> int:
-    """Let nothing remain in packs of what tombstones say was purged. Returns how many objects were removed.
+    """Let nothing remain in packfiles of what tombstones say was purged. Returns how many objects were removed.
 
     A fragment is removed only if it is here without the purged samples, and all else in it unchanged: whatever a
     tombstone says that is not so, no data are deleted because of it.
 
-    New packs are there before old ones are deleted, so it may happen while others read and write, and whoever is killed
-    in it can do it again.
+    New packfiles are there before old ones are deleted, so it may happen while others read and write, and whoever is
+    killed in it can do it again.
 
     Raises:
-        CorruptError: a pack that holds what was purged is damaged.
+        CorruptError: a packfile that holds what was purged is damaged.
     """
     objects = objects.alone()
     tombstones = Tombstones(objects.store)
@@ -121,8 +121,8 @@ def bury(objects: Objects) -> int:
     _make_stand_ins(objects, tombstones)
     removed: set[str] = set()
     while present := buried(objects, tombstones):
-        for name in sorted({place.pack for place in present.values()}):
-            held = read_pack(objects.store, name, objects.store.size(name) or 0).objects
+        for name in sorted({place.packfile for place in present.values()}):
+            held = read_packfile(objects.store, name, objects.store.size(name) or 0).objects
             ordered = sorted(held.items(), key=lambda item: item[1].start)
             kept = {digest: place for digest, place in ordered if digest not in present}
             replace(objects, [name], write(objects, kept))
@@ -133,7 +133,7 @@ def bury(objects: Objects) -> int:
 
 
 def buried(objects: Objects, tombstones: Tombstones) -> dict[str, Location]:
-    """What shall not be in packs any more, and where it is: fragments that have a tombstone, and older stand-ins of
+    """What shall not be in packfiles any more, and where it is: fragments that have a tombstone, and older stand-ins of
     theirs, which have samples that were purged later. What stands in for them is here, and is what they were."""
     every = tombstones.all()
     ends = {name: several[0] for name, several in every.items()}

@@ -19,7 +19,7 @@ from hopyard.stockroom.experiments.run import KIND
 from hopyard.stockroom.experiments.values import decode
 from hopyard.stockroom.records import RunRecord, parsing
 from hopyard.stockroom.records.frozen import frozen
-from hopyard.stockroom.views.shelf import Listed
+from hopyard.stockroom.views.shelf import ListedThing
 from hopyard.stockroom.views.view import Readable
 from hopyard.storage.format import check_format
 from hopyard.wording import counted, describe_bytes, describe_seconds, one_line, some_names
@@ -200,11 +200,11 @@ class RunView:
 class Runs(list[RunView]):
     """A list of stored runs, the newest first. A console or notebook shows the first of them."""
 
-    def listed(self) -> Iterator[Listed]:
+    def listed(self) -> Iterator[ListedThing]:
         """Lines on the runs as a list of shelves has them, in the order in which they were begun."""
         for run in reversed(self):
             begun = f"{run.started:%Y-%m-%d %H:%M}"
-            yield Listed(f"run/{run.id}", f"run, {run.status}, begun {begun}")
+            yield ListedThing(f"run/{run.id}", f"run, {run.status}, begun {begun}")
 
     def __repr__(self) -> str:
         lines = [one_line(f"{run.id}  {run.status}  {run.started:%Y-%m-%d %H:%M}") for run in self[:_SHOWN]]

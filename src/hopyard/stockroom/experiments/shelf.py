@@ -12,7 +12,7 @@ from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
 from hopyard.stockroom.records import RunRecord, ValueRecord
 from hopyard.stockroom.records.frozen import frozen
-from hopyard.stockroom.views.shelf import Listed, NamedThings
+from hopyard.stockroom.views.shelf import ListedThing, NamedThings
 from hopyard.stockroom.views.view import writable
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class ExperimentShelf(NamedThings):
         with draft.guard.write(f"a write to experiment/{name}"):
             draft.set("experiment", name, write(draft.writer, checked))
 
-    def _line(self, name: str) -> Listed:
-        return Listed(f"experiment/{name}", cut(repr(self[name]), 60))
+    def _line(self, name: str) -> ListedThing:
+        return ListedThing(f"experiment/{name}", cut(repr(self[name]), 60))
 
     # Runs
 

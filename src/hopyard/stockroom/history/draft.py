@@ -15,7 +15,7 @@ from hopyard.stockroom.history.locks import Mark, writing
 from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.maps import Key, SortedMap, encode
 from hopyard.stockroom.maps.diff import same
-from hopyard.stockroom.packfiles import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import ColumnRecord, Json, Record, Shelf, parse
 from hopyard.stockroom.views.guard import Guard, guarded
 from hopyard.stockroom.views.view import names_in, place_of
@@ -52,7 +52,7 @@ class Draft:
         in_order: Callable[[], AbstractContextManager[None]] = nullcontext, guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self.guard = guard or Guard()
-        self.writer: PackWriter = objects.writing(before=self._begin, lock=self.guard)
+        self.writer: PackfileWriter = objects.writing(before=self._begin, lock=self.guard)
         self.base = root
         self._objects, self._told, self._in_order = objects, told, in_order
         self._root = root  # what is published; on top of it are:
@@ -70,7 +70,7 @@ class Draft:
     # Reading
 
     @property
-    def objects(self) -> PackWriter:
+    def objects(self) -> PackfileWriter:
         """Where objects are read; those that were added too."""
         return self.writer
 
@@ -231,7 +231,7 @@ class Draft:
         return root
 
     def publish(self) -> None:
-        """Store durably what was added; see ``PackWriter.publish``."""
+        """Store durably what was added; see ``PackfileWriter.publish``."""
         if self._has_added:
             self.writer.publish()
             self._has_added = False

@@ -23,7 +23,7 @@ from hopyard.stockroom.importers.run import Progress, read_columns
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord, Shelf, check_name
 from hopyard.stockroom.session.moving import reset
-from hopyard.stockroom.session.session import Session
+from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import Store
 from hopyard.wording import counted
@@ -52,7 +52,7 @@ class Imported:
 
 
 def import_from(
-    session: Session,
+    session: StockSession,
     name: str,
     source: str | os.PathLike[str] | None,
     options: Mapping[str, str | bool | int] | None,
@@ -67,7 +67,7 @@ def import_from(
         session.check_no_block("import")
     with open_importer(name, source, options) as importer:
         importer.watch_download = watch_download
-        writer = Session(session.place.root, enable_write=True)
+        writer = StockSession(session.place.root, enable_write=True)
         try:
             imported = import_columns(writer, name, importer, processes, message, watch)
         finally:
@@ -78,7 +78,7 @@ def import_from(
 
 
 def import_columns(
-    session: Session,
+    session: StockSession,
     name: str,
     importer: Importer,
     processes: int = 0,
@@ -220,7 +220,9 @@ def _size(samples: Samples) -> int:
 class _Begun:
     """What says that an import is under way upon a commit."""
 
-    def __init__(self, session: Session, name: str, importer: Importer, columns: list[ColumnSource]) -> None:
+    def __init__(
+        self, session: StockSession, name: str, importer: Importer, columns: list[ColumnSource]
+    ) -> None:
         self._store: Store = session.local.store
         self._object = f"stage/{session.place.worktree}.importing"
         self._columns = columns

@@ -7,9 +7,9 @@ Rules:
 * **Whoever is killed** at any moment leaves a repository in which all can be read; doing it again finishes it.
 * **gc and purge hold** ``gc.lock`` alone. Where a store has no locks they leave alone what they have not found
   unneeded for two weeks, since somebody may be about to refer to it.
-* **Only our own names** are ever deleted: packs, files, entries of a stage that held what was purged.
+* **Only our own names** are ever deleted: packfiles, files, entries of a stage that held what was purged.
 * **verify finds every problem**, not the first one, and changes nothing unless it is given a remote to repair from.
-  Damaged packs are set aside under ``damaged/``, unless every object of theirs is here elsewhere.
+  Damaged packfiles are set aside under ``damaged/``, unless every object of theirs is here elsewhere.
 * **Commits are never rewritten**: what is purged has a tombstone, which travels before all else and stays as the
   record of what was removed, when, by whom and why. A sample that was purged raises ``PurgedError``; what compares,
   merges or rewrites samples takes it for removed.

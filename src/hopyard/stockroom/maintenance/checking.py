@@ -1,4 +1,4 @@
-"""Every byte of packs and files against the digests that name them."""
+"""Every byte of packfiles and files against the digests that name them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageError
 from hopyard.objects.digests import Hasher
-from hopyard.stockroom.packfiles.layout import Pack, digest_at, is_pack, read_pack
+from hopyard.stockroom.packfiles.layout import Packfile, digest_at, is_packfile, read_packfile
 from hopyard.stockroom.packfiles.mapped import Mapped
 from hopyard.storage import Store
 
@@ -27,11 +27,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Checked:
-    """One pack or file.
+    """One packfile or file.
 
     Attributes:
         name: of the store's object; ``size``: its bytes.
-        pack: what its header says; None: it is a file, or has no readable header.
+        packfile: what its header says; None: it is a file, or has no readable header.
         good: digest to bytes of objects that are as they were written.
         reasons: digest of an object that is not, or "" for the whole, to what is wrong.
         is_newer: it was written by a newer version of Hopyard.
@@ -40,7 +40,7 @@ class Checked:
 
     name: str
     size: int
-    pack: Pack | None = None
+    packfile: Packfile | None = None
     good: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     is_newer: bool = False
@@ -50,8 +50,8 @@ class Checked:
 def check_all(
     store: Store, known: Mapping[str, Checked] | None = None, progress: Progress | None = None
 ) -> dict[str, Checked]:
-    """Read and check all packs and files, several at once; those that are ``known`` not again."""
-    entries = [entry for entry in store.list("packs") if is_pack(entry.name)]
+    """Read and check all packfiles and files, several at once; those that are ``known`` not again."""
+    entries = [entry for entry in store.list("packfiles") if is_packfile(entry.name)]
     entries += [entry for entry in store.list("files") if _FILE.fullmatch(entry.name)]
     found = {entry.name: known[entry.name] for entry in entries if known and entry.name in known}
     entries = [entry for entry in entries if entry.name not in found]
@@ -67,13 +67,13 @@ def check_all(
 
 
 def check(store: Store, name: str) -> Checked:
-    """Read and check one pack or file."""
+    """Read and check one packfile or file."""
     checked = Checked(name, 0, is_gone=False)
     try:
         size = store.size(name)
         checked.size, checked.is_gone = size or 0, size is None
         if not checked.is_gone:
-            (_check_pack if is_pack(name) else _check_file)(store, checked)
+            (_check_packfile if is_packfile(name) else _check_file)(store, checked)
     except NotFoundError:
         checked.is_gone = True
     except StorageError as error:
@@ -81,20 +81,20 @@ def check(store: Store, name: str) -> Checked:
     return checked
 
 
-def _check_pack(store: Store, checked: Checked) -> None:
+def _check_packfile(store: Store, checked: Checked) -> None:
     try:
-        pack = checked.pack = read_pack(store, checked.name, checked.size)
+        packfile = checked.packfile = read_packfile(store, checked.name, checked.size)
     except FormatError as error:
         checked.reasons[""], checked.is_newer = str(error), True
         return
     except CorruptError as error:
         checked.reasons[""] = error.reason or str(error)
         return
-    if pack.whole != checked.size:
-        checked.reasons[""] = f"it has {checked.size} bytes, but its header says {pack.whole}"
+    if packfile.whole != checked.size:
+        checked.reasons[""] = f"it has {checked.size} bytes, but its header says {packfile.whole}"
     view = Mapped(store).get(checked.name)
     data = np.frombuffer(store.get(checked.name), np.uint8) if view is None else view.data
-    for name, place in pack.objects.items():
+    for name, place in packfile.objects.items():
         if digest_at(place, data[place.start : place.stop]) == name:
             checked.good[name] = place.stop - place.start
         else:

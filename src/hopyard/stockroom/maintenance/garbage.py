@@ -1,4 +1,4 @@
-"""gc: deletes what no history needs, and packs anew what lies among much of it, or in many small packs."""
+"""gc: deletes what no history needs, and packfiles anew what lies among much of it, or in many small packfiles."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import WAIT, Tell, alone
 from hopyard.stockroom.maintenance.roots import all_roots, check
 from hopyard.stockroom.packfiles import Location, Objects
-from hopyard.stockroom.packfiles.layout import Pack, is_pack, read_pack
+from hopyard.stockroom.packfiles.layout import Packfile, is_packfile, read_packfile
 from hopyard.stockroom.packfiles.tombstones import Tombstones
-from hopyard.stockroom.packfiles.writer import PACK_BYTES
+from hopyard.stockroom.packfiles.writer import PACKFILE_BYTES
 from hopyard.stockroom.remotes import Repository, check_format
 from hopyard.storage import Entry, Store
 from hopyard.storage.small import get_small
@@ -29,7 +29,7 @@ from hopyard.wording import counted, describe_bytes
 KEEP = timedelta(days=14)
 """How long gc keeps what it found unneeded where nobody can lock the repository."""
 
-_SMALL = PACK_BYTES // 2
+_SMALL = PACKFILE_BYTES // 2
 _SEEN = "gc.json"
 _MOST_SEEN = 1 << 28  # its bytes
 _FILE = re.compile(r"files/([0-9a-f]{64})")
@@ -40,8 +40,8 @@ class Collected:
     """What gc did, or would do.
 
     Attributes:
-        objects: that are not needed and were in packs, or were purged. files: likewise.
-        packs: that were deleted; what was needed of them is in new ones.
+        objects: that are not needed and were in packfiles, or were purged. files: likewise.
+        packfiles: that were deleted; what was needed of them is in new ones.
         freed: bytes that the repository is smaller.
         young: bytes that are not needed, but were kept, since the repository has no locks and they are too new.
         is_dry: nothing was changed.
@@ -49,7 +49,7 @@ class Collected:
 
     objects: int = 0
     files: int = 0
-    packs: int = 0
+    packfiles: int = 0
     freed: int = 0
     young: int = 0
     is_dry: bool = False
@@ -59,7 +59,7 @@ class Collected:
         kept = f"; {describe_bytes(self.young)} are too new to be deleted" if self.young else ""
         return (
             f"{describe_bytes(self.freed)} {would} freed: {counted(self.objects, 'object')} in "
-            f"{counted(self.packs, 'pack')} and {counted(self.files, 'file')}{kept}"
+            f"{counted(self.packfiles, 'packfile')} and {counted(self.files, 'file')}{kept}"
         )
 
 
@@ -106,7 +106,7 @@ def gc(
 class _Plan:
     """What is to be deleted, and ``kept``: what of it is packed anew before, in this order."""
 
-    packs: list[str] = field(default_factory=list)
+    packfiles: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     kept: dict[str, Location] = field(default_factory=dict)
     objects: int = 0
@@ -131,19 +131,21 @@ def collect(
     for digest in buried(objects, tombstones):  # none, unless nothing is to be done
         needed.pop(digest, None)
     entries = list(_entries(store))
-    packs = [read_pack(store, entry.name, entry.size) for entry in entries if is_pack(entry.name)]
-    files = {e.name: e.size for e in entries if not is_pack(e.name) and _digest(e.name) not in needed}
-    idle = [*files, *(pack.name for pack in packs if pack.objects.keys() - needed.keys())]
+    packfiles = [read_packfile(store, entry.name, entry.size) for entry in entries if is_packfile(entry.name)]
+    files = {e.name: e.size for e in entries if not is_packfile(e.name) and _digest(e.name) not in needed}
+    idle = [*files, *(packfile.name for packfile in packfiles if packfile.objects.keys() - needed.keys())]
     young = set() if store.path(_SEEN) is not None else _young(store, idle, now - keep, now, dry_run)
-    plan = _planned(packs, files, needed, young, _damaged_copies(objects, packs))
-    done = Collected(plan.objects, len(plan.files), len(plan.packs), plan.freed, plan.young, dry_run)
+    plan = _planned(packfiles, files, needed, young, _damaged_copies(objects, packfiles))
+    done = Collected(plan.objects, len(plan.files), len(plan.packfiles), plan.freed, plan.young, dry_run)
     if dry_run:
         return done
     # What holds nothing that is needed goes first: on a full disk that makes the room for what is packed anew.
-    idle_packs = {pack.name for pack in packs if pack.objects.keys().isdisjoint(needed)} & set(plan.packs)
+    idle_packfiles = {
+        packfile.name for packfile in packfiles if packfile.objects.keys().isdisjoint(needed)
+    } & set(plan.packfiles)
     for name in plan.files:
         store.delete(name)
-    replace(objects, idle_packs, ())
+    replace(objects, idle_packfiles, ())
     try:
         new = write(objects, plan.kept)
     except StorageFullError as error:
@@ -151,13 +153,13 @@ def collect(
         raise StorageFullError(
             f"{error} {describe_bytes(freed)} that nothing needed were freed before that, and all else is as it was."
         ) from None
-    replace(objects, set(plan.packs) - idle_packs, new)
+    replace(objects, set(plan.packfiles) - idle_packfiles, new)
     return replaced(done, freed=before - sum(entry.size for entry in _entries(store)))
 
 
 def _entries(store: Store) -> Iterator[Entry]:
-    """Packs and files: nothing else is ever deleted."""
-    yield from (entry for entry in store.list("packs") if is_pack(entry.name))
+    """Packfiles and files: nothing else is ever deleted."""
+    yield from (entry for entry in store.list("packfiles") if is_packfile(entry.name))
     yield from (entry for entry in store.list("files") if _FILE.fullmatch(entry.name))
 
 
@@ -166,8 +168,8 @@ def _digest(file: str) -> str:
 
 
 def _young(store: Store, idle: Iterable[str], since: datetime, now: datetime, dry_run: bool) -> set[str]:
-    """Packs and files with something unneeded of which gc has not found that at each look since a moment. That it found
-    it now is written down."""
+    """Packfiles and files with something unneeded of which gc has not found that at each look since a moment. That it
+    found it now is written down."""
     seen: dict[str, str] = {}
     if store.exists(_SEEN):
         with suppress(ValueError, TypeError, AttributeError, CorruptError):  # begun anew: all is young
@@ -179,26 +181,28 @@ def _young(store: Store, idle: Iterable[str], since: datetime, now: datetime, dr
     return {name for name, moment in moments.items() if datetime.fromisoformat(moment) > since}
 
 
-def _damaged_copies(objects: Objects, packs: list[Pack]) -> dict[str, set[str]]:
-    """By pack the objects that are damaged there, and whole in another pack. Only what is in several is looked at."""
-    holding = Counter(one for pack in packs for one in pack.objects)
+def _damaged_copies(objects: Objects, packfiles: list[Packfile]) -> dict[str, set[str]]:
+    """By packfile the objects that are damaged there, and whole in another packfile. Only what is in several is looked
+    at."""
+    holding = Counter(one for packfile in packfiles for one in packfile.objects)
     found: dict[str, set[str]] = {}
-    for pack in packs:
-        shared = {one: place for one, place in pack.objects.items() if holding[one] > 1}
+    for packfile in packfiles:
+        shared = {one: place for one, place in packfile.objects.items() if holding[one] > 1}
         whole = objects.whole(shared)
         if bad := {one for one, place in shared.items() if whole.get(one, place) != place}:
-            found[pack.name] = bad
+            found[packfile.name] = bad
     return found
 
 
 def _planned(
-    packs: list[Pack],
+    packfiles: list[Packfile],
     files: dict[str, int],
     needed: dict[str, None],
     young: set[str],
     bad: dict[str, set[str]],
 ) -> _Plan:
-    """Args: files: those that are not needed, and their bytes. bad: by pack the objects that are damaged there only."""
+    """Args: files: those that are not needed, and their bytes. bad: by packfile the objects that are damaged there
+    only."""
     plan = _Plan()
     for name, size in files.items():
         if name in young:
@@ -206,44 +210,49 @@ def _planned(
         else:
             plan.files.append(name)
             plan.freed += size
-    sized = [(_bytes(place for one, place in pack.objects.items() if one in needed), pack) for pack in packs]
-    _plan_packs(plan, sized, needed, young, bad)
+    sized = [
+        (_bytes(place for one, place in packfile.objects.items() if one in needed), packfile)
+        for packfile in packfiles
+    ]
+    _plan_packfiles(plan, sized, needed, young, bad)
     return plan
 
 
-def _plan_packs(
+def _plan_packfiles(
     plan: _Plan,
-    packs: list[tuple[int, Pack]],
+    packfiles: list[tuple[int, Packfile]],
     needed: dict[str, None],
     young: set[str],
     bad: dict[str, set[str]],
 ) -> None:
-    # Of an object that is in several packs one is kept, which is not damaged: in a pack that stays anyway, else in that
-    # which has most.
-    packs.sort(key=lambda item: (item[1].name not in young, -item[0], item[1].name))
+    # Of an object that is in several packfiles one copy is kept, which is not damaged: in a packfile that stays anyway,
+    # else in the one that has most of what is needed.
+    packfiles.sort(key=lambda item: (item[1].name not in young, -item[0], item[1].name))
     homes: dict[str, Location] = {}
-    small: dict[str, list[Pack]] = {}
-    old: list[Pack] = []
-    for _, pack in packs:
-        wanted_here = (pack.objects.keys() & needed.keys()) - homes.keys() - bad.get(pack.name, set())
-        here = {one: place for one, place in pack.objects.items() if one in wanted_here}
+    small: dict[str, list[Packfile]] = {}
+    old: list[Packfile] = []
+    for _, packfile in packfiles:
+        wanted_here = (packfile.objects.keys() & needed.keys()) - homes.keys() - bad.get(packfile.name, set())
+        here = {one: place for one, place in packfile.objects.items() if one in wanted_here}
         homes |= here
         wanted = _bytes(here.values())
-        unneeded = _bytes(pack.objects.values()) - wanted
-        if pack.name in young:
+        unneeded = _bytes(packfile.objects.values()) - wanted
+        if packfile.name in young:
             plan.young += unneeded
-        elif pack.name in bad or unneeded > wanted or not here or (unneeded and pack.size < _SMALL):
-            old.append(pack)
-        elif pack.size < _SMALL:
-            small.setdefault(group_of(next(iter(here.values())).kind), []).append(pack)
+        elif packfile.name in bad or unneeded > wanted or not here or (unneeded and packfile.size < _SMALL):
+            old.append(packfile)
+        elif packfile.size < _SMALL:
+            small.setdefault(group_of(next(iter(here.values())).kind), []).append(packfile)
     for group, several in small.items():
-        others = any(pack.size < _SMALL and pack.name.startswith(f"packs/{group}-") for pack in old)
+        others = any(
+            packfile.size < _SMALL and packfile.name.startswith(f"packfiles/{group}-") for packfile in old
+        )
         old += several if len(several) > 1 or others else []
-    plan.packs = sorted(pack.name for pack in old)
-    anew = set(plan.packs)
-    plan.kept = {one: homes[one] for one in needed if one in homes and homes[one].pack in anew}
-    plan.objects = len({one for pack in old for one in pack.objects if one not in needed})
-    plan.freed += sum(pack.size for pack in old) - _bytes(plan.kept.values())
+    plan.packfiles = sorted(packfile.name for packfile in old)
+    anew = set(plan.packfiles)
+    plan.kept = {one: homes[one] for one in needed if one in homes and homes[one].packfile in anew}
+    plan.objects = len({one for packfile in old for one in packfile.objects if one not in needed})
+    plan.freed += sum(packfile.size for packfile in old) - _bytes(plan.kept.values())
 
 
 def _bytes(places: Iterable[Location]) -> int:

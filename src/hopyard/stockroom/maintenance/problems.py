@@ -21,8 +21,8 @@ class Problem:
 
     Attributes:
         kind: ``damaged``: bytes are not what was written; ``missing``: something needs what is not here;
-            ``unreadable``: a reference, stage, remote or tombstone; ``index``: it says something else than the packs
-            (it heals by itself); ``purged``: bytes that were purged are still here, until gc is run.
+            ``unreadable``: a reference, stage, remote or tombstone; ``index``: it says something else than the
+            packfiles (it heals by itself); ``purged``: bytes that were purged are still here, until gc is run.
         name: of the store's object, or of an object its digest.
         reason: what is wrong, in words.
         needed_by: what cannot be read therefore: ``data/image[3..17] of the commit 0123...``; "" if nothing.

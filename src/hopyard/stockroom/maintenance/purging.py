@@ -149,7 +149,7 @@ def purge(
         except StorageFullError as error:
             raise StorageFullError(
                 f"{error} The purge has begun: some of the samples may read as purged already, while their bytes are "
-                "still in packs. When there is space, call purge again, with the same keys: it goes on from there."
+                "still in packfiles. When there is space, call purge again, with the same keys: it goes on from there."
             ) from error
         objects.refresh()
         equal = find_equal(objects, present, values)

@@ -78,17 +78,17 @@ def fetch(remote: Repository, repository: Repository, lost: Mapping[str, str]) -
 
 
 def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -> bool:
-    """Pack the good objects of a damaged pack anew; then delete it, if all that it held is ``here``, or keep it under
-    ``damaged/``. Returns whether anything was done."""
+    """Pack the good objects of a damaged packfile anew; then delete it, if all that it held is ``here``, or keep it
+    under ``damaged/``. Returns whether anything was done."""
     store, objects = repository.store, repository.objects.alone()
-    if not check(store, damaged.name).reasons:  # what was fetched made the same pack again
+    if not check(store, damaged.name).reasons:  # what was fetched made the same packfile again
         return True
-    held = {} if damaged.pack is None else damaged.pack.objects
+    held = {} if damaged.packfile is None else damaged.packfile.objects
     kept = {digest: place for digest, place in held.items() if digest in damaged.good}
     new = write(objects, kept)
-    if damaged.name in {pack.name for pack in new}:
+    if damaged.name in {packfile.name for packfile in new}:
         return True
-    is_all_here = damaged.pack is not None and damaged.pack.whole <= damaged.size
+    is_all_here = damaged.packfile is not None and damaged.packfile.whole <= damaged.size
     with replacing(store):
         if not (is_all_here and held.keys() <= set(here)):
             try:

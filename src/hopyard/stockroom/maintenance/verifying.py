@@ -34,7 +34,7 @@ from hopyard.stockroom.maintenance.roots import Roots, folders_for_locks, roots_
 from hopyard.stockroom.maintenance.walk import Walk
 from hopyard.stockroom.maps import decode
 from hopyard.stockroom.models import read_model
-from hopyard.stockroom.packfiles.layout import is_pack
+from hopyard.stockroom.packfiles.layout import is_packfile
 from hopyard.stockroom.packfiles.tombstones import FOLDER, Tombstone, Tombstones, unproven
 from hopyard.stockroom.packfiles.tombstones import read as read_tombstone
 from hopyard.stockroom.remotes import KIND, Repository, check_format, names, recall
@@ -75,7 +75,7 @@ def verify(
 
     Args:
         repair_from: a remote that has what was damaged: what is missing or damaged is fetched from it, and damaged
-            packs are replaced. None: nothing is changed, unless ``repair``.
+            packfiles are replaced. None: nothing is changed, unless ``repair``.
         place: of the working tree; None: of a repository that has none, as a remote.
         progress: told the bytes that are checked, and those of all.
         repair: without a remote, too, repair what can be repaired from what is here: FORMAT, references,
@@ -103,8 +103,8 @@ def _has_lost_format(store: Store) -> bool:
     """Whether a repository is there, and its FORMAT is not, or says nothing."""
     try:
         check_format(store)
-    except (NotFoundError, CorruptError, KindError):  # no other kind has packs or references
-        return next(store.list("packs"), None) is not None or next(store.list("refs"), None) is not None
+    except (NotFoundError, CorruptError, KindError):  # no other kind has packfiles or references
+        return next(store.list("packfiles"), None) is not None or next(store.list("refs"), None) is not None
     except FormatError:
         return False
     return False
@@ -146,8 +146,8 @@ class _Verification:
         self._checked = check_all(self._store, known, progress)
         self._present = {digest: size for one in self._checked.values() for digest, size in one.good.items()}
         self._found = {}
-        packs = [one.pack for one in self._checked.values() if one.pack is not None]
-        for name in self._objects.misremembered(packs):
+        packfiles = [one.packfile for one in self._checked.values() if one.packfile is not None]
+        for name in self._objects.misremembered(packfiles):
             self._add("index", name, "the index says something else of it than its header; it is made anew")
         with suppress(StorageError):
             self._objects.rebuild()
@@ -159,8 +159,8 @@ class _Verification:
         for one in self._checked.values():
             for digest, reason in one.reasons.items():
                 needed = self._walk.needed_by(digest) if digest not in self._present else ""
-                if digest in self._present and is_pack(one.name):
-                    reason += "; it is whole in another pack, and `hopyard stock gc` deletes this copy"
+                if digest in self._present and is_packfile(one.name):
+                    reason += "; it is whole in another packfile, and `hopyard stock gc` deletes this copy"
                 self._add("damaged", one.name, reason, needed)
         return self._found
 
@@ -179,9 +179,9 @@ class _Verification:
         damaged = [one for one in self._checked.values() if one.reasons and not one.is_newer]
         lost = dict(self._lost)
         for one in damaged:
-            held = {} if one.pack is None else one.pack.objects
+            held = {} if one.packfile is None else one.packfile.objects
             lost |= {digest: place.kind for digest, place in held.items() if digest not in self._present}
-            if not is_pack(one.name):
+            if not is_packfile(one.name):
                 lost |= {digest: "file" for digest in one.reasons if digest}
         # Of a commit all metadata at once: a history that is lost is not asked for one commit after the other.
         follow = Walk(remote.objects)
@@ -196,8 +196,8 @@ class _Verification:
             lost = {instead.get(digest, digest): kind for digest, kind in lost.items()}
         came = fetch(remote, self._repository, lost)
         here = self._present.keys() | came
-        packs = [one for one in damaged if is_pack(one.name)]
-        moved = [set_aside(self._repository, one, here) for one in packs]
+        packfiles = [one for one in damaged if is_packfile(one.name)]
+        moved = [set_aside(self._repository, one, here) for one in packfiles]
         return bool(came or done) or any(moved)
 
     def _repair_tombstones(self, remote: Repository) -> bool:

@@ -32,13 +32,13 @@ _HIGHEST = (
 
 
 class Readable(Protocol):
-    """Where pages are read: ``Objects``, or a ``PackWriter`` for what is not published yet."""
+    """Where pages are read: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
 
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 
 
 class Writable(Readable, Protocol):
-    """Where pages are written: a ``PackWriter``. It can read at once what was written, and all that is there."""
+    """Where pages are written: a ``PackfileWriter``. It can read at once what was written, and all that is there."""
 
     def add_json(self, value: Any, /, kind: str) -> str: ...
 

@@ -1,10 +1,10 @@
 """Digest to location, remembered in a SQLite file that any number of processes use at once.
 
-All of it stands in the headers of packs, so whatever is wrong with the file costs time only: one that is damaged or of
-another format is made anew, and where SQLite cannot work (a directory that is read only, a file system without
+All of it stands in the headers of packfiles, so whatever is wrong with the file costs time only: one that is damaged or
+of another format is made anew, and where SQLite cannot work (a directory that is read only, a file system without
 locks, a disk that is full) the index of this process is in memory from then on.
 
-One thing stands nowhere else: which data were in packs that are gone. It tells data that were lost from data that
+One thing stands nowhere else: which data were in packfiles that are gone. It tells data that were lost from data that
 were never brought here; where the file was lost, too, they are taken for the latter.
 """
 
@@ -19,26 +19,26 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from hopyard.stockroom.packfiles.forking import LOCK
-from hopyard.stockroom.packfiles.layout import META_KINDS, Location, Pack
+from hopyard.stockroom.packfiles.layout import META_KINDS, Location, Packfile
 
 _Result = TypeVar("_Result")
 
-_FORMAT = 4
+_FORMAT = 5
 _SCHEMA = (
-    "CREATE TABLE packs (number INTEGER PRIMARY KEY, name TEXT UNIQUE, size INTEGER, whole INTEGER, sum INTEGER)",
-    """CREATE TABLE objects (digest BLOB, pack INTEGER, start INTEGER, stop INTEGER, kind TEXT, dtype TEXT, shape TEXT,
-       sum INTEGER, PRIMARY KEY (digest, pack)) WITHOUT ROWID""",
+    "CREATE TABLE packfiles (number INTEGER PRIMARY KEY, name TEXT UNIQUE, size INTEGER, whole INTEGER, sum INTEGER)",
+    """CREATE TABLE objects (digest BLOB, packfile INTEGER, start INTEGER, stop INTEGER, kind TEXT, dtype TEXT, shape
+       TEXT, sum INTEGER, PRIMARY KEY (digest, packfile)) WITHOUT ROWID""",
     "CREATE TABLE gone (digest BLOB PRIMARY KEY) WITHOUT ROWID",
 )
-_PACKS = "SELECT name, size, whole, sum FROM packs"
+_PACKFILES = "SELECT name, size, whole, sum FROM packfiles"
 _FIND = (
     "SELECT digest, name, start, stop, kind, dtype, shape, objects.sum "
-    "FROM objects JOIN packs ON number = pack WHERE digest IN "
+    "FROM objects JOIN packfiles ON number = packfile WHERE digest IN "
 )
 _BEGINNING = "SELECT DISTINCT digest FROM objects WHERE digest BETWEEN ? AND ? AND kind = ? ORDER BY digest"
 _DATA = f"kind NOT IN ({', '.join(map(repr, META_KINDS))})"
 _GO = f"""INSERT OR IGNORE INTO gone SELECT digest FROM objects
-    WHERE {_DATA} AND pack NOT IN (SELECT number FROM packs)"""
+    WHERE {_DATA} AND packfile NOT IN (SELECT number FROM packfiles)"""
 _DIGITS = 64
 _AT_ONCE = 500  # parameters of a statement; old versions of SQLite take 999
 _BUSY = 5.0  # seconds to wait for other processes, whose transactions are short
@@ -52,7 +52,7 @@ _ERRORS = (
 
 
 class Index:
-    """What the packs that were seen so far hold.
+    """What the packfiles that were seen so far hold.
 
     Args:
         path: the file; None: in memory.
@@ -68,7 +68,9 @@ class Index:
         self._open: sqlite3.Connection | None = None
         self._pid = 0
         self._file: tuple[int, int] | None = None  # device and inode of the file that is open
-        self._packs: tuple[int, dict[str, tuple[int, int]]] | None = None  # and of which version of the file
+        self._packfiles: tuple[int, dict[str, tuple[int, int]]] | None = (
+            None  # and of which version of the file
+        )
 
     def find(self, digests: Iterable[str]) -> dict[str, Location]:
         """Where these objects are, without those that are not known."""
@@ -84,51 +86,51 @@ class Index:
         ends = [bytes.fromhex(prefix.ljust(_DIGITS, digit)) for digit in "0f"]
         return self._run(lambda db: [key.hex() for (key,) in db.execute(_BEGINNING, (*ends, kind))])
 
-    def packs(self) -> dict[str, tuple[int, int]]:
-        """Of every known pack how many bytes it had when its header was read, and how many it should have."""
-        return self._run(lambda db: dict(self._read_packs(db)))
+    def packfiles(self) -> dict[str, tuple[int, int]]:
+        """Of every known packfile how many bytes it had when its header was read, and how many it should have."""
+        return self._run(lambda db: dict(self._read_packfiles(db)))
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """How many bytes these packs had when their headers were read, without those that are not known."""
+        """How many bytes these packfiles had when their headers were read, without those that are not known."""
         return self._run(lambda db: dict(_sizes(db, list(names))))
 
-    def _read_packs(self, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    def _read_packfiles(self, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
         # The version changes when another connection changes the file.
         (version,) = db.execute("PRAGMA data_version").fetchone()
-        if self._packs is None or self._packs[0] != version:
-            rows = map(_checked_pack, db.execute(_PACKS))
-            self._packs = version, {name: (size, whole) for name, size, whole in rows}
-        return self._packs[1]
+        if self._packfiles is None or self._packfiles[0] != version:
+            rows = map(_checked_packfile, db.execute(_PACKFILES))
+            self._packfiles = version, {name: (size, whole) for name, size, whole in rows}
+        return self._packfiles[1]
 
     def gone(self) -> set[str]:
-        """Data that were in a pack which is gone, or was cut off, and in no other one that was seen since."""
+        """Data that were in a packfile which is gone, or was cut off, and in no other one that was seen since."""
         return self._run(lambda db: {key.hex() for (key,) in db.execute("SELECT digest FROM gone")})
 
     def note_gone(self, digests: Iterable[str]) -> None:
-        """Take these for gone, but for those that are in a pack."""
+        """Take these for gone, but for those that are in a packfile."""
         keys = [(bytes.fromhex(digest),) for digest in digests]
         self._run(lambda db: _note_gone(db, keys))
 
     def all_data(self) -> set[str]:
-        """All data that are, or were, in a pack that was seen."""
+        """All data that are, or were, in a packfile that was seen."""
         wanted = f"SELECT digest FROM objects WHERE {_DATA} UNION SELECT digest FROM gone"
         return self._run(lambda db: {key.hex() for (key,) in db.execute(wanted)})
 
-    def add(self, packs: Sequence[Pack]) -> None:
-        """Remember what these packs hold. Known ones are left as they are."""
-        self._run(lambda db: self._change(db, packs, ()))
+    def add(self, packfiles: Sequence[Packfile]) -> None:
+        """Remember what these packfiles hold. Known ones are left as they are."""
+        self._run(lambda db: self._change(db, packfiles, ()))
 
     def remove(self, names: Sequence[str]) -> None:
-        """Forget these packs and what they hold."""
+        """Forget these packfiles and what they hold."""
         self._run(lambda db: self._change(db, (), names))
 
-    def _change(self, db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> None:
+    def _change(self, db: sqlite3.Connection, added: Sequence[Packfile], removed: Sequence[str]) -> None:
         new = _change(db, added, removed)
-        if self._packs is not None:
-            _, packs = self._packs
-            packs |= {pack.name: (pack.size, pack.whole) for pack in new}
+        if self._packfiles is not None:
+            _, packfiles = self._packfiles
+            packfiles |= {packfile.name: (packfile.size, packfile.whole) for packfile in new}
             for name in removed:
-                packs.pop(name, None)
+                packfiles.pop(name, None)
 
     def clear(self) -> None:
         """Forget everything: the file may be damaged where SQLite does not see it."""
@@ -162,7 +164,7 @@ class Index:
             _of_parents.append(self._open)  # not even to be closed: SQLite forbids it after a fork
             self._open = None
         if self._open is None:
-            self._open, self._pid, self._packs = _connect(self.path), pid, None
+            self._open, self._pid, self._packfiles = _connect(self.path), pid, None
             self._file = None if self.path is None else _inode(self.path)
         return self._open
 
@@ -225,7 +227,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _make(db: sqlite3.Connection) -> None:
     """The tables, instead of those of another format."""
-    for table in ("packs", "objects", "gone"):
+    for table in ("packfiles", "objects", "gone"):
         db.execute(f"DROP TABLE IF EXISTS {table}")
     for statement in _SCHEMA:
         db.execute(statement)
@@ -235,12 +237,12 @@ def _make(db: sqlite3.Connection) -> None:
 def _sizes(db: sqlite3.Connection, names: Sequence[str]) -> Iterator[tuple[str, int]]:
     for first in range(0, len(names), _AT_ONCE):
         some = names[first : first + _AT_ONCE]
-        for row in db.execute(f"{_PACKS} WHERE name IN ({','.join('?' * len(some))})", some):
-            yield _checked_pack(row)[0], row[1]
+        for row in db.execute(f"{_PACKFILES} WHERE name IN ({','.join('?' * len(some))})", some):
+            yield _checked_packfile(row)[0], row[1]
 
 
-def _checked_pack(row: tuple[Any, ...]) -> tuple[str, int, int]:
-    """Name, size and whole size of a pack; raises what the index takes for damage."""
+def _checked_packfile(row: tuple[Any, ...]) -> tuple[str, int, int]:
+    """Name, size and whole size of a packfile; raises what the index takes for damage."""
     name, size, whole, check = row
     if check != _sum((name, size, whole)):
         raise ValueError(f"the row of {name!r} is not what was written")
@@ -256,7 +258,7 @@ def _rows_of(db: sqlite3.Connection, keys: list[bytes]) -> Iterator[tuple[bytes,
     for first in range(0, len(keys), _AT_ONCE):
         some = keys[first : first + _AT_ONCE]
         for row in db.execute(f"{_FIND} ({','.join('?' * len(some))})", some):
-            key, pack, start, stop, kind, dtype, shape, check = row
+            key, packfile, start, stop, kind, dtype, shape, check = row
             if check != _sum(row[:-1]):
                 raise ValueError(f"the row of {key!r} is not what was written")
             if shape is None:
@@ -265,33 +267,33 @@ def _rows_of(db: sqlite3.Connection, keys: list[bytes]) -> Iterator[tuple[bytes,
                 lengths = shapes[shape]
             else:
                 lengths = shapes[shape] = tuple(map(int, shape.split()))
-            yield key, Location(pack, start, stop, kind, dtype or "U8", lengths)
+            yield key, Location(packfile, start, stop, kind, dtype or "U8", lengths)
 
 
-def _change(db: sqlite3.Connection, added: Sequence[Pack], removed: Sequence[str]) -> list[Pack]:
-    """The packs that were not known."""
+def _change(db: sqlite3.Connection, added: Sequence[Packfile], removed: Sequence[str]) -> list[Packfile]:
+    """The packfiles that were not known."""
     new = []
     is_any_gone = bool(removed) or db.execute("SELECT 1 FROM gone LIMIT 1").fetchone() is not None
     db.execute("BEGIN IMMEDIATE")
     try:
         if removed:
-            db.executemany("DELETE FROM packs WHERE name = ?", [(name,) for name in removed])
+            db.executemany("DELETE FROM packfiles WHERE name = ?", [(name,) for name in removed])
             db.execute(_GO)
-            db.execute("DELETE FROM objects WHERE pack NOT IN (SELECT number FROM packs)")
-        for pack in added:
+            db.execute("DELETE FROM objects WHERE packfile NOT IN (SELECT number FROM packfiles)")
+        for packfile in added:
             row = db.execute(
-                "INSERT OR IGNORE INTO packs (name, size, whole, sum) VALUES (?, ?, ?, ?) RETURNING number",
-                (*pack[:3], _sum(pack[:3])),
+                "INSERT OR IGNORE INTO packfiles (name, size, whole, sum) VALUES (?, ?, ?, ?) RETURNING number",
+                (*packfile[:3], _sum(packfile[:3])),
             ).fetchone()
             if row is not None:
                 db.executemany(
-                    "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(_rows(pack, row[0]))
+                    "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(_rows(packfile, row[0]))
                 )
-                new.append(pack)
-                if pack.cut:
-                    db.executemany("INSERT OR IGNORE INTO gone VALUES (?)", _keys(pack.cut))
-                if is_any_gone or pack.cut:
-                    db.executemany("DELETE FROM gone WHERE digest = ?", _keys(pack.objects))
+                new.append(packfile)
+                if packfile.cut:
+                    db.executemany("INSERT OR IGNORE INTO gone VALUES (?)", _keys(packfile.cut))
+                if is_any_gone or packfile.cut:
+                    db.executemany("DELETE FROM gone WHERE digest = ?", _keys(packfile.objects))
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
@@ -314,8 +316,8 @@ def _keys(digests: Iterable[str]) -> Iterator[tuple[bytes]]:
     return ((bytes.fromhex(digest),) for digest in digests)
 
 
-def _rows(pack: Pack, number: int) -> Iterator[tuple[Any, ...]]:
-    for digest, (name, start, stop, kind, dtype, shape) in pack.objects.items():
+def _rows(packfile: Packfile, number: int) -> Iterator[tuple[Any, ...]]:
+    for digest, (name, start, stop, kind, dtype, shape) in packfile.objects.items():
         described = (dtype, " ".join(map(str, shape))) if kind == "tensor" else (None, None)
         key = bytes.fromhex(digest)
         yield key, number, start, stop, kind, *described, _sum((key, name, start, stop, kind, *described))

@@ -1,7 +1,7 @@
-"""The bytes of a pack: a safetensors file in which every entry is an object, or padding.
+"""The bytes of a packfile: a safetensors file in which every entry is an object, or padding.
 
 Entries are named by digests, in the order in which objects were added; ``~<n>`` are zeros that align what follows.
-The metadata's ``hopyard`` is JSON: ``format`` (kind ``pack``), ``kind`` (of all objects that are not listed),
+The metadata's ``hopyard`` is JSON: ``format`` (kind ``packfile``), ``kind`` (of all objects that are not listed),
 ``kinds`` (other kind -> digests), ``complex`` (digests of C128 tensors, which safetensors has only as pairs of F64).
 Positions are of the whole file, header included: values that are aligned in it are aligned wherever it is mapped.
 """
@@ -32,22 +32,22 @@ NARROW = (
     1 << 15
 )  # bytes; wider rows are not aligned: each is a fragment, which padding would make twice as large
 
-_DOMAIN = "hopyard.pack"
+_DOMAIN = "hopyard.packfile"
 _HEADER_ALIGNMENT = 64
 _LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
-_FIRST_READ = 1 << 16  # holds the header of most packs
+_FIRST_READ = 1 << 16  # holds the header of most packfiles
 _THREADED = 1 << 20  # bytes; smaller ones are hashed faster by one thread
-_NAME = re.compile(r"packs/(data|meta)-([0-9a-f]{64})")
+_NAME = re.compile(r"packfiles/(data|meta)-([0-9a-f]{64})")
 
 
 class Location(NamedTuple):
-    """Where an object is: bytes [start, stop) of the store's object ``pack``.
+    """Where an object is: bytes [start, stop) of the store's object ``packfile``.
 
     ``dtype`` (as safetensors names it, and C128) and ``shape`` are a tensor's; of other kinds they say ``U8`` and the
     number of bytes.
     """
 
-    pack: str
+    packfile: str
     start: int
     stop: int
     kind: str
@@ -75,8 +75,8 @@ class Piece(NamedTuple):
     body: int = 0
 
 
-class Pack(NamedTuple):
-    """A pack that is stored.
+class Packfile(NamedTuple):
+    """A packfile that is stored.
 
     Attributes:
         name: of the store's object.
@@ -92,13 +92,13 @@ class Pack(NamedTuple):
     cut: frozenset[str] = frozenset()
 
 
-def is_pack(name: str) -> bool:
-    """Whether the store's object of this name is a pack."""
+def is_packfile(name: str) -> bool:
+    """Whether the store's object of this name is a packfile."""
     return _NAME.fullmatch(name) is not None
 
 
-def put_pack(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
-    """Store one pack of these objects, durably. ``group`` is ``data`` or ``meta``.
+def put_packfile(store: Store, group: str, pieces: Sequence[Piece]) -> Packfile:
+    """Store one packfile of these objects, durably. ``group`` is ``data`` or ``meta``.
 
     Raises:
         ChangedError: one of them was written to meanwhile. Nothing was stored.
@@ -116,7 +116,7 @@ def put_pack(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
     else:
         starts = [base + start for start in starts]
     header = (base - 8).to_bytes(8, "little") + text.ljust(base - 8)
-    name = f"packs/{group}-{digest(header, _DOMAIN)}"
+    name = f"packfiles/{group}-{digest(header, _DOMAIN)}"
     content: list[bytes | memoryview] = [header]
     objects: dict[str, Location] = {}
     position = base
@@ -134,7 +134,7 @@ def put_pack(store: Store, group: str, pieces: Sequence[Piece]) -> Pack:
             check_digest(piece, written[place.start : place.stop])
 
     put_pieces(store, name, content, check if shared else None)
-    return Pack(name, position, position, objects)
+    return Packfile(name, position, position, objects)
 
 
 def private(piece: Piece) -> Piece:
@@ -168,7 +168,7 @@ def _metadata(pieces: Sequence[Piece]) -> str:
         if piece.kind != usual:
             kinds.setdefault(piece.kind, []).append(piece.digest)
     fields = {
-        "format": object_header("pack"),
+        "format": object_header("packfile"),
         "kind": usual,
         "kinds": kinds,
         "complex": [piece.digest for piece in pieces if piece.dtype == "C128"],
@@ -201,7 +201,7 @@ def _entry(name: str, dtype: str, shape: tuple[int, ...], start: int, stop: int)
 
 def _aligned(position: int, piece: Piece) -> int:
     """The first position from here on where the object may begin."""
-    if piece.kind in META_KINDS:  # text that is parsed: padding it would be a third of a pack of pages
+    if piece.kind in META_KINDS:  # text that is parsed: padding it would be a third of a packfile of pages
         return position
     if piece.kind == "tensor":
         return position + -position % 64
@@ -215,8 +215,8 @@ def _aligned(position: int, piece: Piece) -> int:
     return position + -(position + piece.body) % width
 
 
-def read_pack(store: Store, name: str, size: int) -> Pack:
-    """What the pack of ``size`` bytes holds; reads its header only, at once if that has less than 64 KiB.
+def read_packfile(store: Store, name: str, size: int) -> Packfile:
+    """What the packfile of ``size`` bytes holds; reads its header only, at once if that has less than 64 KiB.
 
     Raises:
         NotFoundError: it is gone.
@@ -240,10 +240,10 @@ def read_pack(store: Store, name: str, size: int) -> Pack:
         raise damaged(store, name, f"its header cannot be read ({error!r})") from None
 
 
-def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
+def _parse(store: Store, name: str, size: int, header: bytes) -> Packfile:
     entries = parsing.json_of(header[8:])
     fields = parsing.json_of(entries.pop("__metadata__")["hopyard"])
-    check_format(fields["format"], "pack", where=f"{store.url}/{name}")
+    check_format(fields["format"], "packfile", where=f"{store.url}/{name}")
     kinds = {one: kind for kind, digests in fields["kinds"].items() for one in digests}
     complexes = frozenset(fields["complex"])
     objects: dict[str, Location] = {}
@@ -257,7 +257,7 @@ def _parse(store: Store, name: str, size: int, header: bytes) -> Pack:
         if not key.startswith("~"):
             place = _location(name, entry, base, kinds.get(key, fields["kind"]), key in complexes)
             (objects if whole <= size else cut)[parsing.digest(key)] = place
-    return Pack(
+    return Packfile(
         name, size, whole, objects, frozenset(one for one, at in cut.items() if at.kind in DATA_KINDS)
     )
 
@@ -283,7 +283,7 @@ def digest_at(place: Location, data: npt.NDArray[np.uint8], threads: int | None 
 
 
 def damaged(store: Store, name: str, reason: str) -> CorruptError:
-    """The error for a pack, or an object in it, that is not what was written."""
+    """The error for a packfile, or an object in it, that is not what was written."""
     error = CorruptError(
         f"{name} in {store.url} is not what was written: {reason}. Run `hopyard stock verify`, which lists all that is "
         "damaged; this brings it back from a remote or another clone: hopyard stock verify --repair-from "

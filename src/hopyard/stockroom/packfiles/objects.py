@@ -25,16 +25,16 @@ from hopyard.stockroom.packfiles.forking import LOCK
 from hopyard.stockroom.packfiles.index import Index
 from hopyard.stockroom.packfiles.layout import (
     Location,
-    Pack,
+    Packfile,
     damaged,
     digest_at,
     file_location,
-    is_pack,
-    read_pack,
+    is_packfile,
+    read_packfile,
 )
 from hopyard.stockroom.packfiles.mapped import Bytes, Checked, Identity, Mapped, identity_at
 from hopyard.stockroom.packfiles.tombstones import Purged, Tombstones
-from hopyard.stockroom.packfiles.writer import PackWriter
+from hopyard.stockroom.packfiles.writer import PackfileWriter
 from hopyard.stockroom.records import parsing
 from hopyard.storage import MemoryStore, Store
 
@@ -42,12 +42,12 @@ Absent = Callable[[Sequence[str]], None]
 _Find = Callable[[Sequence[str]], Mapping[str, Location]]
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-_ROUNDS = 10  # of looking up objects whose pack was gone when it was read
+_ROUNDS = 10  # of looking up objects whose packfile was gone when it was read
 _LISTED = 32  # files that are looked for one by one; for more of them all are listed
 _REQUESTS = 16  # headers that are read at once where files cannot be mapped
-_PACKS_AT_ONCE = 64  # whose objects are added to the index together
-_GAP = 1 << 17  # bytes between ranges of a remote pack that cost less than another request
-_FEW = 1 << 20  # bytes of one pack that are copied rather than held mapped, which takes a file descriptor
+_PACKFILES_AT_ONCE = 64  # whose objects are added to the index together
+_GAP = 1 << 17  # bytes between ranges of a remote packfile that cost less than another request
+_FEW = 1 << 20  # bytes of one packfile that are copied rather than held mapped, which takes a file descriptor
 _INLINE = 4 << 20  # bytes that are hashed sooner than handed to new threads
 _PART = 1 << 20  # bytes that one thread hashes of small objects at a time
 _LARGE = 16 << 20  # bytes of an object that is hashed by several threads
@@ -94,10 +94,12 @@ class Objects:
         self._is_own = is_own
         self._tombstones = Tombstones(store if is_own else MemoryStore())
         self._checked = Checked()
-        self._bad: dict[str, tuple[Identity, set[str]]] = {}  # by pack the objects in it that are damaged
+        self._bad: dict[str, tuple[Identity, set[str]]] = {}  # by packfile the objects in it that are damaged
         self._unreadable: dict[str, StorageError] = {}
         self._rebuilt = self._has_listed = False
-        self._mark: object = None  # with which no pack was deleted since all were listed; see history.locks
+        self._mark: object = (
+            None  # with which no packfile was deleted since all were listed; see history.locks
+        )
 
     def __reduce__(self) -> tuple[type[Objects], tuple[Store, Path | None, Absent | None, bool]]:
         return Objects, (self._store, self._index.path, self._absent, self._is_own)
@@ -118,10 +120,10 @@ class Objects:
         """(n,) uint8, read only: the object's bytes, mapped where the store has files.
 
         They are compared with the digest when this process first reads them, unless ``verify`` is False. Where several
-        packs hold the object, one that is damaged in some is read from another.
+        packfiles hold the object, one that is damaged in some is read from another.
 
         Raises:
-            NotFoundError: it is not here; CorruptError: it, or the pack it should be in, is damaged.
+            NotFoundError: it is not here; CorruptError: it, or the packfile it should be in, is damaged.
         """
         if not self._bad and _DIGEST.fullmatch(digest) is not None:
             # Most reading is of single small objects, which are mapped and whole.
@@ -139,9 +141,9 @@ class Objects:
         found = self._read(digests, verify, Mapped(self._store, mmap.ACCESS_COPY))
         wanted: dict[str, int] = {}
         for place, data in found.values():
-            wanted[place.pack] = wanted.get(place.pack, 0) + data.size
+            wanted[place.packfile] = wanted.get(place.packfile, 0) + data.size
         return {
-            name: (place, data if data.flags.writeable and wanted[place.pack] >= _FEW else data.copy())
+            name: (place, data if data.flags.writeable and wanted[place.packfile] >= _FEW else data.copy())
             for name, (place, data) in found.items()
         }
 
@@ -170,18 +172,18 @@ class Objects:
         return tensors
 
     def damaged(self, places: Mapping[str, Location]) -> set[str]:
-        """Which of these objects, that were looked up to be at these places, are not what was written in any pack that
-        holds them."""
+        """Which of these objects, that were looked up to be at these places, are not what was written in any packfile
+        that holds them."""
         # Most were read or looked at before: a model that is saved again has many tensors, one of which is new.
         rest = [name for name, place in places.items() if self._known_whole(place) is None]
         return set(self._gather(rest, True, self._mapped, self._local)[1]) if rest else set()
 
     def _known_whole(self, place: Location) -> Bytes | None:
         """The bytes at a place that were compared with their digest in this process; None: they may not have been."""
-        view = self._mapped.get(place.pack)
+        view = self._mapped.get(place.packfile)
         if view is None or not place.start < place.stop <= len(view.data):
             return None
-        is_checked = place.start in self._checked.of(place.pack, view.identity)
+        is_checked = place.start in self._checked.of(place.packfile, view.identity)
         return view.data[place.start : place.stop] if is_checked else None
 
     def _mapped_whole(self, name: str, place: Location) -> Bytes | None:
@@ -189,27 +191,27 @@ class Objects:
         many that they are hashed on all cores."""
         known = self._known_whole(place)
         if known is None and 0 < place.stop - place.start < _INLINE:
-            view = self._mapped.get(place.pack)
+            view = self._mapped.get(place.packfile)
             if view is not None and place.stop <= len(view.data):
                 data = view.data[place.start : place.stop]
                 if digest_at(place, data) == name:
-                    self._checked.of(place.pack, view.identity).add(place.start)
+                    self._checked.of(place.packfile, view.identity).add(place.start)
                     return data
         return known
 
     def whole(self, places: Mapping[str, Location]) -> dict[str, Location]:
-        """Where objects, which packs hold at these places, are what was written: there, if they are, else in another
-        pack. Without those that are damaged in all. Each place is looked at once in this process."""
+        """Where objects, which packfiles hold at these places, are what was written: there, if they are, else in
+        another packfile. Without those that are damaged in all. Each place is looked at once in this process."""
         names = list(places)
         found, _ = self._gather(names, True, self._mapped, lambda left: {name: places[name] for name in left})
         return {name: one.place for name, one in found.items()}
 
     def are_whole(self, places: Mapping[str, Location], identities: Mapping[str, Identity | None]) -> bool:
-        """Whether these objects are what was written, at these places, in packs that are still the same files."""
-        for pack in {place.pack for place in places.values()}:
-            view = self._mapped.get(pack)
-            if view is None or view.identity != identities[pack]:
-                self._mapped.forget(pack)
+        """Whether these objects are what was written, at these places, in packfiles that are still the same files."""
+        for packfile in {place.packfile for place in places.values()}:
+            view = self._mapped.get(packfile)
+            if view is None or view.identity != identities[packfile]:
+                self._mapped.forget(packfile)
                 return False
         return self.whole(places) == places
 
@@ -230,7 +232,7 @@ class Objects:
         Raises:
             CorruptError: the file has changed.
         """
-        path = self._store.path(self._file(digest).pack)
+        path = self._store.path(self._file(digest).packfile)
         if verify and path is not None:
             self.read(digest)
         return path
@@ -247,16 +249,16 @@ class Objects:
         Raises:
             CorruptError: the range reaches beyond its end.
         """
-        return self._store.get(self._file(digest).pack, start, length)
+        return self._store.get(self._file(digest).packfile, start, length)
 
     # Looking up
 
     def locate(self, digest: str) -> Location:
-        """Where the object is. Its pack may be deleted at any moment, once its objects are packed elsewhere: whoever
-        finds that it is gone calls :meth:`refresh` and locates it again.
+        """Where the object is. Its packfile may be deleted at any moment, once its objects are packed elsewhere:
+        whoever finds that it is gone calls :meth:`refresh` and locates it again.
 
         Raises:
-            NotFoundError: it is not here; CorruptError: the pack it should be in is damaged.
+            NotFoundError: it is not here; CorruptError: the packfile it should be in is damaged.
         """
         return self._find((digest,))[digest]
 
@@ -264,9 +266,9 @@ class Objects:
         """The same for many."""
         return self._find(digests)
 
-    def path(self, pack: str) -> Path | None:
-        """The file of a pack that :meth:`locate` named, which may be gone; None if the store has no files."""
-        return self._store.path(pack)
+    def path(self, packfile: str) -> Path | None:
+        """The file of a packfile that :meth:`locate` named, which may be gone; None if the store has no files."""
+        return self._store.path(packfile)
 
     def has(self, digest: str) -> bool:
         """Whether the object is here."""
@@ -287,7 +289,8 @@ class Objects:
         return self._local(digests)
 
     def packed(self, digests: Iterable[str]) -> dict[str, Location]:
-        """Where these objects are now, of those that are in packs: one listing, and the headers of new packs."""
+        """Where these objects are now, of those that are in packfiles: one listing, and the headers of new
+        packfiles."""
         names, losses = list(digests), self._index.losses
         self.refresh()
         found = self._indexed(names)
@@ -311,19 +314,19 @@ class Objects:
         known = self._index.find(names)
         return self._tombstones.instead(name for name in names if name not in known)
 
-    def misremembered(self, packs: Iterable[Pack]) -> set[str]:
-        """The packs, of all that are there, of which the index says something else than their headers."""
-        there = {pack.name: pack for pack in packs}
-        wrong = {name for name in self._index.packs() if name not in there}
-        for pack in there.values():
-            for name, place in self._index.find(pack.objects).items():
-                expected = there[place.pack].objects.get(name) if place.pack in there else None
+    def misremembered(self, packfiles: Iterable[Packfile]) -> set[str]:
+        """The packfiles, of all that are there, of which the index says something else than their headers."""
+        there = {packfile.name: packfile for packfile in packfiles}
+        wrong = {name for name in self._index.packfiles() if name not in there}
+        for packfile in there.values():
+            for name, place in self._index.find(packfile.objects).items():
+                expected = there[place.packfile].objects.get(name) if place.packfile in there else None
                 if place != expected:
-                    wrong.add(pack.name)
+                    wrong.add(packfile.name)
         return wrong
 
     def rebuild(self) -> None:
-        """Make the index anew from the headers of packs."""
+        """Make the index anew from the headers of packfiles."""
         self._checked.clear()
         self._index_anew()
 
@@ -334,7 +337,8 @@ class Objects:
         self._index.note_gone(had)
 
     def lost(self) -> set[str]:
-        """Data that were in a pack here which is gone, damaged in its header or cut off, and that are in no other."""
+        """Data that were in a packfile here which is gone, damaged in its header or cut off, and that are in no
+        other."""
         return self._index.gone()
 
     def alone(self) -> Objects:
@@ -342,21 +346,21 @@ class Objects:
         return Objects(self._store, self._index.path)
 
     def known(self) -> set[str]:
-        """The packs that were seen so far. Nothing is looked up."""
-        return set(self._index.packs())
+        """The packfiles that were seen so far. Nothing is looked up."""
+        return set(self._index.packfiles())
 
-    def learn(self, packs: Sequence[Pack]) -> None:
-        """Remember packs that were put just now, whose headers then need not be read."""
-        self._index.add(packs)
+    def learn(self, packfiles: Sequence[Packfile]) -> None:
+        """Remember packfiles that were put just now, whose headers then need not be read."""
+        self._index.add(packfiles)
 
     def refresh(self) -> None:
-        """Look which packs there are: read the headers of new ones, forget those that are gone."""
+        """Look which packfiles there are: read the headers of new ones, forget those that are gone."""
         self._refresh()
         with LOCK:
             self._mark = None  # what was listed may be gone by now, unless it cannot be deleted meanwhile
 
     def refresh_at(self, mark: bytes | None) -> None:
-        """The same for who keeps packs from being deleted; nothing if none was since this was called last.
+        """The same for who keeps packfiles from being deleted; nothing if none was since this was called last.
 
         Args:
             mark: of the last deletion; None: it is not known.
@@ -370,7 +374,7 @@ class Objects:
                 self._mark = mark
 
     def _refresh(self) -> None:
-        # Where packs went, their objects are in others by now, which the listing may have come too early for.
+        # Where packfiles went, their objects are in others by now, which the listing may have come too early for.
         gone: set[str] = set()
         for _ in range(_ROUNDS):
             before, gone = gone, self._look()
@@ -378,9 +382,9 @@ class Objects:
                 break
 
     def _look(self) -> set[str]:
-        """List packs once; the packs that went since they were known, or while it looked."""
-        # What is known is asked first: packs that are put and indexed meanwhile are not taken to be gone.
-        known = self._index.packs()
+        """List packfiles once; the packfiles that went since they were known, or while it looked."""
+        # What is known is asked first: packfiles that are put and indexed meanwhile are not taken to be gone.
+        known = self._index.packfiles()
         cut = {name: places for name, places in known.items() if places[0] < places[1]}
         names, sizes, lost = self._listed(known.keys() - cut.keys())
         gone = (known.keys() - names) | {
@@ -390,41 +394,41 @@ class Objects:
             self._forget(gone)
         # Of others the index may not know any more, where another process deleted them.
         for name in self._mapped.names() - names:
-            if is_pack(name):
+            if is_packfile(name):
                 self._mapped.forget(name)
                 self._checked.forget(name)
         new = [(name, size) for name, size in sizes.items() if name not in known or name in gone]
         self._unreadable = {name: self._truncated(name, *cut[name]) for name in cut.keys() - gone}
         read: set[str] = set()
-        for first in range(0, len(new), _PACKS_AT_ONCE):
-            packs = self._headers(new[first : first + _PACKS_AT_ONCE])
-            self._index.add(packs)
-            read.update(pack.name for pack in packs)
+        for first in range(0, len(new), _PACKFILES_AT_ONCE):
+            packfiles = self._headers(new[first : first + _PACKFILES_AT_ONCE])
+            self._index.add(packfiles)
+            read.update(packfile.name for packfile in packfiles)
         return gone | lost | {name for name, _ in new if name not in read and name not in self._unreadable}
 
     def _listed(self, whole: Set[str]) -> tuple[set[str], dict[str, int], set[str]]:
-        """The names of all packs, and sizes: the first time of all, and later, where a size costs a look at the file,
-        without those of packs that are known to be ``whole``; and the names of those that went meanwhile."""
-        if self._has_listed and self._store.path("packs") is not None:
-            names = self._store.names("packs")
-            looked = {name: self._store.size(name) for name in sorted(names - whole) if is_pack(name)}
+        """The names of all packfiles, and sizes: the first time of all, and later, where a size costs a look at the
+        file, without those of packfiles that are known to be ``whole``; and the names of those that went meanwhile."""
+        if self._has_listed and self._store.path("packfiles") is not None:
+            names = self._store.names("packfiles")
+            looked = {name: self._store.size(name) for name in sorted(names - whole) if is_packfile(name)}
             sizes = {name: size for name, size in looked.items() if size is not None}
             return (names & whole) | sizes.keys(), sizes, looked.keys() - sizes.keys()
-        sizes = {entry.name: entry.size for entry in self._store.list("packs") if is_pack(entry.name)}
+        sizes = {entry.name: entry.size for entry in self._store.list("packfiles") if is_packfile(entry.name)}
         self._has_listed = True
         return set(sizes), sizes, set()
 
     @property
     def unreadable(self) -> Mapping[str, StorageError]:
-        """Packs that could not be read when they were last looked at, and why."""
+        """Packfiles that could not be read when they were last looked at, and why."""
         return self._unreadable
 
-    def forget_cut(self, packs: Collection[str]) -> bool:
-        """Forget those of these packs whose files are not as long as they were when they were looked at; whether there
-        are any. The next :meth:`refresh` reads what they still hold."""
-        if self._store.path("packs") is None:  # whose sizes come with every listing
+    def forget_cut(self, packfiles: Collection[str]) -> bool:
+        """Forget those of these packfiles whose files are not as long as they were when they were looked at; whether
+        there are any. The next :meth:`refresh` reads what they still hold."""
+        if self._store.path("packfiles") is None:  # whose sizes come with every listing
             return False
-        known = self._index.sizes(packs)
+        known = self._index.sizes(packfiles)
         cut = [name for name, size in known.items() if self._store.size(name) != size]
         if cut:
             self._forget(cut)
@@ -434,7 +438,7 @@ class Objects:
 
     def writing(
         self, before: Callable[[], None] | None = None, lock: AbstractContextManager[Any] | None = None
-    ) -> PackWriter:
+    ) -> PackfileWriter:
         """A writer for new objects. It trusts what is here to stay: nothing may be deleted while it is used.
 
         Args:
@@ -444,22 +448,22 @@ class Objects:
         """
         if before is None:
             self.refresh()
-        return PackWriter(self._store, self._index, self, before, lock)
+        return PackfileWriter(self._store, self._index, self, before, lock)
 
     # How
 
-    def _headers(self, packs: Sequence[tuple[str, int]]) -> list[Pack]:
-        if len(packs) > 1 and self._store.path(packs[0][0]) is None:
+    def _headers(self, packfiles: Sequence[tuple[str, int]]) -> list[Packfile]:
+        if len(packfiles) > 1 and self._store.path(packfiles[0][0]) is None:
             with ThreadPoolExecutor(_REQUESTS) as pool:
-                found = list(pool.map(self._header, packs))
+                found = list(pool.map(self._header, packfiles))
         else:
-            found = [self._header(pack) for pack in packs]
-        return [pack for pack in found if pack is not None]
+            found = [self._header(packfile) for packfile in packfiles]
+        return [packfile for packfile in found if packfile is not None]
 
-    def _header(self, pack: tuple[str, int]) -> Pack | None:
-        name, size = pack
+    def _header(self, packfile: tuple[str, int]) -> Packfile | None:
+        name, size = packfile
         try:
-            read = read_pack(self._store, name, size)
+            read = read_packfile(self._store, name, size)
         except NotFoundError:
             return None
         except (CorruptError, FormatError) as error:  # the others can be read all the same
@@ -527,9 +531,9 @@ class Objects:
         return found
 
     def _not_found(self, name: str) -> StorageError:
-        for pack, error in self._unreadable.items():
+        for packfile, error in self._unreadable.items():
             return type(error)(
-                f"the object {name} is in no pack that can be read whole, but {pack} cannot be: {error}"
+                f"the object {name} is in no packfile that can be read whole, but {packfile} cannot be: {error}"
             )
         return NotFoundError(
             f"the object {name} is not in {self._store.url}. Run `hopyard stock verify`, which says what needs it, and "
@@ -537,23 +541,28 @@ class Objects:
         )
 
     def _indexed(self, names: Sequence[str]) -> dict[str, Location]:
-        """Where these objects are, of those that are in packs: where they are not known to be damaged, if any such."""
+        """Locations of the objects that are in packfiles: where they are not known to be damaged, if there is such a
+        place."""
         found = self._index.find(names)
         if not self._bad:
             return found
-        for pack in [pack for pack, (identity, _) in self._bad.items() if not self._is_still(pack, identity)]:
-            self._mapped.forget(pack)
-            self._bad.pop(pack, None)
+        for packfile in [
+            packfile
+            for packfile, (identity, _) in self._bad.items()
+            if not self._is_still(packfile, identity)
+        ]:
+            self._mapped.forget(packfile)
+            self._bad.pop(packfile, None)
         for name in [name for name, place in found.items() if self._is_bad(name, place)]:
             others = [place for place in self._index.places(name) if not self._is_bad(name, place)]
             found[name] = others[0] if others else found[name]
         return found
 
-    def _is_still(self, pack: str, identity: Identity) -> bool:
-        return identity_at(self._store.path(pack)) == identity
+    def _is_still(self, packfile: str, identity: Identity) -> bool:
+        return identity_at(self._store.path(packfile)) == identity
 
     def _is_bad(self, name: str, place: Location) -> bool:
-        return place.pack in self._bad and name in self._bad[place.pack][1]
+        return place.packfile in self._bad and name in self._bad[place.packfile][1]
 
     def _read(
         self, digests: Iterable[str], verify: bool, mapped: Mapped | None = None
@@ -570,67 +579,67 @@ class Objects:
         """These objects; and of the others why they cannot be had."""
         result: dict[str, _Loaded] = {}
         wrong: dict[str, StorageError] = {}
-        tried: dict[str, set[str]] = {}  # the packs in which an object is damaged
+        tried: dict[str, set[str]] = {}  # the packfiles in which an object is damaged
         for _ in range(_ROUNDS):
             left = [name for name in wanted if name not in result and name not in wrong]
             if not left:
                 break
-            packs: dict[str, dict[str, Location]] = {}
+            packfiles: dict[str, dict[str, Location]] = {}
             for name, place in find(left).items():
-                if place.pack in tried.get(name, ()):
-                    place = next(one for one in self._index.places(name) if one.pack not in tried[name])
-                packs.setdefault(place.pack, {})[name] = place
+                if place.packfile in tried.get(name, ()):
+                    place = next(one for one in self._index.places(name) if one.packfile not in tried[name])
+                packfiles.setdefault(place.packfile, {})[name] = place
             loaded: list[_Loaded] = []
-            for pack, places in packs.items():
+            for packfile, places in packfiles.items():
                 try:
-                    loaded += self._load(pack, places, mapped)
+                    loaded += self._load(packfile, places, mapped)
                 except NotFoundError:  # gone since it was looked up
-                    self._forget([pack])
+                    self._forget([packfile])
             bad: dict[str, list[_Loaded]] = {}
             for one, is_right in zip(loaded, self._compare(loaded, verify), strict=True):
                 if is_right:
                     result[one.name] = one
                 else:
-                    bad.setdefault(one.place.pack, []).append(one)
-            for pack, several in bad.items():
-                mapped.forget(pack)
-                self._mapped.forget(pack)
+                    bad.setdefault(one.place.packfile, []).append(one)
+            for packfile, several in bad.items():
+                mapped.forget(packfile)
+                self._mapped.forget(packfile)
                 identity = several[0].identity
-                if identity is not None and not self._is_still(pack, identity):
+                if identity is not None and not self._is_still(packfile, identity):
                     continue  # it was replaced meanwhile
-                if self._is_indexed_rightly(pack, {one.name: one.place for one in several}):
-                    wrong |= self._note_damage(pack, several, tried)
+                if self._is_indexed_rightly(packfile, {one.name: one.place for one in several}):
+                    wrong |= self._note_damage(packfile, several, tried)
                 else:
-                    self._forget([pack])
+                    self._forget([packfile])
         return result, wrong | {
             name: self._not_found(name) for name in wanted if name not in result and name not in wrong
         }
 
     def _note_damage(
-        self, pack: str, several: Sequence[_Loaded], tried: dict[str, set[str]]
+        self, packfile: str, several: Sequence[_Loaded], tried: dict[str, set[str]]
     ) -> dict[str, StorageError]:
-        """Let others read these objects elsewhere; the errors of those that no other pack holds."""
+        """Let others read these objects elsewhere; the errors of those that no other packfile holds."""
         identity = several[0].identity
         if identity is not None:
-            if pack not in self._bad or self._bad[pack][0] != identity:
-                self._bad[pack] = identity, set()
-            self._bad[pack][1].update(one.name for one in several)
+            if packfile not in self._bad or self._bad[packfile][0] != identity:
+                self._bad[packfile] = identity, set()
+            self._bad[packfile][1].update(one.name for one in several)
         errors: dict[str, StorageError] = {}
         for name, place, data, *_ in several:
-            tried.setdefault(name, set()).add(pack)
-            if all(one.pack in tried[name] for one in self._index.places(name)):
+            tried.setdefault(name, set()).add(packfile)
+            if all(one.packfile in tried[name] for one in self._index.places(name)):
                 reason = f"the {place.kind} {name} in it has changed"
                 if data.size != place.stop - place.start:
                     reason = f"it ends within the {place.kind} {name}"
-                errors[name] = damaged(self._store, pack, reason)
+                errors[name] = damaged(self._store, packfile, reason)
         return errors
 
-    def _is_indexed_rightly(self, pack: str, places: dict[str, Location]) -> bool:
-        """Whether the objects are where the pack's own header says; if not, it is the index that is damaged."""
-        if not is_pack(pack):
+    def _is_indexed_rightly(self, packfile: str, places: dict[str, Location]) -> bool:
+        """Whether the objects are where the packfile's own header says; if not, it is the index that is damaged."""
+        if not is_packfile(packfile):
             return True
         try:
-            objects = read_pack(self._store, pack, self._store.size(pack) or 0).objects
+            objects = read_packfile(self._store, packfile, self._store.size(packfile) or 0).objects
         except (CorruptError, NotFoundError):  # looking for the objects anew says what is wrong
             return False
         options = self._tombstones.options(places)
@@ -639,26 +648,26 @@ class Objects:
             for name, place in places.items()
         )
 
-    def _load(self, pack: str, places: dict[str, Location], mapped: Mapped) -> Iterator[_Loaded]:
-        """The bytes of these objects; fewer where the pack has fewer.
+    def _load(self, packfile: str, places: dict[str, Location], mapped: Mapped) -> Iterator[_Loaded]:
+        """The bytes of these objects; fewer where the packfile has fewer.
 
         Raises:
-            NotFoundError: the pack is gone.
+            NotFoundError: the packfile is gone.
         """
-        view = mapped.get(pack)
+        view = mapped.get(packfile)
         if view is not None:
-            known = self._checked.of(pack, view.identity)
+            known = self._checked.of(packfile, view.identity)
             for name, place in places.items():
                 yield _Loaded(name, place, view.data[place.start : place.stop], view.identity, known)
             return
-        size = self._store.size(pack)
+        size = self._store.size(packfile)
         inside = {name: place for name, place in places.items() if size is None or place.stop <= size}
-        for name, data in self._load_ranges(pack, inside):
+        for name, data in self._load_ranges(packfile, inside):
             yield _Loaded(name, places[name], data, None, set())
         for name in places.keys() - inside.keys():
             yield _Loaded(name, places[name], np.empty(0, np.uint8), None, set())
 
-    def _load_ranges(self, pack: str, places: dict[str, Location]) -> Iterator[tuple[str, Bytes]]:
+    def _load_ranges(self, packfile: str, places: dict[str, Location]) -> Iterator[tuple[str, Bytes]]:
         ordered = sorted(places.items(), key=lambda item: item[1].start)
         while ordered:
             first, last = ordered[0][1].start, ordered[0][1].stop
@@ -668,7 +677,7 @@ class Objects:
                     break
                 last = max(last, place.stop)
                 count += 1
-            data = np.frombuffer(self._store.get(pack, first, last - first), np.uint8)
+            data = np.frombuffer(self._store.get(packfile, first, last - first), np.uint8)
             for name, place in ordered[:count]:
                 yield name, data[place.start - first : place.stop - first]
             del ordered[:count]
@@ -688,9 +697,9 @@ class Objects:
                     one.known.add(one.place.start)
             yield is_right
 
-    def _forget(self, packs: Iterable[str]) -> None:
-        """Drop what is known of packs that are gone or were replaced."""
-        gone = list(packs)
+    def _forget(self, packfiles: Iterable[str]) -> None:
+        """Drop what is known of packfiles that are gone or were replaced."""
+        gone = list(packfiles)
         self._index.remove(gone)
         for name in gone:
             self._mapped.forget(name)

@@ -1,4 +1,4 @@
-"""Adds objects: they wait in memory until there is a pack of them, or until they are published."""
+"""Adds objects: they wait in memory until there is a packfile of them, or until they are published."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from hopyard.stockroom.packfiles.layout import (
     DATA_KINDS,
     META_KINDS,
     Location,
-    Pack,
+    Packfile,
     Piece,
     file_location,
     private,
-    put_pack,
+    put_packfile,
 )
 from hopyard.stockroom.packfiles.mapped import Bytes
 from hopyard.stockroom.records import parsing
 from hopyard.storage import Store
 from hopyard.storage.temporary import temporary_name
 
-PACK_BYTES = 64 << 20
-PACK_OBJECTS = 100_000  # their header has about 12 MB; safetensors reads headers up to 100 MB
+PACKFILE_BYTES = 64 << 20
+PACKFILE_OBJECTS = 100_000  # their header has about 12 MB; safetensors reads headers up to 100 MB
 
 _LOOKED_UP_AT_ONCE = 1 << 18  # bytes; smaller objects are looked up together, when they are packed
-_PACKS_AT_ONCE = 2
+_PACKFILES_AT_ONCE = 2
 _CHUNK = 4 << 20
 _GROUPS = dict.fromkeys(META_KINDS, "meta") | dict.fromkeys(DATA_KINDS, "data")
 _DOMAINS = {kind: f"hopyard.{kind}" for kind in _GROUPS}
@@ -54,14 +54,14 @@ class Stored(Protocol):
     ) -> dict[str, Tensor]: ...
     def file(self, digest: str, verify: bool = True) -> Path | None: ...
     def damaged(self, places: Mapping[str, Location]) -> set[str]: ...
-    def forget_cut(self, packs: Collection[str]) -> bool: ...
+    def forget_cut(self, packfiles: Collection[str]) -> bool: ...
 
 
-class PackWriter:
+class PackfileWriter:
     """What :meth:`Objects.writing` gives: a context manager, for one thread, or several if it was given a lock.
 
-    On success everything is published at its end. After an exception nothing more is: packs that were full by then, and
-    files, stay, and are found again if the same is written again.
+    On success everything is published at its end. After an exception nothing more is: packfiles that were full by then,
+    and files, stay, and are found again if the same is written again.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class PackWriter:
         self._store, self._index, self._stored, self._before = store, index, stored, before
         self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
-        self._looked: set[str] = set()  # packs that were seen to be as the index says
+        self._looked: set[str] = set()  # packfiles that were seen to be as the index says
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: list[tuple[dict[str, Piece], Future[Pack]]] = []
+        self._under_way: list[tuple[dict[str, Piece], Future[Packfile]]] = []
 
     @property
     def stored(self) -> Stored:
@@ -97,7 +97,7 @@ class PackWriter:
     # Adding
 
     def look_anew(self) -> None:
-        """See of each pack again whether it is as the index says, before it is trusted to hold something."""
+        """See of each packfile again whether it is as the index says, before it is trusted to hold something."""
         self._looked.clear()
 
     def begin(self) -> None:
@@ -113,8 +113,8 @@ class PackWriter:
         Args:
             kind: ``commit``, ``page``, ``json`` or ``fragment``.
             data: contiguous bytes, or an array; copied.
-            width: bytes of a row. Of less than 32 KiB, byte ``body`` of the object is at a multiple of it in the pack.
-            body: where the rows begin in ``data``.
+            width: bytes of a row. Of less than 32 KiB, byte ``body`` of the object is at a multiple of it in the
+            packfile. body: where the rows begin in ``data``.
 
         Raises:
             UsageError: another kind.
@@ -155,7 +155,7 @@ class PackWriter:
     def add_tensors(self, tensors: Iterable[Tensor]) -> list[str]:
         """The digests of many, which may be changed afterwards.
 
-        What fills packs on the way is not copied, and a pack is stored while the next is filled.
+        What fills packfiles on the way is not copied, and a packfile is stored while the next is filled.
 
         Raises:
             ChangedError: one of them was written to meanwhile. Nothing of it was stored.
@@ -167,7 +167,7 @@ class PackWriter:
         names: list[str] = []
         seen: set[str] = set()
         try:
-            with ThreadPoolExecutor(_PACKS_AT_ONCE) as self._pool:
+            with ThreadPoolExecutor(_PACKFILES_AT_ONCE) as self._pool:
                 for tensor in tensors:
                     names.append(tensor.digest)
                     if tensor.digest not in seen:
@@ -192,11 +192,11 @@ class PackWriter:
         return names
 
     def _settle(self) -> Exception | None:
-        """Note the packs that were stored meanwhile; what was to be in one that could not be is pending again."""
+        """Note the packfiles that were stored meanwhile; what was to be in one that could not be is pending again."""
         failed = None
-        for pieces, pack in self._under_way:
+        for pieces, packfile in self._under_way:
             try:
-                self._index.add([pack.result()])
+                self._index.add([packfile.result()])
             except Exception as error:
                 failed = error
                 self._pending["data"] |= pieces
@@ -218,17 +218,18 @@ class PackWriter:
             return
         pending[piece.digest] = piece
         self._bytes[group] += size
-        if self._bytes[group] >= PACK_BYTES or len(pending) >= PACK_OBJECTS:
+        if self._bytes[group] >= PACKFILE_BYTES or len(pending) >= PACKFILE_OBJECTS:
             if group == "meta" and self._pending["data"]:
                 self._put("data")
-            self._put(group, PACK_BYTES // 2, PACK_OBJECTS // 2)
+            self._put(group, PACKFILE_BYTES // 2, PACKFILE_OBJECTS // 2)
 
     def _present(self, digests: Collection[str]) -> Collection[str]:
-        """The objects, of these, that need not be stored. Damaged ones, and those of a cut pack, are stored again."""
+        """The objects, of these, that need not be stored. Damaged ones, and those of a cut packfile, are stored
+        again."""
         found = self._index.find(digests)
-        packs = {place.pack for place in found.values()} - self._looked
-        self._looked |= packs
-        if packs and self._stored.forget_cut(packs):
+        packfiles = {place.packfile for place in found.values()} - self._looked
+        self._looked |= packfiles
+        if packfiles and self._stored.forget_cut(packfiles):
             found = self._index.find(digests)
         return found.keys() - self._stored.damaged(found) if found else ()
 
@@ -241,24 +242,24 @@ class PackWriter:
             StorageFullError, NotWritableError, StorageError: as the store; what was stored until then stays.
         """
         with self._lock:
-            packs: dict[str, Pack] = {}
+            packfiles: dict[str, Packfile] = {}
             try:
                 for group in ("data", "meta"):
                     self._drop_present(group)
                     if self._pending[group]:
-                        packs[group] = self._stored_pack(group)
+                        packfiles[group] = self._stored_packfile(group)
             finally:
-                self._note(packs)
+                self._note(packfiles)
 
     def _put(self, group: str, least_bytes: int = 0, least_objects: int = 0) -> None:
-        """Store what is pending as one pack, unless what the repository lacks of it is less than asked for."""
+        """Store what is pending as one packfile, unless what the repository lacks of it is less than asked for."""
         self._drop_present(group)
         pending = self._pending[group]
         if pending and (self._bytes[group] >= least_bytes or len(pending) >= least_objects):
             if self._pool is None:
-                self._note({group: self._stored_pack(group)})
+                self._note({group: self._stored_packfile(group)})
             else:
-                future = self._pool.submit(put_pack, self._store, group, list(pending.values()))
+                future = self._pool.submit(put_packfile, self._store, group, list(pending.values()))
                 self._under_way.append((dict(pending), future))
                 self._forget_pending(group)
 
@@ -268,21 +269,21 @@ class PackWriter:
         for known in self._present(pending):
             self._bytes[group] -= len(pending.pop(known).data)
 
-    def _stored_pack(self, group: str) -> Pack:
-        """A new pack of all that is pending, which stays pending until the index knows the pack."""
+    def _stored_packfile(self, group: str) -> Packfile:
+        """A new packfile of all that is pending, which stays pending until the index knows the packfile."""
         pending = self._pending[group]
         try:
-            return put_pack(self._store, group, list(pending.values()))
+            return put_packfile(self._store, group, list(pending.values()))
         except ChangedError as error:  # of a call that was interrupted: nothing has its digest
             self._bytes[group] -= len(pending.pop(error.digest).data)
             raise
 
-    def _note(self, packs: Mapping[str, Pack]) -> None:
+    def _note(self, packfiles: Mapping[str, Packfile]) -> None:
         """Let the index know what was pending, in one transaction. Reading needs no lock: at any time a piece is
         pending, under way, or in the index."""
-        if packs:
-            self._index.add(list(packs.values()))
-            for group in packs:
+        if packfiles:
+            self._index.add(list(packfiles.values()))
+            for group in packfiles:
                 self._forget_pending(group)
 
     def _forget_pending(self, group: str) -> None:

@@ -104,7 +104,7 @@ def recall(local: Store, name: str) -> Known:
 
 
 def open_remote(local: Store, known: Known, store: Store | None = None) -> Repository:
-    """The remote, as transfers take it; what its packs hold is remembered here.
+    """The remote, as transfers take it; what its packfiles hold is remembered here.
 
     Args:
         store: the remote's, if it was opened already.
@@ -113,7 +113,7 @@ def open_remote(local: Store, known: Known, store: Store | None = None) -> Repos
 
 
 def index_of(local: Store, name: str) -> Path | None:
-    """The SQLite file for what a remote's packs hold; None: the repository is not of files."""
+    """The SQLite file for what a remote's packfiles hold; None: the repository is not of files."""
     return local.path(f"index-{quoted(name)}.sqlite")
 
 

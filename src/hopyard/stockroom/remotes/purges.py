@@ -291,7 +291,7 @@ def _accept(
         except CorruptError as error:
             raise _Lie(str(error)) from error
         return
-    # Looked up anew: whoever purged deleted packs there that are remembered here.
+    # Looked up anew: whoever purged deleted packfiles there that are remembered here.
     there = remote.objects.packed([claim.object, claim.instead])
     if not there:
         raise NotFoundError(f"what is left of the fragment is neither here nor at {remote.store.url}")

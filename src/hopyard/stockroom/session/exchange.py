@@ -25,12 +25,12 @@ from hopyard.stockroom.remotes.cloning import MAIN
 from hopyard.stockroom.remotes.returning import Returned, Returning
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.stockroom.session.moving import conflict_error
-from hopyard.stockroom.session.session import Session
+from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.status import unmerged_advice
 
 
 def push(
-    session: Session,
+    session: StockSession,
     remote: str | os.PathLike[str] | None,
     branches: Mapping[str, str] | Iterable[str] | None,
     tags: Iterable[str],
@@ -82,7 +82,7 @@ def clone(url: str | os.PathLike[str], folder: Path, name: str, accept_purges: b
 
 
 def bring(
-    session: Session,
+    session: StockSession,
     remote: str | os.PathLike[str] | None,
     wanted: Wanted,
     revision: str,
@@ -101,7 +101,7 @@ def bring(
 
 
 def fetch(
-    session: Session,
+    session: StockSession,
     remote: str | os.PathLike[str] | None,
     branches: Iterable[str] | None,
     prune: bool,
@@ -123,7 +123,7 @@ def fetch(
 
 
 def pull(
-    session: Session,
+    session: StockSession,
     remote: str | os.PathLike[str] | None,
     branch: str | None,
     resolve: Resolve,
@@ -167,21 +167,21 @@ def pull(
     return pulled
 
 
-def _collect(session: Session) -> None:
+def _collect(session: StockSession) -> None:
     """Delete what nothing leads to. For who holds the collector's lock."""
     session.local.objects.rebuild()  # an index that lost rows would hide what is to be removed
     maintenance.collect(session.local, session.place, False, maintenance.KEEP, datetime.now(UTC))
 
 
-def _returned(session: Session, commits: Iterable[str], needs: Iterable[Need]) -> list[Returned]:
-    """What was purged here, and is again in the columns of commits that were brought."""
+def _returned(session: StockSession, commits: Iterable[str], needs: Iterable[Need]) -> list[Returned]:
+    """Samples that were purged here and are again in the columns of commits that were brought."""
     look = Returning(Tombstones(session.local.store).all(), session.local.objects)
     things = {need.thing for need in needs}
     versions = look.versions(commits)
     return look.described(look.found({name: versions[name] for name in versions if f"data/{name}" in things}))
 
 
-def _named_by_git(session: Session, branches: Collection[str]) -> tuple[set[str], list[str]]:
+def _named_by_git(session: StockSession, branches: Collection[str]) -> tuple[set[str], list[str]]:
     """The commits that git's history of these branches names; and why they are not known."""
     same = [git for each in branches for git in ((each, "master") if each == MAIN else (each,))]
     revisions = ["HEAD"] if session.stand().branch in branches else []
@@ -194,7 +194,7 @@ def _named_by_git(session: Session, branches: Collection[str]) -> tuple[set[str]
         ]
 
 
-def _own_branch(session: Session, what: str) -> str:
+def _own_branch(session: StockSession, what: str) -> str:
     session.check_open()
     standing = session.stand()
     if standing.branch is None:
@@ -205,18 +205,18 @@ def _own_branch(session: Session, what: str) -> str:
     return standing.branch
 
 
-def _remember_fetched(session: Session, known: Known, fetched: Fetched) -> None:
+def _remember_fetched(session: StockSession, known: Known, fetched: Fetched) -> None:
     tags = known.tags if fetched.all_tags is None else fetched.all_tags
     _remember(session, known, claimed=fetched.purges.waiting, tags=tags)
 
 
-def _known(session: Session) -> Iterator[Known]:
+def _known(session: StockSession) -> Iterator[Known]:
     """The remotes that are known here."""
     store = session.local.store
     return (remotes.recall(store, name) for name in remotes.names(store))
 
 
-def _remember(session: Session, known: Known, **changed: Any) -> None:
+def _remember(session: StockSession, known: Known, **changed: Any) -> None:
     now = replace(known, **changed)
     if known.name and (now != known or known.name not in remotes.names(session.local.store)):
         remotes.remember(session.local.store, now)

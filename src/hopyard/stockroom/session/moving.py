@@ -23,14 +23,14 @@ from hopyard.stockroom.history.merge import (
 from hopyard.stockroom.history.revisions import resolve
 from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.session.naming import make_branch
-from hopyard.stockroom.session.session import Session
+from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.tree import root_of
 from hopyard.wording import one_line, shown
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge did.
+    """The result of a merge.
 
     Attributes:
         how: ``"up to date"``: there was nothing new; ``"fast-forward"``: the branch now is where theirs is;
@@ -42,7 +42,7 @@ class Merged:
     commit: str
 
 
-def switch(session: Session, name: str) -> None:
+def switch(session: StockSession, name: str) -> None:
     """Go to a branch, a tag or a commit; see ``StockRoom.switch``."""
     session.check_open()
     check_text(name, "the branch, tag or commit to switch to")
@@ -76,7 +76,7 @@ def switch(session: Session, name: str) -> None:
         _tell_of_left(session, str(was))
 
 
-def _tell_of_left(session: Session, commit: str) -> None:
+def _tell_of_left(session: StockSession, commit: str) -> None:
     """Warn of a detached commit that was left, if no branch or tag has it."""
     references = session.local.references
     tips = {tip for kind in ("heads", "tags", "remotes") for tip in references.names(kind).values()}
@@ -91,7 +91,7 @@ def _tell_of_left(session: Session, commit: str) -> None:
 
 
 def merge(
-    session: Session,
+    session: StockSession,
     revision: str,
     resolve: Resolve = None,
     message: str | None = None,
@@ -108,7 +108,7 @@ def merge(
     return merged
 
 
-def _settled(session: Session, here: str) -> set[str]:
+def _settled(session: StockSession, here: str) -> set[str]:
     """The sides that ``head.stock`` names as unmerged, and which a commit follows."""
     return {
         commit
@@ -118,7 +118,7 @@ def _settled(session: Session, here: str) -> set[str]:
 
 
 def _merge(
-    session: Session, revision: str, theirs: str, resolve: Resolve, message: str | None, base: str | None
+    session: StockSession, revision: str, theirs: str, resolve: Resolve, message: str | None, base: str | None
 ) -> Merged:
     before = None if base is None else session.resolve(base)
     ours = session.standing.commit
@@ -152,7 +152,7 @@ def _merge(
     return Merged("merged", session.standing.commit)
 
 
-def revert(session: Session, revision: str, parent: int | None = None, resolve: Resolve = None) -> str:
+def revert(session: StockSession, revision: str, parent: int | None = None, resolve: Resolve = None) -> str:
     """Commit the opposite of one commit; see ``StockRoom.revert``."""
     if parent is not None and not isinstance(parent, int):
         raise UsageError(f"parent={shown(parent)} must be the number of a parent of a merge: 1, 2 or so.")
@@ -183,7 +183,7 @@ def revert(session: Session, revision: str, parent: int | None = None, resolve: 
     return session.standing.commit
 
 
-def reset(session: Session, revision: str | None = None) -> None:
+def reset(session: StockSession, revision: str | None = None) -> None:
     """Discard what is staged, and with a revision move the branch; see ``StockRoom.reset``."""
     session.check_open()
     session.check_no_block("reset")
@@ -204,7 +204,7 @@ def reset(session: Session, revision: str | None = None) -> None:
 
 
 def _commit_merged(
-    session: Session, draft: Draft, result: MergeResult, message: str, call: Sequence[str], *theirs: str
+    session: StockSession, draft: Draft, result: MergeResult, message: str, call: Sequence[str], *theirs: str
 ) -> None:
     if result.conflicts:
         raise conflict_error(result.conflicts, *call)
@@ -212,7 +212,7 @@ def _commit_merged(
     session.publish(message, draft, *theirs)
 
 
-def _move_to(session: Session, commit: str, what: str) -> None:
+def _move_to(session: StockSession, commit: str, what: str) -> None:
     """Let the branch, and this, be at another commit that is here already."""
     was = session.standing
     name = session.tree.reference(was.branch)

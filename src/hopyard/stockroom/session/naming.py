@@ -8,11 +8,11 @@ from typing import Literal
 from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom.history.commits import is_ancestor, short
 from hopyard.stockroom.records.quoting import check_text
-from hopyard.stockroom.session.session import Session
+from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.tree import Standing
 
 
-def labels(session: Session) -> dict[str, list[str]]:
+def labels(session: StockSession) -> dict[str, list[str]]:
     """Names by commit; see ``StockRoom.labels``."""
     found: dict[str, list[str]] = {}
     here = session.stand().commit
@@ -24,7 +24,7 @@ def labels(session: Session) -> dict[str, list[str]]:
     return found
 
 
-def make_branch(session: Session, name: str, revision: str) -> str:
+def make_branch(session: StockSession, name: str, revision: str) -> str:
     """Make a branch; see ``StockRoom.branch``."""
     commit = _name(session, "heads", name, revision)
     if session.standing.branch is None and commit == session.standing.commit:
@@ -39,12 +39,12 @@ def make_branch(session: Session, name: str, revision: str) -> str:
     return commit
 
 
-def make_tag(session: Session, name: str, revision: str) -> str:
+def make_tag(session: StockSession, name: str, revision: str) -> str:
     """Make a tag; see ``StockRoom.tag``."""
     return _name(session, "tags", name, revision)
 
 
-def delete_branch(session: Session, name: str, force: bool) -> None:
+def delete_branch(session: StockSession, name: str, force: bool) -> None:
     """Delete a branch; see ``StockRoom.delete_branch``."""
     session.check_open()
     check_text(name, "the name of a branch")
@@ -54,7 +54,7 @@ def delete_branch(session: Session, name: str, force: bool) -> None:
         session.standing = session.tree.stand()  # git's branch had an old namesake here
 
 
-def _delete_branch(session: Session, name: str, force: bool) -> None:
+def _delete_branch(session: StockSession, name: str, force: bool) -> None:
     if name == session.tree.stand().branch:
         raise UsageError(f"this is on the branch {name!r}, so it cannot be deleted. Switch to another first.")
     commit = _named(session, "heads", name)
@@ -69,13 +69,13 @@ def _delete_branch(session: Session, name: str, force: bool) -> None:
     references.set(f"heads/{name}", None, session.author)
 
 
-def delete_tag(session: Session, name: str) -> None:
+def delete_tag(session: StockSession, name: str) -> None:
     """Delete a tag; see ``StockRoom.delete_tag``."""
     _named(session, "tags", name)
     session.local.references.set(f"tags/{name}", None, session.author)
 
 
-def _name(session: Session, kind: Literal["heads", "tags"], name: str, revision: str) -> str:
+def _name(session: StockSession, kind: Literal["heads", "tags"], name: str, revision: str) -> str:
     session.check_open()
     called = "branch" if kind == "heads" else "tag"
     check_text(name, f"the name of a {called}")
@@ -94,7 +94,7 @@ def _name(session: Session, kind: Literal["heads", "tags"], name: str, revision:
     return commit
 
 
-def _named(session: Session, kind: Literal["heads", "tags"], name: str) -> str:
+def _named(session: StockSession, kind: Literal["heads", "tags"], name: str) -> str:
     session.check_open()
     called = "branch" if kind == "heads" else "tag"
     check_text(name, f"the name of a {called}")

@@ -95,7 +95,7 @@ def make_place(folder: Path) -> None:
 
 
 def _has_objects(store: Store) -> bool:
-    return any(next(store.list(folder), None) is not None for folder in ("packs", "refs"))
+    return any(next(store.list(folder), None) is not None for folder in ("packfiles", "refs"))
 
 
 class Absent:

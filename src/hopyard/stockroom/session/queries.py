@@ -11,13 +11,13 @@ from hopyard.stockroom.history import commits as history
 from hopyard.stockroom.history.commits import Commits
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.operations import Operation
-from hopyard.stockroom.session.session import Session
+from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.status import Status, status_of
 from hopyard.stockroom.session.tree import root_of
 from hopyard.wording import shown
 
 
-def status(session: Session) -> Status:
+def status(session: StockSession) -> Status:
     """The status of the working tree; see ``StockRoom.status``."""
     session.check_open()
     session.look(is_whole=True)
@@ -35,7 +35,10 @@ def status(session: Session) -> Status:
 
 
 def log(
-    session: Session, *revisions: str, limit: int | None = None, branches: Literal["these", "all"] = "these"
+    session: StockSession,
+    *revisions: str,
+    limit: int | None = None,
+    branches: Literal["these", "all"] = "these",
 ) -> Commits:
     """Commits, the latest first; see ``StockRoom.log``."""
     if limit is not None and not (isinstance(limit, int) and limit >= 0):
@@ -56,7 +59,7 @@ def log(
     return Commits(islice(history.log(session.objects, *dict.fromkeys(starts)), limit))
 
 
-def diff(session: Session, a: str | None = None, b: str | None = None) -> Diff:
+def diff(session: StockSession, a: str | None = None, b: str | None = None) -> Diff:
     """Differences between two revisions; see ``StockRoom.diff``."""
     session.check_open()
     session.look(is_whole=True)

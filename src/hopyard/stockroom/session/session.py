@@ -43,7 +43,7 @@ from hopyard.wording import shown
 _NAMED = 4  # things that a commit's message names, if none is given
 
 
-class Session:
+class StockSession:
     """The state of one ``StockRoom`` that is open: where it stands, what is written, and which blocks are open."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Session:
                 "'never'."
             )
         self._locks = contextlib.ExitStack()
-        self.blocks: list[Block] = []
+        self.blocks: list[OpenBlock] = []
         self._others: Others | None = None  # what others see while a block is open
         self._message: str | None = None
         self.draft: Draft | None = None
@@ -81,7 +81,7 @@ class Session:
 
     @property
     def view(self) -> View:
-        """What the shelves show to this thread."""
+        """The things that the shelves show to this thread."""
         if self.guard.settle is not None:
             self.guard.tidy()
         if self.writes:
@@ -101,7 +101,8 @@ class Session:
         return resolve(self.objects, self.local.references, revision, self.stand().commit)
 
     def stand(self) -> Standing:
-        """Where the working tree stands; as far as it is shown here: read only, and in a block, all stays as it was."""
+        """The standing of the working tree, as it is shown here: open for reading, or in a block, it stays as it
+        was."""
         self.look(is_whole=True)
         return self.standing
 
@@ -284,15 +285,15 @@ class Session:
                     self._seen = state
 
     def _new_entries(self) -> list[Entry] | None:
-        """What others staged behind what the draft has; None: this is gone, or the working tree is at another commit
-        or branch by now, or the draft has a part of it."""
+        """Entries that others staged behind those that the draft has; None: the latter are gone, or the
+        working tree is at another commit or branch by now, or the draft has a part of it."""
         if not self._is_whole or self.tree.is_moving or not self.tree.is_as(self.standing):
             return None
         return self.stage.since(self._last)
 
     @contextlib.contextmanager
     def _in_order(self) -> Iterator[None]:
-        """What is written inside comes behind all that others staged until now, which the draft has then."""
+        """Write behind all that others staged until now, which the draft has then."""
         assert self.draft is not None
         if self._last is None:
             self.move_on()
@@ -388,7 +389,7 @@ class Session:
 
     # Blocks
 
-    def enter_block(self, message: str | None) -> Block:
+    def enter_block(self, message: str | None) -> OpenBlock:
         """Open a block; see ``StockRoom.enable_write``."""
         # What is staged when it is looked at is not purged until the draft keeps the collector out for it.
         with self.guard.write("stock.enable_write()"), writing(self.local.store):
@@ -400,7 +401,7 @@ class Session:
             draft = self.draft or self._begin()
             held = draft.held()
             held.__enter__()
-            block = Block(held)
+            block = OpenBlock(held)
             if not self.blocks:
                 objects, root = (draft.writer, draft.begun) if self.writes else (self.objects, self.root)
                 self._others = Others(objects, root, self._snapshot.revision, self.guard)
@@ -409,7 +410,7 @@ class Session:
             self.blocks.append(block)
             return block
 
-    def leave_block(self, block: Block, error: BaseException | None) -> None:
+    def leave_block(self, block: OpenBlock, error: BaseException | None) -> None:
         """Commit what was written in a block, or if an exception leaves it, undo that."""
         guard = self.guard
         if guard.is_forked:
@@ -440,7 +441,7 @@ class Session:
                 block.is_over = True
             self._end_blocks()
 
-    def _lose(self, block: Block) -> None:
+    def _lose(self, block: OpenBlock) -> None:
         """Undo a block, at once if no Ctrl-C comes, else before this is used again."""
         block.is_lost = True
         guard = self.guard
@@ -459,7 +460,7 @@ class Session:
                 self.refresh()
         self._end_blocks()
 
-    def _undo(self, block: Block) -> None:
+    def _undo(self, block: OpenBlock) -> None:
         """Undo what was written in a block, and in those within it."""
         while block in self.blocks:
             error = RuntimeError("undone")
@@ -641,7 +642,7 @@ class Session:
         self._last, self._seen = None, None
 
     def _staged_by_others(self, log: Log) -> list[Entry]:
-        """What others staged behind what this has.
+        """Entries that others staged behind those that the draft has.
 
         Raises:
             _StagedMovedError: what this has was committed by others, or discarded, or the working tree is at another
@@ -666,7 +667,7 @@ class Session:
             )
 
     def _carried(self, draft: Draft, log: Log, commit: str | None) -> list[bytes]:
-        """What others staged, and a commit of this draft has not, as what is to be staged upon the commit.
+        """Operations to be staged upon a commit of this draft: the changes that others staged, and the commit has not.
 
         It is carried there as the changes of a commit are that another was faster than.
 
@@ -717,7 +718,7 @@ class Session:
 
 
 def is_clean(objects: Objects, local: Repository, log: Log) -> bool:
-    """Whether what is staged, if anything is, changes nothing. Then it is gone afterwards."""
+    """Whether nothing is staged, or only writes that change nothing, which are then gone afterwards."""
     operations = log.stage.operations()
     if operations:
         draft = Draft(objects, root_of(local, log.stage.base))
@@ -735,7 +736,7 @@ class _StagedMovedError(Exception):
     moved the working tree."""
 
 
-class Block:
+class OpenBlock:
     """A block that is open: ``held`` has what leads back to its beginning."""
 
     def __init__(self, held: contextlib.AbstractContextManager[None]) -> None:

@@ -1,4 +1,4 @@
-"""Where a working tree stands, and what is written and not committed."""
+"""Status: the standing of a working tree, and changes that are not committed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_LINE = 2400  # characters of a line in a notebook
 
 @dataclass(frozen=True, repr=False)
 class Status:
-    """What ``stock.status()`` gives. ``print(status)`` tells it in words; a console or notebook shows the first of what
+    """The status of a stockroom. ``print(status)`` tells it in words; a console or notebook shows the first of what
     is staged.
 
     Attributes:
@@ -69,7 +69,7 @@ class Status:
         return "\n".join(map(one_line, [*standing, *staged, *elsewhere, *advice]))
 
     def _repr_html_(self) -> str:
-        """What is said in words, and a table of what is staged, for notebooks."""
+        """The lines, and a table of the staged changes, for notebooks."""
         lines = [*self._standing_lines(), *self._elsewhere_lines(), *self.advice]
         said = [tag("p", cut(line, _LONGEST_LINE)) for line in some_lines(lines, _MOST)]
         if not self.staged:

@@ -42,7 +42,7 @@ _CHOSEN = "head.stock names a commit, and no branch"
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a working tree stands.
+    """The standing of a working tree: branch and commit.
 
     Attributes:
         branch: what commits move; None: they are detached, and move no branch.
@@ -97,7 +97,7 @@ class WorkingTree:
                     mark.touch()
 
     def stand(self) -> Standing:
-        """Where it stands; what a killed process began is done first.
+        """The standing now; a move that a killed process began is finished first.
 
         Raises:
             NotFoundError: the commit of ``head.stock`` is neither here nor at a remote that is known.
@@ -195,7 +195,7 @@ class WorkingTree:
         )
 
     def reference(self, branch: str | None) -> str:
-        """What a commit moves."""
+        """The name of the reference that a commit moves."""
         return f"worktrees/{self.place.worktree}" if branch is None else f"heads/{branch}"
 
     def catch_up(self, standing: Standing, by: Callable[[], str]) -> Standing:
@@ -230,7 +230,7 @@ class WorkingTree:
         return commit.digest
 
     def stage(self, commit: str | None) -> Stage:
-        """What is written upon a commit."""
+        """The staged writes upon a commit."""
         return self._any_stage.upon(commit)
 
     def state(self) -> State:
@@ -269,7 +269,7 @@ class WorkingTree:
 
     @contextmanager
     def still(self, commit: str | None) -> Iterator[Log]:
-        """What is staged upon a commit; meanwhile nobody else moves this working tree, or stages anything in it.
+        """The staged writes upon a commit, locked: meanwhile nobody else moves this working tree, or stages in it.
 
         What a killed process began is done first.
         """

@@ -122,7 +122,7 @@ class Guard:
         self._owner, self._doing = _current(), doing
 
     def disown(self) -> None:
-        """Whoever comes first writes next."""
+        """Let any thread and task write again."""
         self._owner = None
 
     def stay_in_process(self, yes: bool) -> None:

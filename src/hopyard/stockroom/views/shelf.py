@@ -1,4 +1,4 @@
-"""What the three shelves have in common: they are mappings from names to things of a view."""
+"""The base of the three shelves: mappings from names to things of a view."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopyard.wording import one_line, some_names
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedThing:
     """One thing of a shelf in a list.
 
     Attributes:
@@ -31,7 +31,7 @@ class Listed:
     nbytes: int | None = None
 
 
-def listed_html(title: str, things: Iterable[Listed]) -> Html:
+def listed_html(title: str, things: Iterable[ListedThing]) -> Html:
     """A table of things of shelves, for notebooks."""
     rows = (
         (
@@ -104,15 +104,15 @@ class NamedThings(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._view.names(self._shelf))
 
-    def listed(self) -> Iterator[Listed]:
+    def listed(self) -> Iterator[ListedThing]:
         """Lines on the things of the shelf, by name. Reads metadata only."""
         return map(self._line, self)
 
     @abstractmethod
-    def _line(self, name: str) -> Listed: ...
+    def _line(self, name: str) -> ListedThing: ...
 
     def record(self, name: str) -> Record:
-        """What the view says of a thing.
+        """The record of a thing in the view.
 
         Raises:
             MissingKeyError: there is none of this name. UsageError: no name can be so.

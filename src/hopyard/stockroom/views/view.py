@@ -1,4 +1,4 @@
-"""What shelves read from, and write to: the things of one revision by shelf and name."""
+"""Views: the things of one revision, or of a draft, by shelf and name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hopyard.errors import UsageError
 from hopyard.objects import Tensor
 from hopyard.stockroom.maps import SortedMap, decode, encode
-from hopyard.stockroom.packfiles import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import Record, Shelf, parse
 from hopyard.stockroom.views.guard import Guard
 
@@ -36,14 +36,14 @@ class View(Protocol):
 
     @property
     def objects(self) -> Readable:
-        """Where objects are read; those that a draft has added too."""
+        """The objects, with those that a draft has added."""
 
     @property
     def revision(self) -> str:
-        """What messages call it."""
+        """The name of the view in messages."""
 
     def record(self, shelf: Shelf, name: str) -> Record | None:
-        """What it says of a thing; None if there is none of this name."""
+        """The record of a thing; None if there is none of this name."""
 
     def has(self, shelf: Shelf, name: str) -> bool:
         """Whether there is a thing of this name."""
@@ -60,7 +60,7 @@ class Writable(View, Protocol):
         """The guard that says who may write."""
 
     @property
-    def writer(self) -> PackWriter:
+    def writer(self) -> PackfileWriter:
         """The writer that objects are added to."""
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
@@ -84,7 +84,7 @@ def writable(view: View) -> Writable:
 
 
 class Snapshot:
-    """What can be read at a root map. Immutable and picklable; threads may share it.
+    """The view of a root map. Immutable and picklable; threads may share it.
 
     Args:
         objects: of the repository.
@@ -92,18 +92,18 @@ class Snapshot:
         revision: what messages call it, as a rule the commit's digest.
     """
 
-    def __init__(self, objects: Objects | PackWriter, root: str | None, revision: str) -> None:
+    def __init__(self, objects: Objects | PackfileWriter, root: str | None, revision: str) -> None:
         self.objects, self.root, self.revision = objects, root, revision
         self._map = SortedMap(objects, root)
 
-    def __reduce__(self) -> tuple[type[Snapshot], tuple[Objects | PackWriter, str | None, str]]:
+    def __reduce__(self) -> tuple[type[Snapshot], tuple[Objects | PackfileWriter, str | None, str]]:
         return Snapshot, (self.objects, self.root, self.revision)
 
     def __repr__(self) -> str:
         return f"Snapshot({self.revision!r}, root={self.root!r})"
 
     def record(self, shelf: Shelf, name: str) -> Record | None:
-        """What the root map says of a thing; None if there is none of this name."""
+        """The record of a thing in the root map; None if there is none of this name."""
         return record_in(self._map, shelf, name)
 
     def has(self, shelf: Shelf, name: str) -> bool:
@@ -118,13 +118,15 @@ class Snapshot:
 class Others(Snapshot):
     """The view of others than the owner of a block, while it is open: as it was before."""
 
-    def __init__(self, objects: Objects | PackWriter, root: str | None, revision: str, guard: Guard) -> None:
+    def __init__(
+        self, objects: Objects | PackfileWriter, root: str | None, revision: str, guard: Guard
+    ) -> None:
         super().__init__(objects, root, revision)
         self.guard = guard
 
 
 def record_in(root: SortedMap, shelf: Shelf, name: str) -> Record | None:
-    """What a root map says of a thing."""
+    """The record of a thing in a root map."""
     json = root.get(encode((shelf, name)))
     return None if json is None else parse(json, f"{shelf}/{name}")
 
