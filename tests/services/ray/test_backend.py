@@ -108,7 +108,7 @@ def test_an_exception_says_on_which_host_it_was_raised(cluster: Any) -> None:
     [
         ({"num_workers": 0}, "num_workers=0, but it must be an integer of at least 1"),
         ({"gpus_per_worker": 1.5}, "gpus_per_worker=1.5, but it must be 0, a fraction of one GPU such as 0.5"),
-        ({"gpus_per_worker": True}, "gpus_per_worker=True was given"),
+        ({"gpus_per_worker": True}, "gpus_per_worker=True, but it must be"),
         ({"threads_per_worker": 0}, "threads_per_worker=0, but it must be an integer of at least 1"),
         ({"unit_timeout": -1}, "unit_timeout=-1, but it must be a number of seconds above 0, or None for no limit"),
         ({"start_timeout": 0}, "start_timeout=0, but it must be a number of seconds above 0, or None for no limit"),
