@@ -33,8 +33,8 @@ def check_shown(shown: str, run_id: str, trials: int) -> None:
     assert run.broken_rules() == []
     assert f"Trial {run.best.trial} is the best of {trials}" in shown
     for picture in ("schedule", "curves"):
-        [path] = re.findall(rf"experiments/\S+-{picture}\.png", shown)
-        assert Path(path).read_bytes().startswith(b"\x89PNG")
+        [path] = re.findall(rf"experiments/\S+-{picture}\.svg", shown)
+        assert Path(path).read_text().startswith("<svg")
     for command in (f"run describe experiments/digits {run_id}", "data inspect experiments/digits"):
         assert f"hopyard {command}" in shown
 

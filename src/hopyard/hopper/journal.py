@@ -264,7 +264,13 @@ class Journal:
     def _write_segment(self, records: list[Record], seal: bool) -> None:
         if records:
             if self._unsynced:
-                self._sync_states(records)
+                try:
+                    self._sync_states(records)
+                except StorageError:
+                    self._append(
+                        b""
+                    )  # a driver that holds the run by now may have deleted them: then this says so
+                    raise
             lines = [json.dumps(record, separators=(",", ":")) for record in records]
             self._append(("\n".join(lines) + "\n").encode())
             self.durable, self._written = self._written, self._written + len(records)

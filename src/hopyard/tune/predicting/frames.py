@@ -342,6 +342,7 @@ def is_frame(data: Any) -> bool:
         or isinstance(data, Mapping | str)
         or hasattr(data, "__fspath__")
         or is_records(data)
+        or isinstance(data, Iterator)
     )
 
 
