@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hopyard.data.frames.packing import Packing
-from hopyard.data.frames.reading import Reading, columns_of_types, flat_names
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.preparing.files import Writing, Written
+from hopyard.data.preparing.packing import Packing
+from hopyard.data.preparing.survey import Survey
 from hopyard.data.recipe.structs import flat_columns
 from hopyard.data.schema import Column
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.columns import empty_data
+from hopyard.data.sources.frame_batches import Reading, columns_of_types, flat_names
 
 Report = Callable[[float], None]
 """Told the share of a phase that is done, 0 to 1."""
