@@ -1,4 +1,4 @@
-"""First epochs from opening a path, with an empty node cache, beside a peer that reads the same path in turn."""
+"""First epochs from opening a path, with an empty node cache, beside peers that read the same path in turn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hopyard.data import NodeCache, open_dataset
@@ -26,15 +26,25 @@ def seconds(action: Callable[[Path], None], path: Path) -> float:
     return time.perf_counter() - started
 
 
-def compare(name: str, path: Path, rows: int, peer: Callable[[Path], None], repeats: int) -> None:
-    """Print one JSON line: rows/s of both, medians, and of the pairs' ratios."""
-    with_hopyard(path), peer(path)  # what is imported once
-    pairs = [(seconds(with_hopyard, path), seconds(peer, path)) for _ in range(repeats)]
-    line = {
-        "name": name,
-        "value": round(rows / statistics.median(ours for ours, _ in pairs)),
-        "unit": "rows/s",
-        "peer": round(rows / statistics.median(theirs for _, theirs in pairs)),
-        "ratio": round(statistics.median(theirs / ours for ours, theirs in pairs), 3),
-    }
-    print(json.dumps(line), flush=True)
+def compare(
+    name: str, path: Path, rows: int, peers: Mapping[str, Callable[[Path], None]], repeats: int
+) -> None:
+    """Print one JSON line for each peer: rows/s of both, medians, of the pairs' ratios too, and that of the minima."""
+    with_hopyard(path)  # what is imported once
+    for peer in peers.values():
+        peer(path)
+    took: dict[str, list[float]] = {"Hopyard": [], **{peer: [] for peer in peers}}
+    for _ in range(repeats):
+        for who, action in {"Hopyard": with_hopyard, **peers}.items():
+            took[who].append(seconds(action, path))
+    ours = took.pop("Hopyard")
+    for peer, theirs in took.items():
+        line = {
+            "name": f"{name}, peer {peer}",
+            "value": round(rows / statistics.median(ours)),
+            "unit": "rows/s",
+            "peer": round(rows / statistics.median(theirs)),
+            "ratio": round(statistics.median(its / mine for mine, its in zip(ours, theirs, strict=True)), 3),
+            "ratio of the minima": round(min(theirs) / min(ours), 3),
+        }
+        print(json.dumps(line), flush=True)

@@ -1,11 +1,11 @@
 """First epochs over wide frames, beside reading the table, copying it into one array and indexing that.
 
-    python benchmarks/data_wide.py [--mb 200] [--columns 100,500,2000] [--repeats 5]
+    python benchmarks/data_wide.py [--mb 80,200] [--rows 50000] [--columns 100,500,2000] [--repeats 5]
 
-Prints one JSON line per number of columns: rows/s from opening the file to the end of the first shuffled epoch, with
-an empty node cache. The peer reads the file by ``pyarrow.parquet.read_table`` on all cores, copies its columns into
-one (rows, columns) array and takes shuffled batches of it; it keeps nothing for the next process. Columns are
-float32, in row groups of 10,000 rows.
+Prints one JSON line per number of columns and size, in megabytes or rows: rows/s from opening the file to the end of
+the first shuffled epoch, with an empty node cache. The peer reads the file by ``pyarrow.parquet.read_table`` on all
+cores, copies its columns into one (rows, columns) array and takes shuffled batches of it; it keeps nothing for the next
+process. Columns are float32, in row groups of 10,000 rows.
 """
 
 from __future__ import annotations
@@ -39,22 +39,19 @@ def with_pyarrow(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--mb", type=int, default=200)
+    parser.add_argument("--mb", default="80,200")
+    parser.add_argument("--rows", default="50000")
     parser.add_argument("--columns", default="100,500,2000")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     for columns in map(int, arguments.columns.split(",")):
-        rows = arguments.mb * 1_000_000 // (4 * columns)
-        with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as directory:
-            path = Path(directory) / "wide.parquet"
-            write(path, rows, columns)
-            compare(
-                f"first epoch over {columns} float32 columns x {rows} rows",
-                path,
-                rows,
-                with_pyarrow,
-                arguments.repeats,
-            )
+        sizes = [int(each) * 1_000_000 // (4 * columns) for each in arguments.mb.split(",") if each]
+        for rows in (*sizes, *(int(each) for each in arguments.rows.split(",") if each)):
+            with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as directory:
+                path = Path(directory) / "wide.parquet"
+                write(path, rows, columns)
+                name = f"first epoch over {columns} float32 columns x {rows} rows"
+                compare(name, path, rows, {"read_table and a copy": with_pyarrow}, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/stock_clone.py [--rows 1000000] [--pairs 7]
 
 1M samples of 10,000 bytes, 10 GB, in ten commits. The commits are real ones; after each, the bytes of its samples are
-given back to the file system: packs of data (but the last one) keep their names, headers and sizes, and are holes
+given back to the file system: packfiles of data (but the last one) keep their names, headers and sizes, and are holes
 behind the header. A clone sees of them what it would see of full ones. Measured is from nothing to a repository that
 can be opened, and is durable: seconds, bytes read from the remote and bytes that lie in the clone, its index included.
 Goals: less than 1 s, less than 5 MB.
@@ -34,16 +34,18 @@ def make(directory: Path, rows: int) -> None:
             if "x" not in stock.data:
                 stock.data.create("x", dtype="uint8", shape=(SAMPLE_BYTES,))
             stock.data["x"].extend(data.reshape(len(part), SAMPLE_BYTES))
-        packs = sorted(stock.place.objects.glob("packs/data-*"), key=lambda pack: pack.stat().st_mtime_ns)
-        for pack in packs[:-1]:  # the last fragment is written anew by the next commit
-            hollow(pack)
+        packfiles = sorted(
+            stock.place.objects.glob("packfiles/data-*"), key=lambda packfile: packfile.stat().st_mtime_ns
+        )
+        for packfile in packfiles[:-1]:  # the last fragment is written anew by the next commit
+            hollow(packfile)
 
 
-def hollow(pack: Path) -> None:
-    """Give back what lies behind a pack's header."""
-    size = pack.stat().st_size
-    pack.chmod(0o600)
-    with pack.open("r+b") as file:
+def hollow(packfile: Path) -> None:
+    """Give back what lies behind a packfile's header."""
+    size = packfile.stat().st_size
+    packfile.chmod(0o600)
+    with packfile.open("r+b") as file:
         file.truncate(8 + int.from_bytes(file.read(8), "little"))
         file.truncate(size)
 

@@ -5,7 +5,7 @@
 One of 1M samples of 64 bytes is replaced, and a commit made, by a process that has the repository open. The same
 files are written and synced in the same round, without anything else ("bare fsyncs"); what a commit takes beyond them
 is ours. Peers: Icechunk, Lance, DVC, Hangar (of 50,000 samples). At last a repository with 1,000 more commits, each of
-which left packs behind, is held against itself as it was.
+which left packfiles behind, is held against itself as it was.
 Goals: less than 20 ms beyond the bare fsyncs, and less than 1.5 MB written.
 """
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.durations import pytest_configure, pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
+from tests import durations, forked
+from tests.durations import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
 from tests.sampling import LEVEL, SEED
 
 # The same examples everywhere and every time, but for the level that looks for new ones; no deadline, since machines
@@ -50,6 +51,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The frameworks that tests import are millions of objects, of which none becomes garbage.
 gc.disable()
 
+FORKS = sys.platform == "linux" and LEVEL == "quick"
+"""Whether Python processes are forked off one; above the level ``quick`` each starts as it does for users."""
+
+if FORKS:
+    forked.install(forked.connect)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    durations.register(config)
+    if getattr(config.option, "numprocesses", None) and FORKS:
+        forked.start()  # one for all processes that run tests
+
+
+def pytest_sessionfinish() -> None:
+    forked.close()
+
 
 def pytest_report_header() -> str:
     return f"level: {LEVEL} (HOPYARD_TESTS), samples by seed {SEED} (HOPYARD_SEED)"
@@ -79,6 +96,12 @@ def own_node_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOPYARD_CACHE", str(tmp_path_factory.mktemp("node-cache") / "cache"))
         yield
+
+
+@pytest.fixture
+def fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python processes that a test starts are not forked off one that has imported everything."""
+    monkeypatch.setenv(forked.FRESH, "1")
 
 
 @pytest.fixture

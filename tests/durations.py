@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 MOST = 2.0
 EXCEPTIONS = Path(__file__).with_name("slow.txt")
@@ -22,7 +23,7 @@ _begun = pytest.StashKey[float]()
 
 def _cpu() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system + times.children_user + times.children_system + forked.cpu()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -72,6 +73,7 @@ class Durations:
                 terminalreporter.write_line(f"{cpu:6.1f} s {nodeid}")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def register(config: pytest.Config) -> None:
+    """Gather the seconds where a run ends."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations(), "durations")

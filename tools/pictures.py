@@ -1,6 +1,6 @@
 """Draws the pictures of docs/search.md: an ASHA search over a made-up table.
 
-`python tools/pictures.py` writes docs/images/asha-curves.png and docs/images/asha-schedule.png anew. The learning
+`python tools/pictures.py` writes docs/images/asha-curves.svg and docs/images/asha-schedule.svg anew. The learning
 curves are the same each time, the times of the schedule are those of the machine.
 """
 
@@ -17,7 +17,7 @@ from hopyard.backend import LocalBackend
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import ASHA, Run, hp_choice, hp_loguniform
-from hopyard.tune.matplotlib import draw_curves, draw_schedule
+from hopyard.tune.pictures import draw_curves, draw_schedule
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs/images"
 
@@ -68,8 +68,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as store:
         search(backend, store, "first", 1)  # the first units of a process load libraries
         run = search(backend, store, "asha", 27)
-        print(draw_curves(run, IMAGES / "asha-curves.png"))
-        print(draw_schedule(run, IMAGES / "asha-schedule.png"))
+        print(draw_curves(run, IMAGES / "asha-curves.svg"))
+        print(draw_schedule(run, IMAGES / "asha-schedule.svg"))
     backend.stop()
 
 

@@ -28,24 +28,24 @@ from hopyard.data import Dataset, prepare
 from hopyard.errors import PurgedError
 from hopyard.objects import Tensor
 from hopyard.objects.torch import to_tensor
-from hopyard.stockroom.care import purge
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.rows import plain
 from hopyard.stockroom.data.samples import empty_record
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf, Run
 from hopyard.stockroom.git import Head, write
 from hopyard.stockroom.history.commits import log, read_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import merge_commits
+from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.stage import Stage
+from hopyard.stockroom.maintenance import purge
 from hopyard.stockroom.maps import encode
 from hopyard.stockroom.models import ModelShelf
-from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord
 from hopyard.stockroom.remotes import KIND, Repository
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore
 from hopyard.storage.format import claim_format
 

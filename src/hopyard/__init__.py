@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from hopyard.errors import name_of_later
 
 if TYPE_CHECKING:
+    from hopyard.stockroom import StockRoom as StockRoom
     from hopyard.stockroom.data.torch_output import make_torch_dataset as make_torch_dataset
-    from hopyard.stockroom.room import StockRoom as StockRoom
     from hopyard.tune import load_model as load_model
     from hopyard.tune import open_run as open_run
 
 __version__ = "0.1.0"
 
 _ELSEWHERE = {
-    "StockRoom": "hopyard.stockroom.room",
+    "StockRoom": "hopyard.stockroom",
     "load_model": "hopyard.tune",
     "make_torch_dataset": "hopyard.stockroom.data.torch_output",
     "open_run": "hopyard.tune",

@@ -34,6 +34,7 @@
     │       └── DivergedError   its loss is not finite
     └── WorkerError             look at the workers
         ├── WorkerLostError     the worker is gone; its unit can be repeated
+        │   └── StateLostError  with it went the state of a trial that was only in its memory
         ├── UnitTimeoutError    the unit took longer than allowed
         └── WorkerMismatchError a worker differs from the others
 
@@ -79,10 +80,11 @@ class UnsupportedTypeError(DataError):
     """A column's values have no place in a dataset.
 
     Attributes:
-        unknown: whether it is so because the column holds nothing but nulls, which do not say what it is.
+        unknown: which rows are null, where all others are empty lists, so that no row says what the column is; None:
+            it is unsupported for another reason.
     """
 
-    def __init__(self, message: str, unknown: bool = False) -> None:
+    def __init__(self, message: str, unknown: Sequence[bool] | None = None) -> None:
         super().__init__(message)
         self.unknown = unknown
 
@@ -263,6 +265,10 @@ class WorkerError(HopyardError):
 
 class WorkerLostError(WorkerError):
     """The worker's process is gone."""
+
+
+class StateLostError(WorkerLostError):
+    """A state that was only in a worker's memory is not there: that process has ended since."""
 
 
 class UnitTimeoutError(WorkerError):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeAlias, Union
 
 from hopyard.wording import visible
 
 _VOID = frozenset({"br", "col", "hr", "img", "meta"})
+
+
+_LONGEST_CELL = 2400  # characters
 
 
 class Html(str):
@@ -30,6 +34,26 @@ def tag(name: str, /, *children: Child, **attributes: str | int | float | bool |
     if name in _VOID:
         return Html(f"<{name}{written}>")
     return Html(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def table(title: str, titles: Sequence[str], rows: Iterable[Sequence[str]], most: int = 30) -> Html:
+    """A table of texts under a title. Long texts are cut, and rows behind the first ``most`` are left out, which the
+    table then says."""
+    remaining = iter(rows)
+
+    def lines() -> Iterator[Html]:
+        yield tag("tr", [tag("th", name) for name in titles])
+        for row in islice(remaining, most):
+            yield tag("tr", [tag("td", cut(cell, _LONGEST_CELL)) for cell in row])
+
+    return tag(
+        "div", tag("p", title), tag("table", lines()), [tag("p", "and more") for _ in islice(remaining, 1)]
+    )
+
+
+def cut(text: str, longest: int = 80) -> str:
+    """The text, or its beginning, with dots behind it, if it is longer."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def join(children: Child) -> Html:

@@ -13,14 +13,14 @@ __all__ = ["SparkDatasetConverter", "make_spark_converter", "register_delete_dir
 _STAGES = ("ModelStage", "SearchStage")
 
 if TYPE_CHECKING:
-    from hopyard.tune.engines.sparkml import ModelStage as ModelStage
-    from hopyard.tune.engines.sparkml import SearchStage as SearchStage
+    from hopyard.tune.sparkml import ModelStage as ModelStage
+    from hopyard.tune.sparkml import SearchStage as SearchStage
 else:
 
     def __getattr__(name: str) -> Any:
         """The stages need PySpark. Saved pipelines name them as they are called here."""
         if name not in _STAGES:
             return name_of_later(__name__, name, __all__)
-        from hopyard.tune.engines import sparkml
+        from hopyard.tune import sparkml
 
         return getattr(sparkml, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _UNSEEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -41,6 +41,17 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__}, whose repr fails: {type(error).__name__}>"
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """``text``, which ends with ``...`` where it had more than ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def brief(value: object, most: int = 60) -> str:
+    """The ``repr`` of a value; of one whose ``repr`` is long, as ``Linear(...)``."""
+    text = shown(value)
+    return text if len(text) <= most else f"{type(value).__name__}(...)"
+
+
 def counted(count: int, noun: str) -> str:
     """``1 sample``, ``2,000 samples``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -50,6 +61,11 @@ def some_lines(lines: Sequence[str], most: int, total: int | None = None) -> lis
     """The first lines, and in words how many follow of ``total``; None: of the lines given."""
     total = len(lines) if total is None else total
     return list(lines) if total <= most else [*lines[:most], f"and {total - most:,} more"]
+
+
+def listed(values: Iterable[object]) -> str:
+    """The ``repr`` of each value, with commas."""
+    return ", ".join(map(repr, values))
 
 
 def some_names(names: Sequence[str], most: int = 30) -> str:

@@ -67,7 +67,9 @@ def test_workers_have_the_environment_that_makes_results_repeat() -> None:
     assert values == ["3", "3", "0", ":4096:8", ""]
 
 
-def test_workers_start_without_frameworks_and_where_the_driver_is(one: LocalBackend) -> None:
+def test_workers_start_without_frameworks_and_where_the_driver_is(
+    fresh_processes: None, one: LocalBackend
+) -> None:
     def look() -> tuple[bool, str, list[str], int]:
         return "torch" in sys.modules, str(Path.cwd()), sys.path, os.getppid()
 
@@ -144,7 +146,9 @@ def test_workers_outlive_the_thread_that_caused_their_start() -> None:
     backend.stop()
 
 
-def test_a_worker_that_holds_the_interpreter_dies_with_the_driver(tmp_path: Path) -> None:
+def test_a_worker_that_holds_the_interpreter_dies_with_the_driver(
+    fresh_processes: None, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     script = DRIVER.format(setup=SETUP + "\nimport ctypes").replace(
         "signal.pause()", "ctypes.PyDLL(None).pause()"

@@ -116,7 +116,7 @@ def test_remotes(typed: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert typed("fetch", "--data", "image", "--keys", "0:2").startswith("1 object, ")
     assert typed("pull").startswith("nothing is new: main is at ")
     assert typed("remote", "list") == f"origin  {tmp_path / 'remote'}\n"
-    assert "0 objects in 0 packs" in typed("gc", "--remote", "origin")
+    assert "0 objects in 0 packfiles" in typed("gc", "--remote", "origin")
     assert typed("remote", "forget", "origin") == "forgot origin; what is there stays\n"
     assert typed("remote", "list") == ""
     with pytest.raises(HopyardError, match="no remote 'origin' is known here"):

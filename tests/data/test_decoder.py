@@ -214,11 +214,14 @@ def test_hundreds_of_columns_that_differ_in_length_are_found_a_few_rows_at_a_tim
 DTYPES = ["float16", "float32", "float64", "int8", "uint16", "int64", "bool"]
 
 
+@pytest.mark.parametrize("cores", [1, 12])
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("nulls", [None, "few", "in every batch"])
 def test_columns_of_one_dtype_come_as_they_are_whether_they_lie_side_by_side_or_not(
-    tmp_path, filtered, nulls
+    tmp_path, monkeypatch, filtered, nulls, cores
 ):
+    monkeypatch.setattr("hopyard.data.reading.decoder.usable_cores", lambda: cores)
+    monkeypatch.setattr("hopyard.data.reading.pieces._COLUMNS_OF_A_THREAD", 8)
     rows, random = 2500, np.random.default_rng(0)
     columns = {
         f"{dtype}-{number}": random.integers(0, 2, rows).astype(dtype)
@@ -252,3 +255,35 @@ def test_columns_of_one_dtype_come_as_they_are_whether_they_lie_side_by_side_or_
     if nulls:
         with pytest.raises(DataError, match=r"column 'float16-0' has \d+ nulls"):
             list(open_dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "other")).loader(256))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_frame_of_few_row_groups_is_decoded_by_all_cores(tmp_path, monkeypatch, groups):
+    columns = {f"f{number}": np.random.default_rng(number).random(600) for number in range(300)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=600 // groups)
+    monkeypatch.setattr("hopyard.data.reading.decoder.usable_cores", lambda: 4)
+    dealt: list[int] = []
+
+    def on_all_cores(work, items):
+        dealt.append(len(items))
+        return [work(item) for item in items]
+
+    monkeypatch.setattr("hopyard.data.reading.pieces.on_all_cores", on_all_cores)
+    dataset = open_dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "cache"))
+    (batch,) = dataset.loader(600)
+    for name, values in batch.items():
+        np.testing.assert_array_equal(values, columns[name], err_msg=name, strict=True)
+    assert max(dealt) == (4 if groups == 1 else 1), "three row groups are made by a core each"
+
+
+def test_damage_in_a_wide_frame_is_named_whichever_core_finds_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("hopyard.data.reading.decoder.usable_cores", lambda: 4)
+    columns = {f"f{number}": np.random.default_rng(number).random(600) for number in range(300)}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path, use_dictionary=False, write_page_checksum=True)
+    chunk = pq.read_metadata(path).row_group(0).column(222)
+    content = bytearray(path.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptError, match="row group 0, column 'f222'"):
+        list(open_dataset(path, cache=NodeCache(tmp_path / "cache")).loader(100))

@@ -306,7 +306,7 @@ def test_csv_is_read_with_its_types(tmp_path):
         ),
         ({"x": [[[1], [2, 3]], [[4]]]}, "ragged in more than one dimension"),
         ({"x": [["a"], ["b"]]}, "lists of strings"),
-        ({"x": [[1, None], [2, 3]]}, "1 nulls inside its lists"),
+        ({"x": [[1, None], [2, 3]]}, "1 null inside its lists. `nulls` is about whole rows: fill it"),
         ({"x": [None, None]}, r"x \(nothing but nulls\)"),
         (
             {"x": np.array(["2900-01-01"], "datetime64[D]")},

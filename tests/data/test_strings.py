@@ -1,4 +1,6 @@
 import pickle
+import re
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import Category, NodeCache, fit_steps, mix, open_dataset, prepare
+from hopyard.data.preprocessing.category import Categories
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading import flat, strings
 from hopyard.data.reading.buffers import Buffers
@@ -82,8 +85,11 @@ def lengths(draw):
 @given(
     st.lists(st.tuples(st.booleans(), st.lists(lengths(), min_size=3, max_size=3)), min_size=1, max_size=4),
     st.integers(1, 30), st.integers(1, 25), st.integers(0, 1000), st.sampled_from([1, 300, 8 << 20]),
+    st.sampled_from([1, 20, 1 << 15]),
 )  # fmt: skip
-def test_columns_side_by_side_are_what_each_is_alone(tmp_path_factory, kinds, group, batch, seed, piece):
+def test_columns_side_by_side_are_what_each_is_alone(
+    tmp_path_factory, kinds, group, batch, seed, piece, at_once
+):
     folder = tmp_path_factory.mktemp("strings")
     random = np.random.default_rng(seed)
     table = {}
@@ -95,6 +101,7 @@ def test_columns_side_by_side_are_what_each_is_alone(tmp_path_factory, kinds, gr
     pq.write_table(pa.table({**table, "row": np.arange(rows)}), folder / "a.parquet", row_group_size=group)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flat, "_PIECE", piece)
+        patch.setattr(strings, "_AT_ONCE", at_once)
         dataset = open_dataset(folder / "a.parquet", cache=NodeCache(folder / "cache"))
         for shuffle in (False, True):
             for made in dataset.loader(batch, shuffle=shuffle, output="numpy", window=group * 100):
@@ -129,6 +136,24 @@ def test_views_of_equal_width_lie_in_one_block(tmp_path):
     assert sorted(views) == [(("c0", "c1", "c2"), "V64"), (("few",), "V32"), (("short",), "V16")]
     batch = next(iter(dataset.loader(40, output="numpy")))
     assert {name: batch[name].tolist() for name in texts} == texts
+
+
+@pytest.mark.parametrize("form", ["objects", "arrow"])
+def test_a_batch_of_hundreds_of_columns_needs_little_memory_beside_itself(tmp_path, form):
+    rows, texts = 1024, pa.array([f"row {row}" for row in range(1024)])
+    pq.write_table(pa.table({f"c{number}": texts for number in range(400)}), tmp_path / "a.parquet")
+    dataset = open_dataset(tmp_path / "a.parquet", cache=NodeCache(tmp_path / "cache"))
+    loader = dataset.loader(rows, strings=form)
+    for _ in loader:
+        pass
+    tracemalloc.start()
+    try:
+        (batch,) = loader
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert batch["c399"].tolist() if form == "objects" else batch["c399"].to_pylist() == texts.to_pylist()
+    assert most - held < 5 << 20, "400 views a row, with where they begin, all at once are 11 MB"
 
 
 def write(path, texts, group=40, **columns):
@@ -314,3 +339,46 @@ def test_texts_become_the_numbers_of_their_categories_in_every_process_and_part(
             ):
                 assert made["text"].dtype == np.int64
                 assert made["text"].tolist() == [numbers.get(text, 0) for text in expected["text"]]
+
+
+@given(columns(), st.booleans(), st.integers(3, 60), st.integers(1, 50), st.sampled_from(["index", "error"]))
+def test_numbers_of_categories_are_the_same_whether_texts_come_as_codes_or_not(
+    tmp_path_factory, values, is_binary, group, batch, unknown
+):
+    folder = tmp_path_factory.mktemp("codes")
+    texts = [value.encode() for value in values] if is_binary else values
+    path = write(folder / "a.parquet", texts, group)
+    dataset = open_dataset(path, cache=NodeCache(folder / "cache"))
+    known = list(dict.fromkeys(texts))[: None if unknown == "error" else 3]
+    fitted = fit_steps([Category("text", values=known, unknown=unknown)], dataset)
+    for window in (1 << 30, 1000):  # of several windows, batches have rows of several dictionaries
+        for made in fitted.of(dataset).loader(batch, shuffle=True, output="numpy", window=window):
+            expected = [
+                known.index(text) + 1 if text in known else 0 for text in map(texts.__getitem__, made["row"])
+            ]
+            assert made["text"].dtype == np.int64
+            assert made["text"].tolist() == expected
+    if unknown == "error" and len(known) > 1:
+        others = open_dataset(write(folder / "b.parquet", known[1:]), cache=False)
+        some = fit_steps([Category("text", values=known[1:], unknown="error")], others).of(dataset)
+        rule = rf"Column 'text' holds {re.escape(repr(known[0]))}, a category that no training row has"
+        with pytest.raises(DataError, match=rule):
+            list(some.loader(len(texts), output="numpy"))
+
+
+def test_of_few_different_texts_only_these_are_looked_up(tmp_path, monkeypatch):
+    dataset = open_dataset(write(tmp_path / "a.parquet", FEW * 3), cache=NodeCache(tmp_path / "cache"))
+    fitted = fit_steps([Category("text")], dataset)
+    looked_up = []
+    index_in = pc.index_in
+
+    def counting(values, **how):
+        looked_up.append(len(values))
+        return index_in(values, **how)
+
+    monkeypatch.setattr("hopyard.data.preprocessing.category.pc.index_in", counting)
+    monkeypatch.setattr(Categories, "_looked_up", None)
+    for _ in range(2):
+        made = [number for each in fitted.of(dataset).loader(16, output="numpy") for number in each["text"]]
+        assert made == [sorted(set(FEW)).index(text) + 1 for text in FEW * 3]
+    assert looked_up == [21], "seven of each of three row groups, once"

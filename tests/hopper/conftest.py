@@ -13,13 +13,12 @@ import cloudpickle
 import pytest
 
 from hopyard.backend import Backend
-from hopyard.errors import Evidence, WorkerLostError
+from hopyard.errors import Evidence, StateLostError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import Hopper
 from hopyard.hopper.journal import Journal, read_records
-from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.scheduler import Unit
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import Record, RunState, TrialState, trial_folder
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.search import FullLength, Patience, RandomPoints, Searcher, hp_uniform
@@ -53,6 +52,7 @@ class Found:
     bytes_written: int = 1
     bytes_moved: int = 0
     bytes_read: int = 0
+    asks_epochs: tuple[str, ...] = ("",)
 
 
 def resident_states() -> dict[tuple[str, int], list[Any]]:
@@ -73,7 +73,7 @@ def visit(request: Visit) -> Found:
     if request.state is not None:
         visits = load_state(home, request.state)["model"]
     elif unit.trained and (resident is None or len(resident) != unit.trained):
-        raise WorkerLostError(f"the state of trial {request.trial} is not here")
+        raise StateLostError(f"the state of trial {request.trial} is not here")
     else:
         visits = resident if unit.trained else []
     if unit.phase == "train":
@@ -138,13 +138,17 @@ class Game:
     metric: str = "val_loss"
     extends: bool = True
     """Whether a run that has another budget is given the one of the game."""
+    unsynced: bool = False
     on_record: Callable[[RunState, Record], None] | None = None
 
     def __post_init__(self) -> None:
         self.messages: list[str] = []
 
     def play(self) -> RunState:
-        journal = Journal(self.store, take_over=self.take_over, announce=self.messages.append)
+        states = self.store.unsynced() if self.unsynced else self.store
+        journal = Journal(
+            self.store, take_over=self.take_over, unsynced=self.unsynced, announce=self.messages.append
+        )
         self.flush = journal.flush
         try:
             state = RunState()
@@ -166,7 +170,7 @@ class Game:
                 journal=journal,
                 decisions=decisions,
                 backend=self.backend,
-                work=Work(self.store, self.behaviour),
+                work=Work(states, self.behaviour),
                 options=self.options,
                 observers=observers,
                 announce=self.messages.append,

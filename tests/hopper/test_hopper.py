@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.errors import Evidence, RunError, StorageFullError, TrialError
+from hopyard.errors import Evidence, RunError, StorageFullError, TrialError, WorkerLostError
 from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.work import Options
 from hopyard.storage import LocalStore, MemoryStore
@@ -139,6 +140,30 @@ def test_a_trial_that_kills_its_worker_twice_fails_and_the_others_go_on(
     assert state.trials[0].error.kind == "WorkerLostError"
     assert "SIGKILL" in state.trials[0].error.message
     assert [state.trials[n].status for n in (1, 2, 3)] == ["completed"] * 3
+
+
+def test_a_state_that_went_with_its_worker_is_no_loss_of_the_unit_that_misses_it(
+    game: Any, result_of: Any
+) -> None:
+    happened: list[str] = []
+
+    def forget_then_lose(request: Any) -> None:
+        if (request.trial, request.unit.visit) != (1, 2) or len(happened) == 2:
+            return
+        if happened:
+            happened.append("lost")
+            raise WorkerLostError("the worker is gone")
+        happened.append("forgotten")
+        for name in list(memory := sys.modules["kept_between_units"].states):
+            del memory[name]
+
+    options = Options(checkpoint_every="epoch")
+    expected = result_of(game(MemoryStore(), InlineBackend(), options=options).play())
+    run = game(MemoryStore(), InlineBackend(), options=options, behaviour=forget_then_lose)
+    assert result_of(run.play()) == expected
+    assert happened == ["forgotten", "lost"]
+    assert [record["t"] for record in run.records() if record["r"] == "lost"] == [[1]]
+    assert broken_rules(run.records()) == []
 
 
 def test_a_full_disk_pauses_the_run_with_a_message_and_the_outcome_is_the_same(

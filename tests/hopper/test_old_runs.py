@@ -18,9 +18,8 @@ from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.history import broken_rules, read_state
 from hopyard.hopper.hopper import Hopper
 from hopyard.hopper.journal import Journal, read_records
-from hopyard.hopper.retention import trial_folder
 from hopyard.hopper.scheduler import Unit
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import Record, RunState, TrialState, trial_folder
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, save_state
 from hopyard.search import Budget
@@ -68,6 +67,7 @@ def replayed(records: Sequence[Record]) -> tuple[RunState, Decisions, list[Recor
 
 class Found:
     errors, rows, bytes_written, bytes_moved, bytes_read = (None,), 1, 1, 0, 0
+    asks_epochs = ("",)
 
     def __init__(self, state: StateRef | None, metrics: dict[str, Any]) -> None:
         self.states, self.metrics = (state,), (metrics,)

@@ -115,10 +115,6 @@ class Clockwork(Backend):
             self.memory[worker].add((visit.store.url, visit.trial))
             try:
                 future.set_result(fn(visit))
-            except WorkerLostError as error:
-                # A unit may fail its trial if it is lost twice, also where its state went with another's worker.
-                self.lost_before.add(unit)
-                future.set_exception(error)
             except Exception as error:
                 future.set_exception(error)
 

@@ -115,7 +115,7 @@ def test_hops_cost_what_they_cost_and_the_bound_knows_those_that_must_be() -> No
         ({"durations": [[1.0, -2.0]]}, r"durations\[0, 1\] is -2\.0; seconds must be finite"),
         ({"durations": [[1.0], [float("nan")]]}, r"durations\[1, 0\] is nan"),
         ({"durations": [["a"]]}, "durations must be numbers"),
-        ({"workers": 0}, "workers=0, but it must be an integer of at least 1 Write"),
+        ({"workers": 0}, "workers=0, but it must be an integer of at least 1"),
         ({"epochs": 0.5}, "epochs=0.5, but it must be"),
         ({"hop_seconds": -1.0}, "hop_seconds=-1.0, but must be finite"),
         (

@@ -186,19 +186,19 @@ class Repository:
         require(check == b"%08x" % zlib.crc32(header), "the CRC-32 of FORMAT")
         check_header(json.loads(header), "stockroom")
         self.places: dict[str, tuple[Path, int, int, str, str, list[int]]] = {}
-        for path in sorted(root.glob("packs/*")):
-            self._read_pack(path)
+        for path in sorted(root.glob("packfiles/*")):
+            self._read_packfile(path)
         for path in sorted(root.glob("files/*")):
             self.places[path.name] = path, 0, path.stat().st_size, "file", "U8", []
 
-    def _read_pack(self, path: Path) -> None:
+    def _read_packfile(self, path: Path) -> None:
         with path.open("rb") as file:
             head = file.read(8)
             head += file.read(struct.unpack("<Q", head)[0])
-        require(digest(head, "hopyard.pack") == path.name.partition("-")[2], f"the header of {path.name}")
+        require(digest(head, "hopyard.packfile") == path.name.partition("-")[2], f"the header of {path.name}")
         entries = json.loads(head[8:])
         about = json.loads(entries.pop("__metadata__")["hopyard"])
-        check_header(about["format"], "pack")
+        check_header(about["format"], "packfile")
         kinds = {name: kind for kind, names in about["kinds"].items() for name in names}
         end = 0
         for name, entry in entries.items():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hopyard.stockroom.guard import Guard
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import Record, Shelf
-from hopyard.stockroom.view import Readable, Snapshot
+from hopyard.stockroom.views.guard import Guard
+from hopyard.stockroom.views.view import Readable, Snapshot
 from hopyard.storage import MemoryStore, Store
 
 
@@ -38,7 +38,7 @@ class Staged(_Records):
     def __init__(self, store: Store | None = None) -> None:
         self.stored = Objects(MemoryStore() if store is None else store)
         self.guard = Guard()
-        self.writer: PackWriter = self.stored.writing()
+        self.writer: PackfileWriter = self.stored.writing()
         super().__init__(self.writer, {})
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:

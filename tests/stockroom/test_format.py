@@ -21,14 +21,14 @@ import sample_stockroom
 from hopyard import StockRoom
 from hopyard.errors import PurgedError
 from hopyard.objects.tensors import ITEM_SIZES, Tensor
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf, Run
 from hopyard.stockroom.history.commits import read_commit, write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.models import ModelShelf
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import LocalStore
 from hopyard.storage.format import FORMAT_NAME, claim_format, format_header, root_format
 
@@ -274,7 +274,7 @@ def test_references_and_what_is_refused(made: Made) -> None:
     assert made.read().references("heads") == {"feature/ü-1": commit, "main": commit}
     assert made.read().references("remotes") == {"origin/main": commit}
     assert made.read().log(commit) == [commit]
-    path = next((made.root / "packs").iterdir())
+    path = next((made.root / "packfiles").iterdir())
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.chmod(0o644)

@@ -468,17 +468,17 @@ def test_a_child_forked_in_a_block_changes_nothing(stock: StockRoom, ends: str) 
                     refused(write)
                 assert stock.experiment["v"] == 0  # as others see it
                 if ends == "returns":
-                    block = stock._blocks[-1]
-                    refused(lambda: stock._leave_block(block, None))
+                    block = stock._session.blocks[-1]
+                    refused(lambda: stock._session.leave_block(block, None))
                 else:
                     try:
                         with stock, pytest.raises(SystemExit if ends == "exits" else KeyError):
                             raise SystemExit if ends == "exits" else KeyError
                     finally:
-                        stock._leave_block(stock._blocks[-1], KeyError())
+                        stock._session.leave_block(stock._session.blocks[-1], KeyError())
                 stock.close()
                 del opened, column
-                stock._draft = None
+                stock._session.draft = None
                 gc.collect()
                 os._exit(0)
             except BaseException:

@@ -19,8 +19,8 @@ from hopyard import StockRoom, make_torch_dataset
 from hopyard.errors import ConflictError, HopyardError, NotFoundError, UsageError
 from hopyard.stockroom.history.commits import write_commit
 from hopyard.stockroom.history.locks import BusyError, collecting
-from hopyard.stockroom.looking.status import Status
 from hopyard.stockroom.maps import SortedMap, encode
+from hopyard.stockroom.session.status import Status
 from hopyard.storage import LocalStore
 
 IMAGES = np.arange(10 * 3 * 4 * 4, dtype=np.uint8).reshape(10, 3, 4, 4)
@@ -288,7 +288,11 @@ def test_a_commit_that_conflicts_stays_staged_until_a_branch_is_made(filled: Sto
     # The branch moves on in another working tree.
     tip = filled.local.references.tip("heads/main")
     draft = filled.local.objects.writing()
-    root = SortedMap(draft, filled._root).update(draft, {encode(("experiment", "lr")): {"value": 6}}).root
+    root = (
+        SortedMap(draft, filled._session.root)
+        .update(draft, {encode(("experiment", "lr")): {"value": 6}})
+        .root
+    )
     commit = write_commit(draft, root, [str(filled.head.commit)], "six", "x")
     draft.publish()
     assert filled.local.references.move("heads/main", tip, commit.digest, "x") is not None
@@ -702,8 +706,8 @@ def test_what_was_undone_keeps_no_collector_out_and_what_was_staged_stays(
             writer.commit("nothing")
         assert not held_up(root)
         writer.data["c"][2] = 5.0
-        assert writer._draft is not None
-        writer._draft.write()
+        assert writer._session.draft is not None
+        writer._session.draft.write()
         assert held_up(root)
         writer.reset()
         assert not held_up(root)

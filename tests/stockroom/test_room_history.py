@@ -17,10 +17,10 @@ from hopyard import StockRoom
 from hopyard.errors import BehindError, ConflictError, CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.git import Head
 from hopyard.stockroom.git import read as read_head
-from hopyard.stockroom.git_merges import merge_heads
+from hopyard.stockroom.history.graph import graph
 from hopyard.stockroom.history.references import References
-from hopyard.stockroom.looking.graph import graph
 from hopyard.stockroom.remotes import fetching
+from hopyard.stockroom.session.git_driver import merge_heads
 from hopyard.storage import LocalStore
 
 
@@ -326,7 +326,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from hopyard import StockRoom
-from hopyard.stockroom import working
+from hopyard.stockroom.session import tree
 from hopyard.stockroom.history import references, stage
 
 stock = StockRoom(sys.argv[1], enable_write=True)
@@ -338,7 +338,7 @@ def die(*args, **options):
 if sys.argv[2] == "before":
     references.References.move = die
 elif sys.argv[2] == "after":
-    working.WorkingTree.set_head = die
+    tree.WorkingTree.set_head = die
 else:
     stage.Log.drop = die
 stock.commit("killed")

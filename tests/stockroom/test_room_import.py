@@ -18,10 +18,10 @@ from hopyard.errors import UsageError
 _SCRIPT = """
 import os, signal, sys
 from hopyard import StockRoom
-from hopyard.stockroom import importing
+from hopyard.stockroom.importers import storing
 
-importing._AT_ONCE = 1 << 20
-importing.read_columns.__kwdefaults__["chunk_bytes"] = 1 << 19
+storing._AT_ONCE = 1 << 20
+storing.read_columns.__kwdefaults__["chunk_bytes"] = 1 << 19
 kill = int(sys.argv[2])
 
 def watch(progress):

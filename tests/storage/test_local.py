@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.errors import NotFoundError, NotWritableError, StorageFullError, UsageError
+from hopyard.errors import NotFoundError, NotWritableError, StorageError, StorageFullError, UsageError
 from hopyard.storage import LocalStore
 from hopyard.storage.temporary import machine, temporary_name
 
@@ -286,3 +286,27 @@ def test_a_missing_object_suggests_its_neighbour(tmp_path: Path) -> None:
 
 def test_temporary_names_never_repeat() -> None:
     assert len({temporary_name() for _ in range(1000)}) == 1000
+
+
+def test_unsynced_writes_wait_for_no_disk_until_they_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    store = LocalStore(tmp_path)
+    unsynced = store.unsynced()
+    store.put("a/first", b"1")  # its directory is new
+    synced.clear()
+    unsynced.put("a/b", b"1")
+    unsynced.put_new("a/c", b"2")
+    assert synced == []
+    store.sync(["a/b", "a/c"])
+    assert synced == [f"{tmp_path}/a/b", f"{tmp_path}/a/c", f"{tmp_path}/a"]
+    with pytest.raises(StorageError, match="a/gone"):
+        store.sync(["a/gone"])

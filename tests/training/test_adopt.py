@@ -71,7 +71,7 @@ def test_a_schedule_goes_on_at_its_place_with_rates_of_its_own(schedule: Schedul
 
 
 def test_another_architecture_is_refused_with_what_to_do() -> None:
-    from hopyard.training.torch.replica import TorchReplica
+    from hopyard.training.torch.estimator import TorchReplica
 
     class Stub(TorchReplica):
         def __init__(self) -> None:

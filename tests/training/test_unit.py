@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from hopyard.data import prepare
-from hopyard.errors import NotFoundError, StorageFullError, WorkerLostError
+from hopyard.errors import NotFoundError, StateLostError, StorageFullError
 from hopyard.objects import StateRef, load_part
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
@@ -206,7 +206,7 @@ def test_a_state_that_is_not_in_memory_any_more_is_said_to_be_lost(chain: Any) -
     units.train(0, 0, save=False)
     residents.clear()
     with pytest.raises(
-        WorkerLostError, match="The state of trial 0 after 1 training units is no longer in this"
+        StateLostError, match="The state of trial 0 after 1 training units is no longer in this"
     ):
         units.train(0, 1)
 
@@ -226,7 +226,7 @@ def test_an_unsaved_unit_cannot_be_repeated_in_place(chain: Any) -> None:
     units.train(0, 0, save=False)
     request = units.request("train", 0, 1, save=False)
     run_unit(request)
-    with pytest.raises(WorkerLostError):
+    with pytest.raises(StateLostError):
         run_unit(request)
 
 

@@ -251,7 +251,7 @@ LABELS: list[tuple[Any, str]] = [
     (changed(features=np.ones((96, 4), np.int32)), "The model failed on inputs int64 (8, 4): mat1 and mat2 must have the same dtype"),
     (changed(features=np.ones((96, 5))), "The model failed on inputs float32 (8, 5): mat1 and mat2 shapes cannot be multiplied"),
     (changed(features=np.ones(96)), "name other inputs=. A scalar column is (n,): inputs={'x': ['a', 'b']} stacks scalar columns into one array (n, k)"),
-    (changed(features=np.array(["a"] * 96)), "holds ndarray, not numbers of one shape; encode or pad it when preparing the data"),
+    (changed(features=np.array(["a"] * 96)), "holds texts such as 'a', not numbers of one shape; encode or pad it when preparing the data"),
     (changed(features=np.full((96, 4), np.inf)), "The loss became nan in epoch 1, partition 0, batch 1; lower the learning rate"),
 ]  # fmt: skip
 

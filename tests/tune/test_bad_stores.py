@@ -379,7 +379,7 @@ def test_what_a_model_cannot_predict_on_is_refused(search: Any, make_rows: Any, 
         model.predict(data["features"][:, :3])
     with refused(
         DataError,
-        "transform was given ndarray; it takes a dict of arrays, a pandas or polars DataFrame or a pyarrow Table",
+        "transform was given ndarray; it takes a dict of arrays, a list of dicts, a pandas or polars DataFrame or a pyarrow Table",
     ):
         model.transform(data["features"])
     with refused(

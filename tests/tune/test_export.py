@@ -28,8 +28,9 @@ from hopyard.tune import (
     open_run,
 )
 from hopyard.tune.compare import compare
-from hopyard.tune.export import export_run, history_rows, trial_rows
+from hopyard.tune.export import export_run
 from hopyard.tune.optuna import _params, space_of
+from hopyard.tune.rows import history_rows, trial_rows
 
 SPACE = {
     "width": hp_choice([4, 8]),

@@ -387,7 +387,7 @@ class Weighted:
 
 @pytest.mark.parametrize("nulls", ["fill", "mask"])
 def test_null_weights_are_never_filled(nulls: str, tmp_path: Any) -> None:
-    whole = people(rows=400).assign(w=1.0)
+    whole = missing.people(rows=400).assign(w=1.0)
     gaps = whole.assign(w=np.where(np.arange(400) == 399, np.nan, 1.0))
     with pytest.raises(
         DataError, match=r"The weight column 'w' is null in 1 row. Weights are never filled, whatever"
@@ -427,3 +427,14 @@ def test_an_auc_of_one_class_is_said_once(tmp_path: Any, caplog: pytest.LogCaptu
     caplog.clear()
     assert np.isnan(model.evaluate(rows)["auc"])
     assert "auc of these rows is nan, so that nothing can be ranked by it. An AUC is nan" in caplog.text
+
+
+def test_zero_rows_are_refused_in_words(tmp_path: Any) -> None:
+    """Also columns of times, and masked arrays."""
+    rows = missing.people(rows=40).assign(at=pd.date_range("2024-01-01", periods=40))
+    model = missing.search(tmp_path, features=("age", "at")).fit(rows)
+    masked = {"age": np.ma.masked_array(np.zeros(0)), "at": np.zeros(0, "M8[ns]"), "price": np.zeros(0)}
+    for none in (rows[:0], pl.from_pandas(rows)[:0], pa.Table.from_pandas(rows)[:0], masked):
+        for call in (model.predict, model.evaluate, model.transform):
+            with pytest.raises(DataError, match=r"The data is empty: it has no rows, or no columns\. Give"):
+                call(none)

@@ -13,8 +13,8 @@ from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.format import format_header
 from hopyard.tune import Run, load_model
 from hopyard.tune.listing import RUN_FORMAT
-from hopyard.tune.notebook.pages import MOST_TRIALS, run_html
-from hopyard.tune.notebook.pictures import COLOURS, MOST_UNITS, MOST_WORKERS, draw_curves, draw_schedule
+from hopyard.tune.pages import MOST_TRIALS, run_html
+from hopyard.tune.pictures import COLOURS, MOST_UNITS, MOST_WORKERS, curves, schedule
 
 
 class Made:
@@ -64,10 +64,10 @@ class Made:
         return [record for record in self.records if record["r"] == "unit"]
 
     def schedule(self) -> ElementTree.Element:
-        return parsed(draw_schedule(self.run.state, self.units()))
+        return parsed(schedule(self.run.state, self.units()))
 
     def curves(self) -> ElementTree.Element:
-        return parsed(draw_curves(self.run.state))
+        return parsed(curves(self.run.state))
 
 
 def parsed(markup: str | None) -> ElementTree.Element:
@@ -144,7 +144,7 @@ def test_curves_are_interrupted_where_a_value_is_no_number_and_points_are_seen()
     made = Made()
     made.trial(0)
     made.epoch(0, math.nan)
-    assert draw_curves(made.run.state) is None
+    assert curves(made.run.state) is None
 
 
 def test_a_trial_that_exploded_does_not_flatten_the_others() -> None:
@@ -170,14 +170,14 @@ def test_of_many_trials_the_best_are_named_and_the_others_are_grey() -> None:
         f"■ {number}" for number in range(299, 299 - MOST_TRIALS, -1)
     ]
     assert "and 290 more trials; trials() has all of them" in words(page)
-    assert "grey, the best 190 of 290 others" in words(page)
+    assert "pale, the best 190 of 290 others" in words(page)
     assert len(markup) < 100_000
     strokes = [each.attrib["stroke"] for each in page.iter() if each.tag.endswith("path")]
     assert [colour for colour in strokes if colour != "currentColor"] == list(reversed(COLOURS))
-    schedule = made.schedule()
-    assert "1,200 units on 2 workers, a colour per trial" in words(schedule)
-    assert "grey: other trials; half height: validation" in words(schedule)
-    assert len(drawn(schedule)) == 300
+    picture = made.schedule()
+    assert "1,200 units on 2 workers, a colour per trial" in words(picture)
+    assert "grey: other trials; half height: validation" in words(picture)
+    assert len(drawn(picture)) == 300
 
 
 def test_of_a_long_run_on_many_workers_a_part_is_drawn() -> None:
@@ -186,7 +186,7 @@ def test_of_a_long_run_on_many_workers_a_part_is_drawn() -> None:
         made.trial(number)
         for _ in range(30):
             made.epoch(number, 0.5)
-    picture = draw_schedule(made.run.state, made.units())
+    picture = schedule(made.run.state, made.units())
     assert len(picture or "") < 300_000
     title = next(text for text in words(parsed(picture)) if "units" in text)
     assert title.endswith(f" units (of 6,000) on {MOST_WORKERS} workers, a colour per trial")
@@ -197,7 +197,7 @@ def test_a_model_shows_its_run_or_of_a_file_its_history(search: Any, make_rows: 
     model = search(LocalStore(tmp_path / "store")).fit(make_rows())
     page = parsed(model._repr_html_())
     assert f"model of trial {model.trial}" in words(page)
-    assert len([each for each in page.iter() if each.tag.endswith("svg")]) == 3
+    assert len([each for each in page.iter() if each.tag.endswith("svg")]) == 4
     assert len(rows(page)) == 1 + 3
     loaded = load_model(model.save(tmp_path / "best"))
     shutil.rmtree(tmp_path / "store")

@@ -250,7 +250,7 @@ def test_onnx_leaves_the_steps_out_and_says_so(tmp_path: Any, caplog: pytest.Log
     new = people(9, seed=7).drop(columns="label")
     made = model.preprocessing.apply(new)  # type: ignore[union-attr]
     numbers = np.stack([made[name] for name in NUMBERS], axis=1)
-    (found,) = ReferenceEvaluator(tmp_path / "net.onnx").run(
+    (found,) = ReferenceEvaluator(str(tmp_path / "net.onnx")).run(
         None, {"numbers": numbers.astype(np.float32), "city": made["city"]}
     )
     np.testing.assert_allclose(found, model.predict(new), rtol=1e-5, atol=1e-6)
@@ -301,7 +301,7 @@ def test_numbers_beside_times_of_training_are_refused(tmp_path: Any) -> None:
             each.evaluate(ints)
         dates = ints.assign(at=pd.to_datetime(ints["at"], unit="us"))
         assert np.array_equal(each.predict(dates), model.predict(frame))
-    assert prepare(frame, LocalStore(tmp_path / "p")).train.policies.times == {"at"}
+    assert prepare(frame, LocalStore(tmp_path / "p"), nulls="fill").train.policies.times == {"at"}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,9 @@ class Backend(ABC):
     """Whether workers are processes of their own. If so, tasks are pickled, a worker may die without
     the driver, tasks can be timed out, and output is tagged."""
 
+    on_this_machine: bool = False
+    """Whether workers and the driver are processes of one machine, which fails as a whole."""
+
     threads_per_worker: int
     """CPU threads that the mathematics of a task may use; a setting of every run."""
 

@@ -22,6 +22,7 @@ class InlineBackend(Backend):
 
     name = "inline"
     isolated = False
+    on_this_machine = True
 
     def __init__(self, threads_per_worker: int = 1) -> None:
         self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1)

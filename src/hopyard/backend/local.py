@@ -35,6 +35,7 @@ class LocalBackend(Backend):
 
     name = "local"
     isolated = True
+    on_this_machine = True
 
     def __init__(
         self,

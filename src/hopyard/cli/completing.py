@@ -11,13 +11,13 @@ import typer
 
 from hopyard.data import Dataset
 from hopyard.errors import HopyardError
+from hopyard.stockroom import StockRoom
+from hopyard.stockroom.catalog.shelves import list_shelves
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.importers.registry import find_importer, importer_names
-from hopyard.stockroom.looking.listing import list_shelves
+from hopyard.stockroom.maps.typed_keys import typed
 from hopyard.stockroom.records import SHELVES
 from hopyard.stockroom.remotes.fetching import SHOWN
-from hopyard.stockroom.room import StockRoom
-from hopyard.stockroom.typed_keys import typed
 
 _COMMITS = 100  # that are offered by their digests
 _SAMPLES = 10_000  # of which keys are looked at

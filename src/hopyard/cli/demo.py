@@ -115,13 +115,13 @@ class _DieHalfway(Callback):
 
 def _shown(model: Model) -> None:
     """The leaderboard, two pictures, and what to do next."""
-    from hopyard.tune.matplotlib import draw_curves, draw_schedule
+    from hopyard.tune.pictures import draw_curves, draw_schedule
 
     run, best = model.run, model.info
     console().print("\n", leaderboard(run), sep="")
     pictures = STORE / "pictures"
-    schedule = draw_schedule(run, pictures / f"{run.run_id}-schedule.png")
-    curves = draw_curves(run, pictures / f"{run.run_id}-curves.png")
+    schedule = draw_schedule(run, pictures / f"{run.run_id}-schedule.svg")
+    curves = draw_curves(run, pictures / f"{run.run_id}-curves.svg")
     hopyard, where = _program("hopyard"), f"{STORE} {run.run_id}"
     say(
         f"\nTrial {best.trial} is the best of {len(run.state.trials)}: after epoch {best.epoch} it recognises "

@@ -19,9 +19,9 @@ from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import Record, TrialState
 from hopyard.tune import Run, list_runs
 from hopyard.tune.asking import extension_waits
-from hopyard.tune.export import epochs_of
+from hopyard.tune.describing import describe_epochs, describe_number, describe_params, describe_state
 from hopyard.tune.listing import RunSummary, find_run, summary
-from hopyard.tune.progress import describe_epochs, describe_number, describe_params, describe_state
+from hopyard.tune.rows import epochs_of
 from hopyard.wording import counted
 
 _DRIVEN = ("running", "paused", "waits for space")

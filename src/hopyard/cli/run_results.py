@@ -11,7 +11,7 @@ from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import console, say
 from hopyard.tune import open_run
 from hopyard.tune.compare import compare
-from hopyard.tune.progress import describe_epochs, describe_number, describe_params
+from hopyard.tune.describing import describe_epochs, describe_number, describe_params
 
 
 def add_to(app: typer.Typer) -> None:

@@ -11,11 +11,11 @@ import typer
 from hopyard.cli import stock_history, stock_remotes, stock_things
 from hopyard.cli.completing import complete_revision
 from hopyard.cli.terminal import Commands, say
+from hopyard.stockroom import StockRoom
 from hopyard.stockroom.git import Place, at, driver
-from hopyard.stockroom.git_merges import run_driver
-from hopyard.stockroom.looking.graph import graph as draw_graph
-from hopyard.stockroom.room import StockRoom
-from hopyard.stockroom.working import short
+from hopyard.stockroom.history.commits import short
+from hopyard.stockroom.history.graph import graph as draw_graph
+from hopyard.stockroom.session.git_driver import run_driver
 from hopyard.terminal import Terminal
 from hopyard.wording import one_line
 

@@ -9,8 +9,8 @@ import typer
 
 from hopyard.cli.completing import complete_branch, complete_revision, complete_tag
 from hopyard.cli.terminal import say
-from hopyard.stockroom.room import StockRoom
-from hopyard.stockroom.working import short
+from hopyard.stockroom import StockRoom
+from hopyard.stockroom.history.commits import short
 
 Delete = Annotated[bool, typer.Option("--delete", "-d", help="Delete it.")]
 Revision = Annotated[

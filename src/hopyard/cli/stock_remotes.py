@@ -21,12 +21,12 @@ from hopyard.cli.stock_history import Resolve
 from hopyard.cli.terminal import say
 from hopyard.data.progress import RowProgress
 from hopyard.errors import HopyardError, UsageError
+from hopyard.stockroom import StockRoom
 from hopyard.stockroom.git import find
+from hopyard.stockroom.history.commits import short
+from hopyard.stockroom.maps.typed_keys import TypedKey
 from hopyard.stockroom.remotes import Fetched, Progress, names
 from hopyard.stockroom.remotes.transfer import Report
-from hopyard.stockroom.room import StockRoom
-from hopyard.stockroom.typed_keys import TypedKey
-from hopyard.stockroom.working import short
 from hopyard.storage import LocalStore
 from hopyard.wording import counted, one_line
 

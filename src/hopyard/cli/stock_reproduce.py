@@ -8,7 +8,7 @@ import typer
 
 from hopyard.cli.completing import complete_revision, complete_run
 from hopyard.cli.terminal import say
-from hopyard.stockroom.room import StockRoom
+from hopyard.stockroom import StockRoom
 from hopyard.tune.reproduce import reproduce as train_again
 
 

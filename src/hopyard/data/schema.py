@@ -81,6 +81,15 @@ class Column:
         """Bytes of one row in a file or a cache, or None if rows differ in size there."""
         return None if self.sparse else self.width
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether a row is one number."""
+        return self.kind == "tensor" and not self.shape
+
+    def named(self, name: str) -> Column:
+        """A column of that name that is otherwise the same."""
+        return Column(name, self.kind, self.dtype, self.shape, self.sparse)
+
     def to_json(self) -> dict[str, Any]:
         kind = _SPARSE if self.sparse else self.kind
         return {"name": self.name, "kind": kind, "dtype": self.dtype, "shape": list(self.shape)}

@@ -24,6 +24,7 @@ from hopyard.errors import (
     Evidence,
     RunError,
     SettingsError,
+    StateLostError,
     StorageError,
     StorageFullError,
     TrialError,
@@ -242,6 +243,8 @@ class Hopper:
             self._fail(ended.start, ended.future.result().errors)
         elif isinstance(error, StorageFullError):
             self._pause_for_space(ended.start.unit, error)
+        elif isinstance(error, StateLostError) and self._is_behind(ended.start.unit.pack):
+            self._state_lost(ended.start.unit.pack, error)
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
             self._worker_lost(ended.start, error)
         elif isinstance(error, StorageError | WorkerMismatchError):
@@ -369,9 +372,21 @@ class Hopper:
 
     def _roll_back(self, packs: Sequence[int], why: str) -> None:
         """What was only in a worker's memory is gone: go on from what is durable."""
-        behind = [n for n in packs if self._state.trials[n].progress != self._state.trials[n].durable]
+        behind = [pack for pack in packs if self._is_behind(pack)]
         if behind:
             self._commit({"r": "back", "t": behind, "why": why})
+
+    def _is_behind(self, pack: int) -> bool:
+        """Whether something of the trial is in a worker's memory alone."""
+        trial = self._state.trials[pack]
+        return trial.progress != trial.durable
+
+    def _state_lost(self, pack: int, error: BaseException) -> None:
+        """Its worker has gone unnoticed, which is not the unit's fault: redo what is lost, and save all from here on,
+        so that it happens to a trial once."""
+        self._must_save.add(pack)
+        self._roll_back([pack], str(error))
+        self._start(self._scheduler.returned(pack, self._position(pack)))
 
     def _worker_lost(self, start: Start, error: BaseException) -> None:
         """Repeat the unit on a fresh worker; the second loss in one unit fails the trial."""

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from hopyard.errors import StorageError, StorageFullError
 from hopyard.hopper.segments import FOLDER, Segments
-from hopyard.hopper.state import Record
+from hopyard.hopper.state import Record, trial_folder, units_states
 from hopyard.objects.lease import Lease, holder_of
 from hopyard.storage import Store
 from hopyard.storage.full import wait_for_space
@@ -137,6 +137,8 @@ class Journal:
         store: the run's folder.
         take_over: hold the run whoever holds it now; that driver's next segment then fails.
         merge_at: segments that lie there before they are merged; at opening and closing, a quarter of it.
+        unsynced: units leave their states as ``Store.unsynced`` does; they become durable before the record that
+            names them.
         announce: called with a message when the disk is full, or a damaged end was cut off.
         wait: see ``hopyard.storage.full.wait_for_space``; closing the journal ends the wait by default.
 
@@ -150,6 +152,7 @@ class Journal:
         *,
         take_over: bool = False,
         merge_at: int = 256,
+        unsynced: bool = False,
         announce: Callable[[str], None] = print,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
@@ -160,6 +163,9 @@ class Journal:
         self._closing = threading.Event()
         self._wait = wait if wait is not None else self._closing.wait
         self._appended = self._written = 0
+        self._unsynced = unsynced
+        self._synced: dict[int, frozenset[str]] = {}
+        """The files of each trial's last state."""
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._failed: BaseException | None = None
         self._segments = Segments(store)
@@ -257,6 +263,8 @@ class Journal:
 
     def _write_segment(self, records: list[Record], seal: bool) -> None:
         if records:
+            if self._unsynced:
+                self._sync_states(records)
             lines = [json.dumps(record, separators=(",", ":")) for record in records]
             self._append(("\n".join(lines) + "\n").encode())
             self.durable, self._written = self._written, self._written + len(records)
@@ -264,6 +272,18 @@ class Journal:
         if seal and self.durable < self._written:
             self._append(b"")
             self.durable = self._written
+
+    def _sync_states(self, records: list[Record]) -> None:
+        """An error here ends the run: what a disk did not take in may read as written, until it is gone."""
+        new: dict[str, None] = {}
+        for record in records:
+            for trial, state, metrics in units_states(record):
+                known = self._synced.get(trial, frozenset())
+                if state is not None:
+                    self._synced[trial] = frozenset(state.files)
+                files = [*(state.files if state else ()), *(metrics.files if metrics else ())]
+                new |= {f"{trial_folder(trial)}/{name}": None for name in files if name not in known}
+        self._store.sync(new)
 
     def _append(self, body: bytes) -> None:
         told: list[str] = []

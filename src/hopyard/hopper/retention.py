@@ -20,14 +20,9 @@ from collections import deque
 from collections.abc import Callable
 
 from hopyard.errors import SettingsError
-from hopyard.hopper.state import RunState, TrialState
+from hopyard.hopper.state import RunState, TrialState, trial_folder
 from hopyard.objects import StateRef
 from hopyard.storage import Store
-
-
-def trial_folder(number: int) -> str:
-    """Where the states of a trial are, below the run's folder."""
-    return f"{number:05d}"
 
 
 def check_states_are_kept(store: Store, state: RunState, num_epochs: int) -> None:

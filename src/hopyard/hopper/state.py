@@ -23,7 +23,8 @@ A trial that failed goes on, too, if it is taken ``back``, and one that was comp
 In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done
 before, train units that they were allowed, whether the last of its phase before or in a validation, start and end in
 seconds since the run began, states (references, or null when resident or unchanged), metrics; bytes of states written,
-of states that the worker lacked and read, and of data that it read. Version 0.1.0 wrote neither ``n``, ``to`` nor
+of states that the worker lacked and read, and of data that it read; ``asks``, where training has asked for the number
+of epochs, if it has. Version 0.1.0 wrote neither ``n``, ``to`` nor
 ``last``: its trials were validated at the ends of epochs alone; ``moved`` and ``read`` are missing in older journals
 too. An ``end`` that a user asked for has ``"by": "user"``, and an ``extend`` the number ``c`` of the command.
 """
@@ -31,7 +32,7 @@ too. An ``end`` that a user asked for has ``"by": "user"``, and an ``extend`` th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -127,6 +128,8 @@ class TrialState:
     lost_at: tuple[int, int] = (-1, 0)
     target: int | None = None
     """Train units that it was allowed when its last unit was done; None: unknown."""
+    asks_epochs: str = ""
+    """Where its training asked for the number of epochs; empty: nowhere, or the journal is of an older version."""
     stop_asked: bool = False
     """Whether a user asked to end it."""
 
@@ -344,6 +347,7 @@ class RunState:
                 )
             trial.seconds += float(record["z"]) - float(record["a"])
             trial.target = record.get("to")
+            trial.asks_epochs = trial.asks_epochs or record.get("asks", "")
             if record["ph"] == "train":
                 self._train_visit(trial, record, slot)
             else:
@@ -405,6 +409,23 @@ class RunState:
         trial.ended_at.append(self.clock)
         for name, value in measured.items():
             trial.history.setdefault(name, []).append(value)
+
+
+def trial_folder(number: int) -> str:
+    """Where the states of a trial are, below the run's folder."""
+    return f"{number:05d}"
+
+
+def units_states(record: Record) -> Iterator[tuple[int, StateRef | None, StateRef | None]]:
+    """Each trial of a unit's record, the model's state and the metrics' that it names; nothing for other records."""
+    if record["r"] == "unit":
+        for trial, state, metrics in zip(record["t"], record["s"], record["m"], strict=True):
+            packed = metrics.get("states", {}).get("ref")
+            yield (
+                trial,
+                StateRef.from_json(state) if state else None,
+                StateRef.from_json(packed) if packed else None,
+            )
 
 
 def merge_means(

@@ -30,6 +30,8 @@ class Outcome(Protocol):
     def bytes_moved(self) -> int: ...
     @property
     def bytes_read(self) -> int: ...
+    @property
+    def asks_epochs(self) -> tuple[str, ...]: ...
 
 
 class Work(Protocol):
@@ -67,7 +69,8 @@ def unit_record(start: Start, outcome: Outcome, began: float, ended: float, targ
     """The journal's record of a unit that is done; times in seconds since the run began, ``target`` in train units."""
     unit = start.unit
     states = outcome.states if unit.phase == "train" else (None,)
-    return {
+    asks = next(filter(None, outcome.asks_epochs), "")
+    record = {
         "r": "unit",
         "t": [unit.pack],
         "e": unit.epoch,
@@ -87,6 +90,7 @@ def unit_record(start: Start, outcome: Outcome, began: float, ended: float, targ
         "moved": outcome.bytes_moved,
         "read": outcome.bytes_read,
     }
+    return record | ({"asks": asks} if asks else {})
 
 
 def evidence_of(error: BaseException, start: Start) -> Evidence:

@@ -24,6 +24,7 @@ from hopyard.search.spaces import (
     name_of,
     power_of_ten,
 )
+from hopyard.wording import listed
 
 Path: TypeAlias = tuple[Step, ...]
 """Where a dimension lies in its space."""
@@ -130,7 +131,7 @@ def check_point(space: Any, point: Any, path: Path = ()) -> None:
     match space:
         case Choice(options):
             if not any(_is_point(option, point) for option in options):
-                raise _outside(here, point, f"one of {_list(options)}")
+                raise _outside(here, point, f"one of {listed(options)}")
         case Continuous() | Quantized():
             _check_number(space, point, here)
         case dict():
@@ -247,18 +248,18 @@ def _check_number(dimension: Continuous | Quantized, value: Any, here: str) -> N
 
 def _check_keys(space: dict[str, Any], point: Any, here: str) -> None:
     if not isinstance(point, Mapping):
-        raise _outside(here, point, f"a dictionary with {_list(space)}")
+        raise _outside(here, point, f"a dictionary with {listed(space)}")
     for key in point:
         if key not in space:
             hint = nearest(str(key), space, ".")
             raise SpaceError(
-                f"{here} has {key!r}, but the search space there has only {_list(space)}{hint} Rename or "
+                f"{here} has {key!r}, but the search space there has only {listed(space)}{hint} Rename or "
                 "remove it."
             )
     missing = [key for key in space if key not in point]
     if missing:
         raise SpaceError(
-            f"{here} lacks {_list(missing)}, but a point gives every parameter. Add what is missing."
+            f"{here} lacks {listed(missing)}, but a point gives every parameter. Add what is missing."
         )
 
 
@@ -267,7 +268,3 @@ def _outside(here: str, value: Any, rule: str) -> SpaceError:
         f"{here} is {value!r}, but the search space asks for {rule}. Change the value, or widen the space "
         "to hold it."
     )
-
-
-def _list(values: Iterable[Any]) -> str:
-    return ", ".join(repr(value) for value in values)

@@ -22,6 +22,7 @@ from hopyard.search.pbt import Pbt, share
 from hopyard.search.points import num_points
 from hopyard.search.proposers import ListPoints
 from hopyard.search.spaces import checked_space
+from hopyard.wording import listed
 
 UnitMetric: TypeAlias = Callable[[int, int], float]
 """The value of a trial (from 0, in order of creation) after so many units."""
@@ -208,7 +209,7 @@ def _plan(config: Mapping[str, Any]) -> _Plan:
     name = config.get("name")
     if not isinstance(name, str) or name not in _SEARCHERS:
         raise UsageError(
-            f"name={name!r}, but it must be one of {_list(_SEARCHERS)}{nearest(str(name), _SEARCHERS, '.')}"
+            f"name={name!r}, but it must be one of {listed(_SEARCHERS)}{nearest(str(name), _SEARCHERS, '.')}"
         )
     plan, needed, allowed = _SEARCHERS[name]
     _check_fields(f"the searcher {name!r}", config, needed, allowed | _COMMON | {"name"})
@@ -221,14 +222,14 @@ def _plan(config: Mapping[str, Any]) -> _Plan:
 def _check_fields(what: str, fields: Any, needed: set[str], allowed: set[str]) -> None:
     known = sorted(needed | allowed)
     if not isinstance(fields, Mapping):
-        raise UsageError(f"{what} is {fields!r}, but must be a dictionary with {_list(known)}.")
+        raise UsageError(f"{what} is {fields!r}, but must be a dictionary with {listed(known)}.")
     for field in fields:
         if field not in known:
             raise UsageError(
-                f"{what} has no field {field!r}, but only {_list(known)}{nearest(str(field), known, '.')}"
+                f"{what} has no field {field!r}, but only {listed(known)}{nearest(str(field), known, '.')}"
             )
     if missing := sorted(needed - set(fields)):
-        raise UsageError(f"{what} lacks {_list(missing)}. Add what is missing; it may have {_list(known)}.")
+        raise UsageError(f"{what} lacks {listed(missing)}. Add what is missing; it may have {listed(known)}.")
 
 
 def _length(config: Mapping[str, Any]) -> int:
@@ -260,10 +261,6 @@ def _stop_once(config: Mapping[str, Any]) -> bool:
     return bool(config.get("stop_once", False))
 
 
-def _list(values: Any) -> str:
-    return ", ".join(repr(value) for value in values)
-
-
 def _grid_size(hyperparameters: Any) -> int:
     """How many points a grid has: of a search space, or of hyperparameters as in an experiment's YAML."""
     if isinstance(hyperparameters, Mapping):
@@ -288,7 +285,7 @@ def _axis(name: str, value: Any) -> int:
     if kind not in ("int", "double", "log"):
         kinds = ("const", "categorical", "int", "double", "log")
         raise UsageError(
-            f"type={kind!r} of the hyperparameter {name}, but it must be one of {_list(kinds)}"
+            f"type={kind!r} of the hyperparameter {name}, but it must be one of {listed(kinds)}"
             f"{nearest(str(kind), kinds, '.')}"
         )
     if "count" not in value:

@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeAlias
 
 from hopyard.errors import SpaceError
+from hopyard.wording import shortened, shown
 
 Number: TypeAlias = int | float
 Step: TypeAlias = str | int
@@ -112,8 +113,8 @@ def hp_choice(options: Sequence[Any]) -> Choice:
     options = _plain(options)
     if not isinstance(options, list | tuple | range):
         raise SpaceError(
-            f"hp_choice was given {_short(options)}, but takes a list of options. "
-            f"Write hp_choice([{_short(options)}, ...]) with every value to choose from."
+            f"hp_choice was given {shortened(shown(options))}, but takes a list of options. "
+            f"Write hp_choice([{shortened(shown(options))}, ...]) with every value to choose from."
         )
     checked = tuple(
         check_space(option, f"option {index} of hp_choice") for index, option in enumerate(options)
@@ -125,7 +126,7 @@ def hp_choice(options: Sequence[Any]) -> Choice:
         first = seen.setdefault(json.dumps(space_json(option)), index)
         if first != index:
             raise SpaceError(
-                f"hp_choice was given {_short(option)} twice, as options {first} and {index}, but every "
+                f"hp_choice was given {shortened(shown(option))} twice, as options {first} and {index}, but every "
                 "option must "
                 "be different. Leave one of them out."
             )
@@ -227,9 +228,9 @@ def check_space(space: Any, where: str = "the search space") -> Any:
     if isinstance(space, type | FunctionType | BuiltinFunctionType):
         return CodeName(space)
     raise SpaceError(
-        f"{where} holds {_short(space)} of type {type(space).__name__}, but a space is made of hp_ dimensions, dicts, "
-        "lists, texts, numbers, booleans, None, classes and functions. Write a name and look the object up in the "
-        "estimator function."
+        f"{where} holds {shortened(shown(space))} of type {type(space).__name__}, but a space is made of hp_ "
+        "dimensions, dicts, lists, texts, numbers, booleans, None, classes and functions. Write a name and look the "
+        "object up in the estimator function."
     )
 
 
@@ -274,7 +275,7 @@ def checked_space(space: Any) -> dict[str, Any]:
     """``space`` as a search takes it: a dictionary that is not empty, checked by ``check_space``."""
     if not isinstance(space, dict):
         raise SpaceError(
-            f"the search space is {_short(space)}, but must be a dictionary from names to dimensions. "
+            f"the search space is {shortened(shown(space))}, but must be a dictionary from names to dimensions. "
             'Write search_space={"lr": hp_loguniform(-4, -1)}.'
         )
     if not space:
@@ -317,11 +318,6 @@ def _written(call: tuple[Any, ...]) -> str:
     return f"{call[0]}({', '.join(map(repr, call[1:]))})"
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _plain(value: Any) -> Any:
     """NumPy scalars and arrays, known by what they can do, as Python numbers and lists."""
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
@@ -331,7 +327,7 @@ def _number(function: str, name: str, value: Any) -> Number:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SpaceError(
-            f"{function} was given {name}={_short(value)} ({type(value).__name__}), but takes numbers. "
+            f"{function} was given {name}={shortened(shown(value))} ({type(value).__name__}), but takes numbers. "
             f"For a choice between values write hp_choice([...])."
         )
     if not math.isfinite(value):

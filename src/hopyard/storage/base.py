@@ -22,7 +22,7 @@ checks them):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -144,6 +144,18 @@ class Store(ABC):
         """
         return self
 
+    def unsynced(self) -> Store:
+        """This store, whose writes are whole and seen by all at once, but last only if this machine does; or, after
+        ``sync``, as all others do. Only stores on disks have such."""
+        return self
+
+    def sync(self, names: Iterable[str]) -> None:  # noqa: B027 - where writes last, there is nothing to do
+        """Make these objects durable, which a process of this machine wrote by ``unsynced``.
+
+        Raises:
+            StorageError: one of them may be lost, also if it can be read.
+        """
+
     @property
     def shared(self) -> bool:
         """Whether other processes see the same objects (and a pickled copy works in them)."""
@@ -195,6 +207,12 @@ class PrefixStore(Store):
 
     def without_links(self) -> Store:
         return PrefixStore(self._inner.without_links(), self._prefix[:-1])
+
+    def unsynced(self) -> Store:
+        return PrefixStore(self._inner.unsynced(), self._prefix[:-1])
+
+    def sync(self, names: Iterable[str]) -> None:
+        self._inner.sync([self._full(name) for name in names])
 
     @property
     def shared(self) -> bool:

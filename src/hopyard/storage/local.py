@@ -12,7 +12,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
 
@@ -66,6 +66,7 @@ class LocalStore(Store):
             )
         self._swept: set[str] = set()
         self._links = True  # whether links below the root are followed
+        self._syncs = True  # whether a write is on the disk when it returns
 
     @property
     def url(self) -> str:
@@ -102,6 +103,19 @@ class LocalStore(Store):
         store = copy(self)
         store._links, store._swept = False, set()
         return store
+
+    def unsynced(self) -> LocalStore:
+        store = copy(self)
+        store._syncs = False
+        return store
+
+    def sync(self, names: Iterable[str]) -> None:
+        written = {self._file(name): None for name in names}
+        for path in [*written, *{file[: file.rindex("/")]: None for file in written}]:
+            try:
+                files.sync(path)
+            except OSError as error:
+                raise write_error(path, error) from error
 
     def _file(self, name: str, is_replaced: bool = False) -> str:
         """The path of an object.
@@ -223,14 +237,17 @@ class LocalStore(Store):
             try:
                 fd = self._create(directory, temporary)
                 try:
-                    files.write_all(fd, data)
+                    files.write_pieces(fd, [data])
+                    if self._syncs:
+                        os.fsync(fd)
                 finally:
                     os.close(fd)
                 published = publish(temporary, file)
             except BaseException:
                 files.unlink_quietly(temporary)
                 raise
-            files.sync(directory)
+            if self._syncs:
+                files.sync(directory)
         except OSError as error:
             raise write_error(file, error) from error
         return published
@@ -240,14 +257,16 @@ class LocalStore(Store):
         directory = file[: file.rindex("/")]
         try:
             files.make_directory(directory)
-            files.sync(path)
+            if self._syncs:
+                files.sync(path)
             try:
                 files.rename_over(str(path), file)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
                 self._copy_in(path, directory, file)
-            files.sync(directory)
+            if self._syncs:
+                files.sync(directory)
         except OSError as error:
             raise write_error(file, error) from error
 

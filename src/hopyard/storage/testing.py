@@ -115,6 +115,23 @@ class StoreSuite:
             assert not path.exists()
         assert [entry.name for entry in store.list()] == ["files/one"]
 
+    def test_what_is_written_unsynced_is_there_and_can_be_made_durable(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        unsynced = store.at("a").unsynced()
+        path = (unsynced.staging() or tmp_path) / "given"
+        path.write_bytes(b"file")
+        unsynced.put("put", b"put")
+        unsynced.put_file("file", path)
+        assert unsynced.put_new("new", b"new")
+        assert not unsynced.put_new("new", b"other")
+        store.at("a").sync(["put", "file", "new"])
+        assert {name: store.get(f"a/{name}") for name in ("put", "file", "new")} == {
+            "put": b"put",
+            "file": b"file",
+            "new": b"new",
+        }
+
     def test_a_path_is_a_file_with_the_objects_bytes(self, store: Store) -> None:
         store.put("a/b", b"content")
         path = store.path("a/b")

@@ -110,6 +110,9 @@ class Visit:
     last: bool = False
     read: BytesRead = field(default_factory=BytesRead, compare=False)
 
+    def __str__(self) -> str:
+        return f"epoch {self.epoch + 1}, partition {self.partition}"
+
     def training_batches(
         self, batch_size: int, columns: Sequence[str], output: Output
     ) -> Iterable[Mapping[str, Any]]:
@@ -134,6 +137,15 @@ class Visit:
     def transform_rng(self, kind: str, batch: int) -> np.random.Generator:
         """The generator that a transform gets for that batch."""
         return np.random.default_rng(derive_seed(self.seed, kind, self.epoch, self.partition, batch))
+
+
+def another_architecture(error: EstimatorError) -> EstimatorError:
+    """The error of a replica that cannot adopt the state of another trial."""
+    return EstimatorError(
+        "A trial that goes on from another one's state must have a model of the same architecture, so a search that "
+        "copies states (PBT) can change learning rates and the like, but not sizes of layers. Make these constants of "
+        f"the search space, or use ASHA. {error}"
+    )
 
 
 class Replica(ABC):
@@ -325,9 +337,7 @@ class OneBatch:
         seed: int = 0,
         *,
         columns: Sequence[str] | None = None,
-        output: Output = "numpy",
-        tail: Tail = "short",
-        epoch: int = 0,
+        **options: Any,
     ) -> Iterator[dict[str, Any]]:
         """The one batch; ``columns`` that are not there are left out."""
         names = self._columns if columns is None else [name for name in columns if name in self._columns]

@@ -79,6 +79,7 @@ class UnitResult:
         bytes_moved: bytes of states that were read from the store, because this worker did not have them in memory;
             what it had, a frozen trunk for instance, is not among them.
         bytes_read: bytes of the batches that were read.
+        asks_epochs: where the training of these trials asked for the number of epochs; empty: nowhere.
     """
 
     states: tuple[StateRef | None, ...]
@@ -89,3 +90,4 @@ class UnitResult:
     bytes_written: int
     bytes_moved: int
     bytes_read: int
+    asks_epochs: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.errors import WorkerLostError
+from hopyard.errors import StateLostError
 from hopyard.objects import StateRef, Tensor, flatten, unflatten
 from hopyard.training.estimator import Replica
 
@@ -97,9 +97,9 @@ def copied(tree: Any) -> Any:
     return unflatten({path: Tensor(t.dtype, t.shape, t.data.copy()) for path, t in tensors.items()}, skeleton)
 
 
-def lost(trial: int, position: int) -> WorkerLostError:
+def lost(trial: int, position: int) -> StateLostError:
     """The error for a state that should be here and is not."""
-    return WorkerLostError(
+    return StateLostError(
         f"The state of trial {trial} after {position} training units is no longer in this worker's memory; "
         "repeat its units from the last state that was saved."
     )

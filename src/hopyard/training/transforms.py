@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Visit
+
+Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
 
 def transformed(

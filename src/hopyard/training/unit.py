@@ -38,7 +38,7 @@ def run_unit(request: UnitRequest) -> UnitResult:
 
     Raises:
         StorageError: the store failed; nothing is half-written and the unit can be repeated.
-        WorkerLostError: a state that should be in this worker's memory is not.
+        StateLostError: a state that should be in this worker's memory is not.
     """
     started = time.perf_counter()
     program = load_program(request.store, request.program)
@@ -57,6 +57,7 @@ def run_unit(request: UnitRequest) -> UnitResult:
         bytes_written=sum(one.nbytes for one in done),
         bytes_moved=sum(unit.moved for unit in units),
         bytes_read=visit.read.total,
+        asks_epochs=tuple(one.asks_epochs for one in done),
     )
 
 
@@ -68,6 +69,7 @@ class _Done:
     metrics: dict[str, Any]
     error: Evidence | None = None
     nbytes: int = 0
+    asks_epochs: str = ""
 
 
 class _TrialUnit:
@@ -178,7 +180,7 @@ class _TrialUnit:
             written = self._bytes_of_new_files(ref, resident.ref)
         position = request.position + 1
         self._keep(resident.replica, position, ref or resident.ref, ref is not None, nbytes)
-        return _Done(ref, dict(sums), nbytes=written)
+        return _Done(ref, dict(sums), nbytes=written, asks_epochs=resident.replica.asks_epochs())
 
     def _keep(self, replica: Replica, position: int, ref: StateRef | None, saved: bool, nbytes: int) -> None:
         """Leave the state for the next unit: in its replica, or if that would differ from a new one, as tree."""

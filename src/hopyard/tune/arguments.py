@@ -6,10 +6,11 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hopyard import stockroom
 from hopyard.backend import Backend
 from hopyard.checks import choice, flag, integer, number
 from hopyard.data.preparing.split import check_share
@@ -18,7 +19,6 @@ from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.state import Metric
 from hopyard.hopper.work import Options
 from hopyard.search.spaces import check_space, checked_space, named_code
-from hopyard.stockroom.writing import Room
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
 from hopyard.tune.callbacks import Callback
@@ -34,39 +34,39 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a search was called with; see ``Search`` for their meaning."""
+    """The arguments of a search, checked; see ``Search`` for their meaning and ``Common`` for their defaults."""
 
     backend: Backend
     store: Store
     estimator_gen_fn: Callable[[dict[str, Any]], Any]
     search_space: Mapping[str, Any]
     num_epochs: int
-    evaluation_metric: str = "loss"
-    mode: str | None = None
-    feature_columns: tuple[str, ...] = ("features",)
-    label_columns: tuple[str, ...] = ("label",)
-    validation: Any = 0.25
-    num_partitions: int | None = None
-    order_groups: int | None = None
-    seed: int = 0
-    logdir: Any = None
-    stock: Any = None
-    run_id: str | None = None
-    fresh: bool = False
-    take_over: bool = False
-    reproducible: bool = True
-    options: Options = field(default_factory=Options)
-    patience: int | None = None
-    median_stopping: int | None = None
-    pruner: Any = None
-    max_concurrent_trials: int | None = None
-    initial_params: tuple[Mapping[str, Any], ...] = ()
-    init_from: Any = None
-    callbacks: tuple[Callback, ...] = ()
-    progress: bool = True
-    nulls: str = "error"
-    ragged: str = "error"
-    preprocess: Steps | FittedSteps | None = None
+    evaluation_metric: str
+    mode: str | None
+    feature_columns: tuple[str, ...]
+    label_columns: tuple[str, ...]
+    validation: Any
+    num_partitions: int | None
+    order_groups: int | None
+    seed: int
+    logdir: Any
+    stock: Any
+    run_id: str | None
+    fresh: bool
+    take_over: bool
+    reproducible: bool
+    options: Options
+    patience: int | None
+    median_stopping: int | None
+    pruner: Any
+    max_concurrent_trials: int | None
+    initial_params: tuple[Mapping[str, Any], ...]
+    init_from: Any
+    callbacks: tuple[Callback, ...]
+    progress: bool
+    nulls: str
+    ragged: str
+    preprocess: Steps | FittedSteps | None
 
     @property
     def steps(self) -> Steps:
@@ -238,7 +238,7 @@ def _check_kinds(fields: dict[str, Any]) -> None:
             "hopyard.load_model(...) return it."
         )
     stock = fields["stock"]
-    if stock is not None and not isinstance(stock, Room | str | os.PathLike):
+    if stock is not None and not isinstance(stock, str | os.PathLike | stockroom.StockRoom):
         raise UsageError(
             f"stock={stock!r}, but it must be a StockRoom, the path of one, or None. Make one with "
             "hopyard.StockRoom.init('repo')."

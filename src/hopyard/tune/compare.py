@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import UsageError
-from hopyard.tune.export import epochs_of
+from hopyard.tune.rows import epochs_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hopyard.wording import shortened
+
 NOT_SET = object()
 LONGEST = 60
 
@@ -53,4 +55,4 @@ def _short(value: Any) -> str:
     if value is NOT_SET:
         return "not set"
     text = json.dumps(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    return shortened(text, LONGEST)

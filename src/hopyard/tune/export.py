@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import NotFoundError, UsageError
-from hopyard.hopper.state import RunState, TrialState
 from hopyard.search.points import key_of
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
-from hopyard.tune.callbacks import flat_params
+from hopyard.tune.rows import Row, history_rows, trial_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from hopyard.tune.run import Run
-
-Row = dict[str, Any]
 
 _TARGETS = (
     'Write "trials.jsonl", "trials.csv", "trials.parquet", "mlflow:" with a tracking URI after it, or '
@@ -74,60 +71,6 @@ def export_run(
         export_to_optuna(run, target, name or run.run_id, overwrite)
     else:
         raise UsageError(f"the target {text!r} is nothing that a run is exported to. {_TARGETS}")
-
-
-def trial_rows(state: RunState) -> list[Row]:
-    """A row per trial, in order of number.
-
-    ``number``, ``state``, ``epochs``, ``best_epoch``, ``seconds`` in units, ``error``, ``source`` (the trial it is a
-    copy of), ``params/...``, and ``metrics/...`` of the best epoch; None where there is none.
-    """
-    rows = []
-    for trial in state.trials.values():
-        best = trial.best
-        rows.append(
-            {
-                "number": trial.number,
-                "state": trial.status,
-                "epochs": epochs_of(state, trial),
-                "best_epoch": best.epoch if best else None,
-                "seconds": trial.seconds,
-                "error": f"{trial.error.kind}: {trial.error.message}" if trial.error else None,
-                "source": trial.source,
-                **flat_params({"params": trial.params}),
-                **{f"metrics/{name}": value for name, value in (best.metrics if best else {}).items()},
-            }
-        )
-    return rows
-
-
-def history_rows(state: RunState) -> list[Row]:
-    """A row per trial and validation: ``trial``, ``epoch`` (from 1; a fraction for a part of one), ``seconds`` since
-    the run began, ``metrics/...``."""
-    rows = []
-    for trial in state.trials.values():
-        for index, (epoch, ended_at) in enumerate(
-            zip(epoch_numbers(state, trial), trial.ended_at, strict=True)
-        ):
-            metrics = {f"metrics/{name}": values[index] for name, values in trial.history.items()}
-            rows.append({"trial": trial.number, "epoch": epoch, "seconds": ended_at, **metrics})
-    return rows
-
-
-def epochs_of(state: RunState, trial: TrialState) -> float:
-    """The epochs that a trial has trained itself, also parts of one; what it was copied with does not count."""
-    return _whole((trial.progress.trained - trial.began) / state.layout.train)
-
-
-def epoch_numbers(state: RunState, trial: TrialState) -> list[float]:
-    """The number of each epoch of a trial's history, counting those of the trial it is a copy of."""
-    first = trial.began // state.layout.train + 1
-    end = _whole(trial.progress.trained / state.layout.train)
-    return [min(first + index, end) for index in range(len(trial.ended_at))]
-
-
-def _whole(number: float) -> float:
-    return int(number) if number == int(number) else number
 
 
 def _to_file(run: Run, path: Path, history: bool, overwrite: bool) -> None:

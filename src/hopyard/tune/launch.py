@@ -311,7 +311,8 @@ class Launch:
         folder = arguments.store.runs.at(run_id)
         surroundings = environment(arguments.backend.threads_per_worker, facts[0].instructions)
         take_over = arguments.take_over or os.environ.get(TAKEN_OVER_RUN) == run_id
-        journal = Journal(folder, take_over=take_over, announce=self._progress.say)
+        here = arguments.backend.on_this_machine
+        journal = Journal(folder, take_over=take_over, unsynced=here, announce=self._progress.say)
         try:
             known: Iterable[Record] = journal.replay()
             header = next(iter(known), None)
@@ -331,7 +332,7 @@ class Launch:
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 epochs = max(arguments.num_epochs, state.num_epochs)
                 program = self._saved_program(folder, splits, state.layout.train, epochs)
-                work = TrainingWork(folder, program, facts[0])
+                work = TrainingWork(folder.unsynced() if here else folder, program, facts[0])
                 homes = homes_of([fact.node for fact in facts], state.layout.train)
                 self._drive(folder, journal, state, decisions, pending, work, homes, splits)
         finally:
@@ -438,7 +439,8 @@ class Launch:
             return
         program = replace(self._program(splits, state.layout.train), num_epochs=state.num_epochs)
         for trial in trials:
-            check_schedule(program, trial.params, trial.number, num_epochs, self._asks_epochs)
+            asked = trial.asks_epochs or self._asks_epochs
+            check_schedule(program, trial.params, trial.number, num_epochs, asked)
 
     def _drive(
         self,

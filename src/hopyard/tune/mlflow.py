@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import UsageError, missing_extra
 from hopyard.tune.callbacks import Callback, TrialInfo, flat_params
-from hopyard.tune.export import epoch_numbers
+from hopyard.tune.rows import epoch_numbers
 
 try:
     from mlflow import MlflowClient

@@ -18,9 +18,7 @@ from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store
 from hopyard.training.not_finite import undefined_metrics
-from hopyard.tune.engines.predictor import Packed, load_replica
-from hopyard.tune.engines.transforms import transform_of
-from hopyard.tune.frames import (
+from hopyard.tune.predicting.frames import (
     PREDICTION_BATCH,
     Arrays,
     arrow_column,
@@ -32,8 +30,17 @@ from hopyard.tune.frames import (
     outputs_of,
     with_columns,
 )
-from hopyard.tune.saved import INFO, ModelInfo, Weights, is_written, policies_of, read_model, write_model
-from hopyard.tune.stages import become_stage
+from hopyard.tune.predicting.predictor import Packed, load_replica
+from hopyard.tune.predicting.saved import (
+    INFO,
+    ModelInfo,
+    Weights,
+    is_written,
+    policies_of,
+    read_model,
+    write_model,
+)
+from hopyard.tune.predicting.transforms import transform_of
 
 if TYPE_CHECKING:
     import keras
@@ -70,7 +77,6 @@ class Model:
         self._weights, self._run = weights, run
         self._output_columns = [f"{name}__output" for name in info.label_columns]
         self._replica: Any = None
-        become_stage(self, "model")
 
     def __repr__(self) -> str:
         info = self.info
@@ -80,7 +86,7 @@ class Model:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the model, and its run if that is at hand."""
-        from hopyard.tune.notebook.pages import model_html
+        from hopyard.tune.pages import model_html
 
         return model_html(self)
 

@@ -16,7 +16,7 @@ from hopyard.search import space_json
 from hopyard.search.optuna import chosen, name_in, quiet
 from hopyard.search.spaces import Choice, Continuous, Quantized
 from hopyard.tune.callbacks import flat_params
-from hopyard.tune.export import epochs_of
+from hopyard.tune.rows import epochs_of
 
 import optuna  # isort: skip - the import above says what to install
 

@@ -11,9 +11,9 @@ from hopyard.data.base import Partitioned
 from hopyard.errors import UsageError
 from hopyard.stockroom.data import DataShelf, Samples
 from hopyard.stockroom.data.datasets import check_whole, read_manifest
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import RunView
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.history.draft import Draft
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import DatasetRecord
 
 Given = tuple[Partitioned, Partitioned | None]

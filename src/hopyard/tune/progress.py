@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,14 +22,19 @@ from hopyard.data.progress import SELDOM, RowProgress
 from hopyard.errors import Evidence
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.terminal import Terminal
-from hopyard.tune.notebook.live import LiveOutput
+from hopyard.tune.describing import (
+    IN_RUNGS,
+    describe_epochs,
+    describe_number,
+    describe_params,
+    describe_state,
+)
+from hopyard.tune.live import LiveOutput
+from hopyard.tune.pages import progress_html
 from hopyard.wording import counted, visible
 
 MOST_ROWS = 24
 _COLOURS = {"running": "cyan", "waiting": "blue", "completed": "green", "stopped": "yellow", "failed": "red"}
-IN_RUNGS = ("asha", "hyperband")
-"""Kinds of search that compare trials at rungs: most train for a small part of their epochs, and how much is left,
-nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -250,8 +255,6 @@ class Progress:
         return ["trial", "epoch", "loss", self._metric.removeprefix("val_"), "worker", "hyperparameters"]
 
     def _html(self) -> str:
-        from hopyard.tune.notebook.pages import progress_html
-
         rows, more = self._shown()
         return progress_html(self._headline(), self._titles(), map(_cells, rows), more)
 
@@ -310,42 +313,6 @@ def _last(trial: TrialState, name: str) -> float | None:
     return trial.best.metrics.get(name) if trial.best else None
 
 
-def describe_state(state: RunState, trial: TrialState) -> str:
-    """A trial's status; ``"waiting"`` if it has trained as far as the searcher has allowed so far, and ``"not begun"``
-    or ``"unfinished"`` in a run that has ended before it."""
-    if trial.running and state.finished is not None:
-        return "unfinished" if trial.progress.visits else "not begun"
-    return "waiting" if trial.waits else trial.status
-
-
-def describe_epochs(epochs: float) -> str:
-    """``2`` or ``0.25``: epochs done."""
-    return f"{epochs:.4g}" if epochs < 1000 else f"{epochs:.0f}"
-
-
 def _describe_trial(trial: TrialState) -> str:
     copy = "" if trial.source is None else f"  (copy of {trial.source})"
     return describe_params(trial.params) + copy
-
-
-def describe_params(params: Any) -> str:
-    """``lr=0.01 width=64`` from a point of a search space; nested names are joined with dots."""
-    return " ".join(f"{name}={text}" for name, text in plain_params(params))
-
-
-def plain_params(params: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Names, joined with dots, and values in words of a point of a search space."""
-    pairs: list[tuple[str, str]] = []
-    for name, value in params.items():
-        if isinstance(value, dict):
-            pairs += plain_params(value, f"{prefix}{name}.")
-        else:
-            pairs.append((f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)))
-    return pairs
-
-
-def describe_number(value: float | None) -> str:
-    """A metric's value in four decimals, or in four digits if that would hide it; nothing for None."""
-    if value is None:
-        return ""
-    return f"{value:.4f}" if value == 0 or 0.01 <= abs(value) < 1e5 else f"{value:.4g}"

@@ -7,18 +7,14 @@ the working tree afterwards changes nothing.
 from __future__ import annotations
 
 import pickle
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import ModuleType
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-import cloudpickle
 
 from hopyard.backend.base import Backend
 from hopyard.backend.remote import RemoteBackend
 from hopyard.errors import CorruptError, EstimatorError, FormatError
-from hopyard.objects.identity.usercode import is_user_module
+from hopyard.objects.identity.usercode import user_code_by_value
 from hopyard.objects.pickles import UNPICKLABLE, dumps
 from hopyard.training import Program, pickled
 from hopyard.tune.arguments import Arguments
@@ -74,28 +70,6 @@ def load_search(data: bytes, where: str) -> tuple[str | type, dict[str, Any]]:
         raise CorruptError(
             f"{where} needs what is not installed here: {error}. Install the packages that it was committed with."
         ) from error
-
-
-@contextmanager
-def user_code_by_value() -> Iterator[None]:
-    """The modules that are the user's own are pickled as they are, not by name."""
-    registered = set(cloudpickle.list_registry_pickle_by_value())
-    own = [
-        module
-        for name, module in list(sys.modules.items())
-        if type(module) is ModuleType
-        and getattr(module, "__file__", None)
-        and name == module.__name__
-        and name not in registered
-        and is_user_module(name)
-    ]
-    for module in own:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in own:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 def code_along(backend: Backend, program: Program) -> AbstractContextManager[None]:

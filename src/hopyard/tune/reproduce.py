@@ -15,9 +15,9 @@ from hopyard.backend import Backend, InlineBackend, LocalBackend
 from hopyard.backend.devices import visible_gpus
 from hopyard.errors import FormatError, NotFoundError, UsageError
 from hopyard.objects import StateRef, Tensor, flatten, save_state
+from hopyard.stockroom import StockRoom
+from hopyard.stockroom.catalog.shelves import Revision
 from hopyard.stockroom.experiments import RunView
-from hopyard.stockroom.shelves import Revision
-from hopyard.stockroom.writing import Room
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import check_format
 from hopyard.tune.environment import environment_changes
@@ -114,7 +114,7 @@ class Reproduction:
 
 
 def reproduce(
-    stock: Room,
+    stock: StockRoom,
     commit: str = "HEAD",
     run: str | None = None,
     *,
@@ -162,7 +162,7 @@ def reproduce(
     return Reproduction(digest, stored.id, changes, len(flatten(before)[0]), number, tensors, histories)
 
 
-def _run_of(stock: Room, revision: Revision, run: str | None) -> RunView:
+def _run_of(stock: StockRoom, revision: Revision, run: str | None) -> RunView:
     """The run that is meant."""
     if run is not None:
         found = revision.experiment.run(run)

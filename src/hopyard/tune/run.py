@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from hopyard.errors import NotFoundError, RunInterruptedError, TrialError
 from hopyard.hopper.history import Traffic, broken_rules, committed_units, read_state, traffic_of
 from hopyard.hopper.journal import holder, read_records
-from hopyard.hopper.retention import trial_folder
-from hopyard.hopper.state import ENDED, Record, RunState, TrialState
+from hopyard.hopper.state import ENDED, Record, RunState, TrialState, trial_folder
 from hopyard.storage import Store, open_store
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.model import Model
-from hopyard.tune.saved import ModelInfo, Weights
+from hopyard.tune.predicting.saved import ModelInfo, Weights
 from hopyard.wording import counted
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the best trials, learning curves and the schedule."""
-        from hopyard.tune.notebook.pages import run_html
+        from hopyard.tune.pages import run_html
 
         return run_html(self)
 

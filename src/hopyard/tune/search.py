@@ -21,7 +21,6 @@ from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
 from hopyard.tune.model import Model
 from hopyard.tune.recipe import pickle_search
-from hopyard.tune.stages import become_stage, plain_class
 
 
 class Common(TypedDict, total=False):
@@ -213,7 +212,6 @@ class Search(ABC):
         self._given = dict(fields)
         self.arguments: Arguments = check_arguments(fields)
         self._searcher(self._budget())  # impossible spaces and budgets are said now
-        become_stage(self, "search")
 
     @abstractmethod
     def _make_searcher(self, budget: Budget) -> Searcher:
@@ -315,7 +313,7 @@ class Search(ABC):
     def _launch(self, inputs: Inputs) -> Launch:
         return Launch(
             self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(), inputs,
-            partial(pickle_search, plain_class(type(self)), self.arguments, self._own_arguments()),
+            partial(pickle_search, type(self), self.arguments, self._own_arguments()),
         )  # fmt: skip
 
     def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:

@@ -27,13 +27,12 @@ from hopyard.backend.devices import visible_gpus
 from hopyard.errors import HopyardError, NotWritableError, UsageError
 from hopyard.hopper.state import TrialState
 from hopyard.objects import digest_json, load_state
-from hopyard.stockroom.draft import Draft
+from hopyard.stockroom import StockRoom
 from hopyard.stockroom.experiments import ExperimentShelf, RunView
 from hopyard.stockroom.experiments import Run as StockRun
 from hopyard.stockroom.git import GitFacts, facts
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.models import ModelShelf
-from hopyard.stockroom.room import StockRoom
-from hopyard.stockroom.writing import Room
 from hopyard.storage.format import format_header
 from hopyard.training import Program, has_trunk, load_program
 from hopyard.tune.arguments import Arguments
@@ -70,7 +69,7 @@ class Outcome:
         if isinstance(self._inputs, Ready):
             check_pinnable(self._inputs.given)
         stock = self._arguments.stock
-        with StockRoom(stock.place.root if isinstance(stock, Room) else stock) as room:
+        with StockRoom(stock.place.root if isinstance(stock, StockRoom) else stock) as room:
             root, branch = room.place.root, room.head.branch
             if branch is None:
                 raise UsageError(
@@ -108,15 +107,15 @@ class Outcome:
             raise
 
     @contextmanager
-    def _opened(self) -> Iterator[Room]:
+    def _opened(self) -> Iterator[StockRoom]:
         stock = self._arguments.stock
-        if isinstance(stock, Room):
+        if isinstance(stock, StockRoom):
             yield stock
         else:
             with StockRoom(stock) as room:
                 yield room
 
-    def _is_there(self, room: Room, run: Run) -> bool:
+    def _is_there(self, room: StockRoom, run: Run) -> bool:
         if room.view.record("run", run.run_id) is None:
             return False
         return bool(read_about(room.experiment.run(run.run_id))["outcome"] == outcome_digest(run))

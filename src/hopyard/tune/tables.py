@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from hopyard.hopper.state import Record, RunState
-from hopyard.tune.export import epochs_of
-from hopyard.tune.progress import describe_number, describe_state, plain_params
+from hopyard.tune.describing import describe_number, describe_state, plain_params
+from hopyard.tune.rows import epochs_of
 
 TRIAL_COLUMNS = ("number", "params", "state", "epochs", "metrics", "seconds", "error")
 SCHEDULE_COLUMNS = ("unit", "trial", "partition", "worker", "epoch", "phase", "start", "end")

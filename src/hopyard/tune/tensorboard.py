@@ -25,7 +25,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.tune.callbacks import ends_epoch, flat_params
-from hopyard.tune.export import epoch_numbers
+from hopyard.tune.rows import epoch_numbers
 
 _STATUS = {
     "completed": api_pb2.STATUS_SUCCESS,

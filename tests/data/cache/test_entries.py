@@ -113,7 +113,7 @@ def test_the_default_limit_can_be_set(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, float("nan"), float("inf"), [1]])
 def test_a_limit_is_a_number_of_bytes(tmp_path, limit):
-    with pytest.raises(UsageError, match=r"limit is .* but must be a whole number of bytes, such as 20e9"):
+    with pytest.raises(UsageError, match=r"limit=.*, but it must be a whole number of bytes, such as 20e9"):
         NodeCache(tmp_path, limit)
 
 

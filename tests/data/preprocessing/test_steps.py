@@ -307,7 +307,7 @@ def test_what_was_fitted_is_kept_by_the_content_of_rows_and_steps(
         (lambda: Apply("age", "fare"), "Give the object first, then the columns"),
         (lambda: Apply(StandardScaler, "fare"), "Give the object first, then the columns"),
         (lambda: Apply(object(), "fare"), r"has no fit\(...\) and transform\(...\)"),
-        (lambda: Steps.of(StandardScaler()), "preprocess is StandardScaler"),
+        (lambda: Steps.of(StandardScaler()), "preprocess=StandardScaler"),
         (lambda: Steps.of([StandardScaler()]), r"Apply\(StandardScaler\(\), 'column'\)"),
         (lambda: Steps.of([Impute]), r"Impute\('column'\)"),
     ],

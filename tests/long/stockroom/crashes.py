@@ -76,10 +76,10 @@ def dying(at: int) -> Iterator[_Counter]:
         discard(file, prepared)
 
     targets: dict[str, Any] = {
-        "hopyard.stockroom.opening.LocalStore": Store,
-        "hopyard.stockroom.working.write": head,
-        "hopyard.stockroom.working.write_beside": beside,
-        "hopyard.stockroom.working.discard": gone,
+        "hopyard.stockroom.session.opening.LocalStore": Store,
+        "hopyard.stockroom.session.tree.write": head,
+        "hopyard.stockroom.session.tree.write_beside": beside,
+        "hopyard.stockroom.session.tree.discard": gone,
     }
     patches = [patch(target, new) for target, new in targets.items()]
     for each in patches:

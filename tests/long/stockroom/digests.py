@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from hopyard import StockRoom
-from hopyard.stockroom.working import root_of
+from hopyard.stockroom.session.tree import root_of
 
 
 def main(folder: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.stockroom.shelves import Shelves
+from hopyard.stockroom.catalog.shelves import Shelves
 
 Content = dict[str, Any]
 """``shelf/name`` to a value; of a column to a dict of its samples, which are lists, numbers or strings."""

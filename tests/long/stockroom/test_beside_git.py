@@ -17,7 +17,7 @@ from hopyard import StockRoom
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.git import Head, find, read
 from hopyard.stockroom.git.driver import install
-from hopyard.stockroom.git_merges import merge_heads
+from hopyard.stockroom.session.git_driver import merge_heads
 
 
 @pytest.fixture
@@ -206,11 +206,11 @@ def test_what_git_pulls_is_read_where_the_remotes_branch_cannot_be(project: Path
         write(stock, 2)
         save(project, "2")
         stock.push()
-        packs = {file.name for file in (remote / "packs").iterdir()}
+        packfiles = {file.name for file in (remote / "packfiles").iterdir()}
         write(stock, 3)
         stock.push()
-    for file in (remote / "packs").iterdir():
-        if file.name not in packs:
+    for file in (remote / "packfiles").iterdir():
+        if file.name not in packfiles:
             file.unlink()
     run_git(cloned, "pull")
     assert copy.status().remotes == {"origin/main": (1, 0)}  # as it was last seen
@@ -281,7 +281,7 @@ def test_a_merge_driver_that_dies_at_any_write_leaves_the_branch(parted: Path) -
             assert stock.verify().ok
         if not counter.is_dead:
             break
-    assert at == 2  # a pack of metadata, and the log of the working tree
+    assert at == 2  # a packfile of metadata, and the log of the working tree
     run_git(parted, "merge", "dev", "-m", "both")
     with StockRoom(parted) as stock:
         assert stock.head.branch == "main"

@@ -1,4 +1,5 @@
-"""Somebody deletes packs between the writes of an open stockroom, which looks which packs there are only then."""
+"""Somebody deletes packfiles between the writes of an open stockroom, which looks which packfiles there are only
+then."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from tests.long.stockroom.model import Content, content, copied
 
 from hopyard import StockRoom
 from hopyard.errors import BusyError, ConflictError, NotFoundError, UsageError
-from hopyard.stockroom.care import gc, purge
 from hopyard.stockroom.git import find
 from hopyard.stockroom.history import stage
-from hopyard.stockroom.opening import open_place
+from hopyard.stockroom.maintenance import gc, purge
+from hopyard.stockroom.session.opening import open_place
 from hopyard.storage import LocalStore
 
 _watched: dict[str, int] = {}  # folders, and how often they were listed
@@ -39,8 +40,8 @@ sys.addaudithook(_hear)  # for good: none can be taken away
 
 @contextmanager
 def listings(stock: StockRoom) -> Iterator[Callable[[], int]]:
-    """Tells how often the folder of packs was listed since it was last asked."""
-    folder = str(packs(stock))
+    """Tells how often the folder of packfiles was listed since it was last asked."""
+    folder = str(packfiles(stock))
 
     def count() -> int:
         found, _watched[folder] = _watched[folder], 0
@@ -53,8 +54,8 @@ def listings(stock: StockRoom) -> Iterator[Callable[[], int]]:
         del _watched[folder]
 
 
-def packs(stock: StockRoom) -> Path:
-    found = stock.local.store.path("packs")
+def packfiles(stock: StockRoom) -> Path:
+    found = stock.local.store.path("packfiles")
     assert found is not None
     return found
 
@@ -79,7 +80,7 @@ def write(stock: StockRoom, number: int) -> None:
 # Listings
 
 
-def test_packs_are_listed_once_and_not_for_each_write(writer: StockRoom) -> None:
+def test_packfiles_are_listed_once_and_not_for_each_write(writer: StockRoom) -> None:
     write(writer, 1)
     with listings(writer) as listed:
         for number in range(2, 12):
@@ -91,7 +92,7 @@ def test_packs_are_listed_once_and_not_for_each_write(writer: StockRoom) -> None
         assert listed() == 2  # one look for what killed processes left
 
 
-def test_packs_are_listed_again_after_each_collection(writer: StockRoom) -> None:
+def test_packfiles_are_listed_again_after_each_collection(writer: StockRoom) -> None:
     write(writer, 1)
     with StockRoom(writer.place.root) as other, listings(writer) as listed:
         for number in range(2, 5):
@@ -104,7 +105,7 @@ def test_packs_are_listed_again_after_each_collection(writer: StockRoom) -> None
     assert writer.verify().ok
 
 
-def test_without_a_mark_packs_are_listed_for_each_draft(
+def test_without_a_mark_packfiles_are_listed_for_each_draft(
     writer: StockRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(writer, 1)
@@ -123,20 +124,20 @@ def refuse(*_: object) -> None:
 
 @pytest.mark.parametrize("is_cut", [False, True])
 @pytest.mark.parametrize("is_block", [False, True])
-def test_what_a_pack_had_that_was_deleted_or_cut_off_by_hand_is_stored_again(
+def test_what_a_packfile_had_that_was_deleted_or_cut_off_by_hand_is_stored_again(
     writer: StockRoom, is_cut: bool, is_block: bool
 ) -> None:
     value = np.arange(50_000, dtype=np.float64)  # of a size that is looked up when it is added
-    before = set(packs(writer).iterdir())
+    before = set(packfiles(writer).iterdir())
     writer.model["m"] = {"w": value, "b": value[:8]}
     writer.commit("m")
-    writer.model["again"] = {"w": value, "b": value[:8]}  # this process has seen that the pack has it
+    writer.model["again"] = {"w": value, "b": value[:8]}  # this process has seen that the packfile has it
     writer.commit("again")
-    for pack in set(packs(writer).iterdir()) - before:
-        if pack.name.startswith("data-") and is_cut:
-            os.truncate(pack, pack.stat().st_size - 8)
-        elif pack.name.startswith("data-"):
-            pack.unlink()
+    for packfile in set(packfiles(writer).iterdir()) - before:
+        if packfile.name.startswith("data-") and is_cut:
+            os.truncate(packfile, packfile.stat().st_size - 8)
+        elif packfile.name.startswith("data-"):
+            packfile.unlink()
     if is_block:
         with writer.enable_write():
             writer.model["third"] = {"w": value, "b": value[:8]}
@@ -183,7 +184,7 @@ class Between:
         self.open(enable_write=True)
 
     def open(self, enable_write: bool) -> None:
-        with patch("hopyard.stockroom.opening.LocalStore", self.Store):
+        with patch("hopyard.stockroom.session.opening.LocalStore", self.Store):
             self.stock = StockRoom(self.place.root, enable_write=enable_write)
 
     def step(self) -> None:
@@ -258,7 +259,7 @@ class Between:
             for commit, state in self.commits.items():
                 assert content(fresh.at(commit)) == state
             assert fresh.verify().ok
-        stored = b"".join(path.read_bytes() for path in packs(self.stock).glob("*"))
+        stored = b"".join(path.read_bytes() for path in packfiles(self.stock).glob("*"))
         assert not [data for data in self.gone if data in stored]
         assert all(data in stored for data in self.shown())
 
@@ -305,7 +306,7 @@ def test_a_purged_sample_does_not_come_back_with_its_neighbour(
         for number in (3, 4, 5):
             between.write("sample", number)
         between.write("commit", 0)
-        assert bytes(stock.data["c"][1]) in between.given[1]  # from a pack that is deleted next
+        assert bytes(stock.data["c"][1]) in between.given[1]  # from a packfile that is deleted next
         purge(between.other, "c", 1, "test", "Ada", between.place)
         between.forget(1)
         for number in (6, 8):

@@ -89,7 +89,9 @@ def read_all(root: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [flip, truncate, swap, Path.unlink])
-@pytest.mark.parametrize("what", ["packs/data-*", "packs/meta-*", "refs/heads/main/*", "refs/tags/v1/*"])
+@pytest.mark.parametrize(
+    "what", ["packfiles/data-*", "packfiles/meta-*", "refs/heads/main/*", "refs/tags/v1/*"]
+)
 def test_each_damage_is_found_by_reading_or_by_verifying(
     stock: StockRoom, folder: Path, harm: Callable[[Path], None], what: str
 ) -> None:
@@ -100,10 +102,10 @@ def test_each_damage_is_found_by_reading_or_by_verifying(
         harm(path)
         error = told(stock.place.root)
         if (
-            "packs" in what or harm is not Path.unlink
+            "packfiles" in what or harm is not Path.unlink
         ):  # without its last entry a reference is an older one, or none
             assert error
-        if "packs" in what and harm is not flip:
+        if "packfiles" in what and harm is not flip:
             with pytest.raises(HopyardError):
                 read_all(stock.place.root)
         for left in folder.glob("damaged/*"):
@@ -218,7 +220,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "stock"
 
 
-@pytest.mark.parametrize("what", ["packs/data-*", "packs/meta-*", "files/*", "index.sqlite"])
+@pytest.mark.parametrize("what", ["packfiles/data-*", "packfiles/meta-*", "files/*", "index.sqlite"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_bit_never_gives_wrong_content_and_saving_again_heals_it(
     saved: Path, tmp_path: Path, what: str, seed: int
@@ -288,7 +290,7 @@ def test_there_is_a_way_back_from_a_damaged_commit_of_the_head(
     shutil.copytree(root, clone)
     with StockRoom(clone) as other:
         before = {commit.digest: content(other.at(commit.digest)) for commit in other.log()}
-    for path in sorted(folder.glob("packs/meta-*")):
+    for path in sorted(folder.glob("packfiles/meta-*")):
         harm(path)
     (folder / "index.sqlite").unlink()
     for call in (StockRoom, lambda path: StockRoom(path).status(), lambda path: StockRoom(path).fetch(clone)):
@@ -317,7 +319,7 @@ def test_a_deep_history_comes_back(stock: StockRoom, folder: Path, tmp_path: Pat
     shutil.copytree(root, clone)
     with StockRoom(clone) as other:
         before = [(commit.digest, other.at(commit.digest).experiment["n"]) for commit in other.log(limit=121)]
-    for path in folder.glob("packs/meta-*"):
+    for path in folder.glob("packfiles/meta-*"):
         path.unlink()
     (folder / "index.sqlite").unlink()
     assert not StockRoom.verify_in(root).ok
@@ -341,7 +343,7 @@ def test_all_damage_at_once_is_said_at_once_and_repaired(
     (folder / "refs/heads/main/000000000002").write_bytes(b"{}")
     (folder / "stage").mkdir(exist_ok=True)
     (folder / "stage/main.moving").write_bytes(b"?")
-    for path in folder.glob("packs/*"):
+    for path in folder.glob("packfiles/*"):
         path.unlink()
     with pytest.raises(CorruptError, match=r"FORMAT.*hopyard stock verify --repair"):
         StockRoom(stock.place.root)
@@ -453,7 +455,7 @@ def test_a_full_disk_at_any_write_leaves_all_as_it_was(
             return FaultyStore(LocalStore(path), Fault("full", at=at, times=1000))
 
         with monkeypatch.context() as patch:
-            patch.setattr("hopyard.stockroom.opening.LocalStore", full)
+            patch.setattr("hopyard.stockroom.session.opening.LocalStore", full)
             try:
                 with StockRoom(stock.place.root) as writer, writer.enable_write():
                     writer.data["x"][1] = np.array(9)
@@ -525,6 +527,6 @@ def test_collecting_keeps_what_anything_needs(stock: StockRoom, folder: Path) ->
     assert len(reader.data["large"][...]) == 100_000
     del reader
     stock.gc()
-    assert sum(path.stat().st_size for path in folder.glob("packs/*")) < 100_000
+    assert sum(path.stat().st_size for path in folder.glob("packfiles/*")) < 100_000
     assert stock.verify().ok
     read_all(stock.place.root)

@@ -264,13 +264,13 @@ def test_data_that_a_clone_had_come_back_by_a_repair(
     clone, reads = cloned(intact, tmp_path)
     expected = reading(clone, reads)
     elsewhere = StockRoom.verify_in(clone).elsewhere
-    packs = sorted(path.name for path in (clone / ".hopyard/packs").iterdir())
-    for name in sample(how, packs, quick=1, ci=2):
+    packfiles = sorted(path.name for path in (clone / ".hopyard/packfiles").iterdir())
+    for name in sample(how, packfiles, quick=1, ci=2):
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(clone, work)
-        pack = work / ".hopyard/packs" / name
-        harm(pack, how, draw.randrange(pack.stat().st_size), draw)
+        packfile = work / ".hopyard/packfiles" / name
+        harm(packfile, how, draw.randrange(packfile.stat().st_size), draw)
         if is_read:
             found(work, reads)
         report = StockRoom.verify_in(work)
@@ -288,7 +288,7 @@ def test_data_that_were_never_here_are_no_damage_and_stay_away(intact: Path, tmp
     clone, _ = cloned(intact, tmp_path)
     partial = tmp_path / "partial"
     StockRoom.clone(tmp_path / "remote", partial, accept_purges=True).close()
-    lost = [path for path in (clone / ".hopyard/packs").iterdir() if path.name.startswith("data-")]
+    lost = [path for path in (clone / ".hopyard/packfiles").iterdir() if path.name.startswith("data-")]
     for path in lost:
         path.unlink()
     (clone / ".hopyard/index.sqlite").unlink()  # which alone knew that they were here

@@ -118,7 +118,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stock.delete_branch("gone", force=True)
     with stock.enable_write("second"):
         stock.experiment["lr"] = 0.2
-        stock.model["kept"] = kept  # found in the pack that has what is needless
+        stock.model["kept"] = kept  # found in the packfile that has what is needless
     stock.close()
     return folder
 

@@ -11,18 +11,18 @@ import pytest
 
 from hopyard import StockRoom
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.operations import Operation
-from hopyard.stockroom.packs import PackWriter
-from hopyard.stockroom.working import WorkingTree
+from hopyard.stockroom.history.draft import Draft
+from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.packfiles import PackfileWriter
+from hopyard.stockroom.session.tree import WorkingTree
 from hopyard.storage import LocalStore
 
 Shown = tuple[dict[str, Any], dict[str, list[int]]]
 
 STEPS = (
     (Operation, "decode"), (Draft, "rebase"), (Draft, "back"), (Draft, "discard"), (ColumnDraft, "stand_on"),
-    (PackWriter, "discard"), (WorkingTree, "state"), (WorkingTree, "stage"), (LocalStore, "get"), (LocalStore, "put"),
-    (LocalStore, "put_new"), (LocalStore, "put_file"), (LocalStore, "delete"),
+    (PackfileWriter, "discard"), (WorkingTree, "state"), (WorkingTree, "stage"), (LocalStore, "get"),
+    (LocalStore, "put"), (LocalStore, "put_new"), (LocalStore, "put_file"), (LocalStore, "delete"),
 )  # fmt: skip
 STAGED: Shown = {"old": 0, "a": 1, "b": 2}, {"n": [1, 2]}
 COMMITTED: Shown = {"old": 0}, {}

@@ -23,9 +23,9 @@ from hopyard.storage.faults import Fault, FaultyStore
 
 
 @pytest.fixture
-def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_packfiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a push has many writes."""
-    monkeypatch.setattr("hopyard.stockroom.repacking.PACK_BYTES", 20_000)
+    monkeypatch.setattr("hopyard.stockroom.data.repacking.PACKFILE_BYTES", 20_000)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def source(local: Repository) -> Repository:
     return local
 
 
-@pytest.mark.usefixtures("small_packs")
+@pytest.mark.usefixtures("small_packfiles")
 @pytest.mark.parametrize("action", ["full", "error"])
 @pytest.mark.parametrize("where", ["files", "memory", "s3"])
 def test_a_push_that_fails_at_any_write_is_done_again(
@@ -68,11 +68,11 @@ def test_a_push_that_fails_at_any_write_is_done_again(
 
 _PUSH = """
 import pickle, sys
-from hopyard.stockroom import repacking
+from hopyard.stockroom.data import repacking
 from hopyard.stockroom.remotes import Repository, push
 from hopyard.storage.faults import Fault, FaultyStore
 from tests.stockroom.remotes.repositories import at
-repacking.PACK_BYTES = 20_000
+repacking.PACKFILE_BYTES = 20_000
 folder, store, action, number = pickle.load(sys.stdin.buffer)
 push(at(folder), at(FaultyStore(store, Fault(action, at=number)), "origin", index=False), ["main"], ["v1"])
 """
@@ -90,12 +90,12 @@ pull(local, at(store, "origin", index=False), "main", "Bob")
 
 _FETCH = """
 import pickle, sys
-from hopyard.stockroom import repacking
+from hopyard.stockroom.data import repacking
 from hopyard.stockroom.remotes import Repository, Wanted, bring, fetch, select
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 from tests.stockroom.remotes.repositories import at
-repacking.PACK_BYTES = 20_000
+repacking.PACKFILE_BYTES = 20_000
 folder, store, action, number = pickle.load(sys.stdin.buffer)
 local = at(FaultyStore(LocalStore(folder), Fault(action, at=number)))
 remote = at(store, "origin", index=False)
@@ -166,7 +166,7 @@ def test_a_pull_that_is_killed_at_any_write_is_done_again(
     while killed(_PULL, folder, store, action, number):
         left = opened()
         assert tip(left) == before or content(left, tip(left))["experiment/theirs"] == 1
-        # A merge is another commit each time, so its pack is the first change each time.
+        # A merge is another commit each time, so its packfile is the first change each time.
         number += 1 if action == "kill_before" or has_own else 0
         assert number < 30
     done = opened()
@@ -178,34 +178,35 @@ def test_a_pull_that_is_killed_at_any_write_is_done_again(
     assert number > 2 or action == "kill_after"
 
 
-def pack_gone(folder: Path) -> None:
-    next((folder / "packs").iterdir()).unlink()
+def packfile_gone(folder: Path) -> None:
+    next((folder / "packfiles").iterdir()).unlink()
 
 
-def pack_cut_off(folder: Path) -> None:
-    os.truncate(max((folder / "packs").iterdir(), key=lambda path: path.stat().st_size), 700)
+def packfile_cut_off(folder: Path) -> None:
+    os.truncate(max((folder / "packfiles").iterdir(), key=lambda path: path.stat().st_size), 700)
 
 
-def rows_of_another_pack(folder: Path) -> None:
-    """As a crash of the machine may leave it: old rows of a pack that is gone beside a new pack of the same number."""
-    last = max((folder / "packs").iterdir(), key=lambda path: path.stat().st_size)
+def rows_of_another_packfile(folder: Path) -> None:
+    """As a crash of the machine may leave it: old rows of a packfile that is gone beside a new packfile of the same
+    number."""
+    last = max((folder / "packfiles").iterdir(), key=lambda path: path.stat().st_size)
     (index,) = folder.parent.glob("*/index-origin.sqlite")
     with sqlite3.connect(index) as db:
-        name = f"packs/{last.name}"
+        name = f"packfiles/{last.name}"
         db.execute(
-            "UPDATE OR IGNORE objects SET pack = (SELECT min(number) FROM packs WHERE name != ?) "
-            "WHERE pack = (SELECT number FROM packs WHERE name = ?)", (name, name),
+            "UPDATE OR IGNORE objects SET packfile = (SELECT min(number) FROM packfiles WHERE name != ?) "
+            "WHERE packfile = (SELECT number FROM packfiles WHERE name = ?)", (name, name),
         )  # fmt: skip
     db.close()
     last.unlink()
 
 
-@pytest.mark.usefixtures("small_packs")
-@pytest.mark.parametrize("harm", [pack_gone, pack_cut_off, rows_of_another_pack])
+@pytest.mark.usefixtures("small_packfiles")
+@pytest.mark.parametrize("harm", [packfile_gone, packfile_cut_off, rows_of_another_packfile])
 def test_what_a_remote_has_lost_is_sent_again(
     harm: Callable[[Path], None], source: Repository, tmp_path: Path
 ) -> None:
-    """What is remembered of its packs is never taken for what is there."""
+    """What is remembered of its packfiles is never taken for what is there."""
     folder = tmp_path / "remote"
 
     def there() -> Repository:
@@ -254,17 +255,17 @@ def check(folder: Path, commit_digest: str) -> None:
             assert len(found) >= 6
 
 
-@pytest.mark.usefixtures("small_packs")
+@pytest.mark.usefixtures("small_packfiles")
 def test_what_has_arrived_is_not_sent_again(source: Repository) -> None:
     inner = MemoryStore()
     with pytest.raises(StorageError, match="injected"):
-        push(source, at(FaultyStore(inner, Fault("full", match="packs/meta-*")), "origin"), ["main"])
+        push(source, at(FaultyStore(inner, Fault("full", match="packfiles/meta-*")), "origin"), ["main"])
     store = CountingStore(inner)
     push(source, at(store, "origin"), ["main"])
-    assert not [name for name in store.names if name.startswith("put packs/data")]
+    assert not [name for name in store.names if name.startswith("put packfiles/data")]
 
 
-@pytest.mark.usefixtures("small_packs")
+@pytest.mark.usefixtures("small_packfiles")
 def test_a_full_disk_here_keeps_what_came(source: Repository, tmp_path: Path) -> None:
     store = CountingStore(MemoryStore())
     push(source, at(store, "origin"), ["main"])
@@ -272,7 +273,7 @@ def test_a_full_disk_here_keeps_what_came(source: Repository, tmp_path: Path) ->
     copy = at(folder)
     fetch(copy, at(store, "origin"))
     wanted = list(select(copy.objects, [tip(source)], Wanted(data=["image"])))
-    full = at(FaultyStore(folder, Fault("full", at=4, match="packs/*", times=99)))
+    full = at(FaultyStore(folder, Fault("full", at=4, match="packfiles/*", times=99)))
     with pytest.raises(StorageError, match="injected"):
         bring(full, [at(store, "origin")], wanted)
     came = 3
@@ -281,10 +282,10 @@ def test_a_full_disk_here_keeps_what_came(source: Repository, tmp_path: Path) ->
 
 
 def test_what_a_collector_takes_meanwhile_is_sent_again(source: Repository) -> None:
-    """A pack of the remote that the push relied on is deleted while the push is under way."""
+    """A packfile of the remote that the push relied on is deleted while the push is under way."""
     inner = MemoryStore()
     push(source, at(inner, "origin"), {"main": "old"})
-    victim = next(entry.name for entry in inner.list("packs") if "data" in entry.name)
+    victim = next(entry.name for entry in inner.list("packfiles") if "data" in entry.name)
     inner.delete("refs/heads/old/000000000001")
     commit(source, other=samples(3))
 

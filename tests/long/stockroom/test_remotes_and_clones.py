@@ -244,7 +244,7 @@ def test_addresses_that_lead_nowhere(stock: StockRoom, remote: Path) -> None:
 
 
 def test_a_remote_that_is_gone_is_named_and_not_made_anew(stock: StockRoom, remote: Path) -> None:
-    for seed, name in enumerate("xy"):  # in a pack each
+    for seed, name in enumerate("xy"):  # in a packfile each
         with stock.enable_write():
             stock.data[name] = np.random.default_rng(seed).random((3000, 100))
             stock.model[name] = {"w": np.full(3, len(stock.data))}
@@ -325,11 +325,11 @@ def test_a_damaged_remote_spreads_nothing(stock: StockRoom, remote: Path) -> Non
     with stock.enable_write():
         stock.data["x"] = np.arange(1000)
     stock.push(remote)
-    damage((remote / "packs").glob("data-*").__next__())
+    damage((remote / "packfiles").glob("data-*").__next__())
     with clone(remote, "copy") as copy:
         with pytest.raises(StorageError):
             copy.data["x"][...]
-        assert not list((copy.place.objects / "packs").glob("data-*"))
+        assert not list((copy.place.objects / "packfiles").glob("data-*"))
 
 
 def damage(path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.long.stockroom.model import content
 
 from hopyard import StockRoom
 from hopyard.errors import UsageError
-from hopyard.stockroom import writing
+from hopyard.stockroom.session import session as writing
 
 ROOT = Path(__file__).parents[3]
 
@@ -113,15 +113,15 @@ def test_a_commit_right_before_the_first_staged_write_does_not_hide_it(
 ) -> None:
     mine = StockRoom(stock.place.root, enable_write=True)
     other = StockRoom(stock.place.root, enable_write=True)
-    move_on = mine._move_on
+    move_on = mine._session.move_on
 
     def overtaken() -> None:
         move_on()
-        monkeypatch.setattr(mine, "_move_on", move_on)
+        monkeypatch.setattr(mine._session, "move_on", move_on)
         other.experiment["other"] = 1
         other.commit("other")
 
-    monkeypatch.setattr(mine, "_move_on", overtaken)
+    monkeypatch.setattr(mine._session, "move_on", overtaken)
     mine.experiment["mine"] = 2
     mine.close()
     other.close()
@@ -217,15 +217,15 @@ def test_what_another_process_stages_between_the_look_and_the_move_is_not_left_b
 ) -> None:
     stock, process = parted
     before = stock.head
-    still = stock._tree.still
+    still = stock._session.tree.still
 
     def overtaken(commit: str | None) -> Any:
-        monkeypatch.setattr(stock._tree, "still", still)
+        monkeypatch.setattr(stock._session.tree, "still", still)
         process.communicate("\n", timeout=60)
         assert process.returncode == 0
         return still(commit)
 
-    monkeypatch.setattr(stock._tree, "still", overtaken)
+    monkeypatch.setattr(stock._session.tree, "still", overtaken)
     if move in CARRIES | DISCARDS:
         MOVES[move](stock)
     else:
@@ -244,10 +244,10 @@ def test_what_another_process_stages_during_a_move_is_staged_upon_the_new_commit
 ) -> None:
     stock, process = parted
     before = stock.head
-    set_head = stock._tree.set_head
+    set_head = stock._session.tree.set_head
 
     def under_way(*arguments: Any) -> None:
-        monkeypatch.setattr(stock._tree, "set_head", set_head)
+        monkeypatch.setattr(stock._session.tree, "set_head", set_head)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("\n")
@@ -257,7 +257,7 @@ def test_what_another_process_stages_during_a_move_is_staged_upon_the_new_commit
         )  # from here on it waits for the move, or comes behind it
         set_head(*arguments)
 
-    monkeypatch.setattr(stock._tree, "set_head", under_way)
+    monkeypatch.setattr(stock._session.tree, "set_head", under_way)
     MOVES[move](stock)
     process.communicate(timeout=60)
     assert process.returncode == 0

@@ -661,7 +661,7 @@ class Walk:
         is_staged = is_gone = False  # below the block: a write; and what was
         try:
             with stock.enable_write():
-                is_staged = bool(stock._stage.entries())
+                is_staged = bool(stock._session.stage.entries())
                 for _ in range(self.random.randrange(6)):
                     what, here = self.random.randrange(24), self.here
                     if what < 12:
@@ -714,7 +714,7 @@ class Walk:
 
     def tip(self, branch: str | None) -> str | None:
         stock = self.handles[0]
-        return stock.local.references.tip(stock._tree.reference(branch)).commit
+        return stock.local.references.tip(stock._session.tree.reference(branch)).commit
 
     def is_before(self, before: str | None, commit: str | None) -> bool:
         while commit not in (None, before):

@@ -12,6 +12,7 @@ keras = pytest.importorskip("keras")
 
 from tests.services.keras.test_losses import CLASSES, labels_of, model_of, of_keras, table, validated  # noqa: E402
 
+from hopyard.errors import EstimatorError  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
 
 pytestmark = [
@@ -107,3 +108,12 @@ def test_a_metric_is_that_of_the_whole_validation_set(case: str) -> None:
     assert all(np.isfinite(value) for value in expected.values())
     assert history == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert evaluated == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_names_of_other_frameworks_metrics_are_refused_with_those_of_keras():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
+    text = r"metrics='f1' was given, but Keras knows no metric .* keras.metrics.F1Score\(average='macro', threshold=0.5"
+    with pytest.raises(EstimatorError, match=text):
+        KerasEstimator(model, "sgd", "binary_crossentropy", metrics=["acc", "f1"])
+    own = {"f1": keras.metrics.binary_accuracy}
+    KerasEstimator(model, "sgd", "binary_crossentropy", metrics=["f1"], custom_objects=own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 L = pytest.importorskip("lightning.pytorch")
-torchmetrics = pytest.importorskip("torchmetrics")
+hooks_of_lightning = pytest.importorskip("lightning.pytorch.core.hooks")
 
 from hopyard import load_model  # noqa: E402
 from hopyard.backend import InlineBackend  # noqa: E402
@@ -21,6 +22,7 @@ from hopyard.errors import EstimatorError  # noqa: E402
 from hopyard.lightning import LightningEstimator  # noqa: E402
 from hopyard.storage import MemoryStore  # noqa: E402
 from hopyard.training.build import build_replica  # noqa: E402
+from hopyard.training.lightning.hooks import CALLED, refused_hooks  # noqa: E402
 from hopyard.training.program import Program  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
 from hopyard.tune import GridSearch, hp_choice  # noqa: E402
@@ -140,30 +142,10 @@ def test_another_trial_goes_on_with_rates_of_its_own(chain: Callable[..., Any]) 
     state = replica.state()
     assert state["trainer"] == hopping.state()["trainer"]
     assert state["trainer"]["global_step"] == state["trainer"]["batches"] > 9
-    assert state["optimizers"][0]["param_groups"][0]["lr"] == pytest.approx(0.1)  # 0.2, halved once
+    assert state["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.1)  # 0.2, halved once
     assert (
         state["model"]["body.0.bias"].data.tobytes() == hopping.state()["model"]["body.0.bias"].data.tobytes()
     )
-
-
-class Taking(Net):
-    """Optimizes by itself, and gives no loss of training."""
-
-    def __init__(self, lr: float) -> None:
-        super().__init__(lr=lr)
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(super().training_step(batch, batch_idx))
-        optimizer.step()
-
-
-def test_a_module_that_optimizes_by_itself_need_not_tell_its_loss() -> None:
-    model = search(lambda params: LightningEstimator(Taking(params["lr"]), 32)).fit(columns(200))
-    assert model.get_history().keys() == {"val_loss", "val_acc"}
-    assert model.params == {"lr": 0.05}
 
 
 class Stepped(Net):
@@ -174,7 +156,7 @@ class Stepped(Net):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
 
-@pytest.mark.parametrize("kind", [Net, Stepped, Taking])
+@pytest.mark.parametrize("kind", [Net, Stepped])
 def test_what_is_not_used_any_more_is_freed_at_once(chain: Callable[..., Any], kind: Any) -> None:
     """Not when the garbage collector comes around: its parameters may fill a GPU."""
     hopping = chain(lambda params: LightningEstimator(kind(lr=0.1), 32))
@@ -208,7 +190,17 @@ REFUSED = {
     "configure_callbacks": "give the search callbacks= and patience=, which see every epoch",
     "on_save_checkpoint": "a trial's state is the module's state_dict; keep what must hop in a buffer, or in "
     "get_extra_state",
-    "on_train_end": "no worker sees where a trial ends; use on_train_epoch_end, or a callback of the search",
+    "on_train_end": "no worker sees where a trial ends; use on_train_epoch_start, or a callback of the search",
+    "on_train_epoch_end": "an epoch is trained in parts, by several workers, and none sees all of it; log values and "
+    "torchmetrics objects in training_step, and do the rest in on_train_epoch_start",
+    "configure_gradient_clipping": "give LightningEstimator gradient_clip=, or use on_before_optimizer_step",
+    "optimizer_step": "let a scheduler with the interval 'step' change rates, and on_before_optimizer_step gradients",
+    "backward": "use on_before_optimizer_step, which sees the gradients of a step",
+    "on_before_zero_grad": "use on_train_batch_end, which comes after each step",
+    "transfer_batch_to_device": "give LightningEstimator batch=fn(columns), or change batches in "
+    "on_after_batch_transfer",
+    "on_validation_model_eval": "validation runs in eval mode, and each module has its own mode back afterwards",
+    "log": "a search puts its own in its place",
     "on_predict_batch_end": "predictions call predict_step alone",
 }
 
@@ -220,6 +212,39 @@ def test_a_hook_without_a_place_is_refused(name: str) -> None:
     assert str(caught.value) == (
         f"Failing has {name}, which has no place in a search: {REFUSED[name]}. Take it out."
     )
+
+
+def test_every_hook_is_called_or_refused_or_of_test() -> None:
+    """Also one that a later version of Lightning adds."""
+    hooks = {
+        name
+        for part in (
+            hooks_of_lightning.ModelHooks,
+            hooks_of_lightning.DataHooks,
+            hooks_of_lightning.CheckpointHooks,
+        )
+        for name in vars(part)
+        if not name.startswith("_")
+    }
+    left = hooks - CALLED - refused_hooks(Net()).keys()
+    assert {name for name in left if "test" not in name} == {"predict_dataloader"}
+    later = type("ModelHooks", (), {"__module__": "lightning.pytorch.core.hooks", "on_coffee": nothing})
+    base = type("LightningModule", (L.LightningModule, later), {"__module__": L.LightningModule.__module__})
+    assert refused_hooks(type("Net", (base,), {})())["on_coffee"] == "it is never called"
+
+
+def test_the_docs_list_all_hooks() -> None:
+    page = (Path(__file__).parents[3] / "docs/lightning.md").read_text().partition("## Hooks")[2]
+    called, others = page.split("| not called |")
+    assert set(re.findall("`([a-z_]+)` *[,|]", called)) - {"predict"} == CALLED
+    refused = {name for name in refused_hooks(Net()) if not name.startswith("on_predict_")}
+    obsolete, own = {"configure_sharded_model"}, {"log", "optimizers"}
+    assert refused - obsolete - own <= set(re.findall("`([a-z_]+)`", others))
+
+
+@pytest.mark.parametrize("name", ["test_step", "on_test_epoch_end", "test_dataloader", "predict_dataloader"])
+def test_a_hook_that_fit_does_not_call_either_is_ignored(name: str) -> None:
+    LightningEstimator(failing(name, nothing))
 
 
 class Bare(L.LightningModule):
@@ -244,10 +269,9 @@ class Manual(Net):
         (Net, {"batch": "dicts"}, ("batch='dicts', but it must be 'tuple', 'dict' or a function fn(columns); "
          "did you mean 'dict'?")),
         (Net, {"batch_size": 0}, "batch_size=0, but it must be an integer of at least 1."),
-        (Manual, {"accumulate": 2}, ("gradient_clip=None and accumulate=2 were given, but Manual optimizes manually; "
-         "call self.clip_gradients, and step every so many batches, in its training_step.")),
-        (lambda: failing("training_step", lambda self, dataloader_iter: None), {}, ("training_step of Failing takes a "
-         "dataloader_iter, but a search gives it batches; write training_step(self, batch, batch_idx).")),
+        (Manual, {}, ("Manual sets automatic_optimization = False, but a search takes the steps of its one optimizer "
+         "itself. Return the loss from training_step, and one optimizer from configure_optimizers; networks that train "
+         "in turns, such as GANs, have no place in a search.")),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_when_it_is_made(
@@ -281,10 +305,32 @@ def plateau_of_steps(self: Any) -> Any:
     }
 
 
-@pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`")
+def several(self: Any) -> Any:
+    return [torch.optim.SGD(part.parameters(), 0.1) for part in (self.body[0], self.body[2])]
+
+
+def misspelled(self: Any) -> Any:
+    optimizer = torch.optim.SGD(self.parameters(), 0.1)
+    schedule = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "intervall": "step"}
+    return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+def by_batches(self: Any) -> Any:
+    optimizer = torch.optim.SGD(self.parameters(), 0.1)
+    return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "interval": "batch"}]
+
+
 @pytest.mark.parametrize(
     ("method", "text"),
     [
+        (several, ("configure_optimizers returned 2 optimizers and 0 schedulers, but a search steps one optimizer with "
+         "one schedule. Give one optimizer several parameter groups, and chain schedulers with "
+         "torch.optim.lr_scheduler.SequentialLR or ChainedScheduler.")),
+        (lambda self: "adam", ("configure_optimizers returned a str, but must return an optimizer of torch.optim, or "
+         "{'optimizer': ..., 'lr_scheduler': ...}.")),
+        (misspelled, ("configure_optimizers gave a schedule with the keys scheduler, intervall, but it must have "
+         "'scheduler' and may have interval, frequency, monitor, strict, reduce_on_plateau, name.")),
+        (by_batches, ("configure_optimizers gave a schedule the interval 'batch', but must give 'step' or 'epoch'.")),
         (nothing, "configure_optimizers returned None, so nothing would be trained; return an optimizer."),
         (lbfgs, ("configure_optimizers returned LBFGS, which evaluates the loss several times a step, which is not "
          "possible; use Adam.")),
@@ -338,10 +384,14 @@ def thaws_by_a_group(self: Any) -> None:
          "batch='dict' makes it a dict of columns, batch=fn whatever fn(columns) returns.")),
         ("training_step", without_loss, ("training_step returned the keys logits, labels, but a dict must have 'loss'; "
          "end it with `return {'loss': loss, ...}`.")),
-        ("training_step", stops, ("The module set self.trainer.should_stop, but whether a trial goes on is decided by "
-         "the search: give it patience=, or use ASHA.")),
+        ("training_step", stops, ("world_size. Whether a trial goes on is decided by the search: give it patience=, or "
+         "use ASHA.")),
+        ("training_step", nothing, ("training_step returned None, but a search takes a step after each batch; return "
+         "the loss.")),
+        ("training_step", lambda self, batch, batch_idx: self.manual_backward(batch[0].sum()), "manual_backward"),
         ("training_step", looks_for_data, ("The module used self.trainer.datamodule, but a search trains without "
-         "Lightning's Trainer; of it there are accumulate_grad_batches, barebones, ")),
+         "Lightning's Trainer; of it there are accumulate_grad_batches, callbacks, current_epoch, ")),
+        ("training_step", looks_for_data, "Give the module what else it needs when it is made."),
         ("on_train_batch_start", skips, ("on_train_batch_start returned -1, which would skip the rest of the epoch, "
          "but a trial visits all partitions of an epoch; return nothing.")),
     ],
@@ -353,51 +403,6 @@ def test_what_a_step_may_not_do_is_said(
     with pytest.raises(AssertionError) as caught:
         hopping.train(0, 0)
     assert text in str(caught.value)
-
-
-class Gathering(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.losses: list[torch.Tensor] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        self.losses.append(loss.detach())
-        return loss
-
-    def on_train_epoch_end(self) -> None:
-        self.log("train_mean", sum(self.losses) / len(self.losses))
-
-
-class Computing(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.right = torchmetrics.MeanMetric()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.right.update(1.0)
-        return super().training_step(batch, batch_idx)
-
-    def on_train_epoch_end(self) -> None:
-        self.log("train_right", self.right.compute())
-
-
-@pytest.mark.parametrize(
-    ("module", "what"),
-    [(Gathering, "changes model.losses"), (Computing, "updates self.right without logging it")],
-)
-def test_an_end_of_an_epoch_that_looks_at_what_does_not_hop_is_refused(
-    chain: Callable[..., Any], module: Any, what: str
-) -> None:
-    hopping = chain(lambda params: LightningEstimator(module(), 32))
-    with pytest.raises(AssertionError) as caught:
-        hopping.train(0, 0)
-    assert (
-        f"The module {what} while it is trained, and it has on_train_epoch_end; but an epoch is trained in parts, by "
-        "several workers, and only the state_dict and plain attributes go from one to the next: numbers, strings, and "
-        "lists and dicts of them. Log values and torchmetrics objects in training_step, with self.log, or gather in a "
-        "buffer."
-    ) in str(caught.value)
 
 
 def test_a_plateau_without_its_value_is_told_what_there_is(chain: Callable[..., Any]) -> None:

@@ -54,27 +54,23 @@ class Cosine(Net):
         return [optimizer], [schedulers.CosineAnnealingLR(optimizer, self.trainer.max_epochs)]
 
 
-class Manual(Net):
-    def __init__(self, lr: float) -> None:
-        super().__init__(lr)
-        self.automatic_optimization = False
+class Scaled(Net):
+    """Without a schedule: its rate follows from the number of epochs."""
 
     def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
-        steps = self.trainer.estimated_stepping_batches
-        return [optimizer], [schedulers.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)]
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.optimizers().zero_grad()
-        self.manual_backward(self.loss(batch))
-        self.optimizers().step()
-        self.lr_schedulers().step()
+        return torch.optim.SGD(self.parameters(), lr=self.lr / self.trainer.max_epochs)
 
 
 class InHook(Net):
     def on_train_epoch_start(self) -> None:
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = self.lr * (1 - self.current_epoch / self.trainer.max_epochs)
+
+
+class InItsSecondEpoch(Net):
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.rest = self.trainer.max_epochs - self.current_epoch
 
 
 class InStep(Net):
@@ -118,9 +114,13 @@ def rows() -> dict[str, Any]:
     [
         (OneCycle, r"the schedule of trial 0 follows from num_epochs: .*lr after 1 steps is"),
         (Cosine, r"the schedule of trial 0 follows from num_epochs: lr after 1 steps is"),
-        (Manual, r"the schedule of trial 0 follows from num_epochs: lr after 1 steps is"),
+        (Scaled, r"the schedule of trial 0 follows from num_epochs: lr after 0 steps is"),
         (
             InHook,
+            r"the training of trial 0 .*: the module uses self.trainer.max_epochs outside of configure_opt",
+        ),
+        (
+            InItsSecondEpoch,
             r"the training of trial 0 .*: the module uses self.trainer.max_epochs outside of configure_opt",
         ),
         (

@@ -17,12 +17,14 @@ L = pytest.importorskip("lightning.pytorch")
 from hopyard.lightning import LightningEstimator  # noqa: E402
 from hopyard.objects import derive_seed  # noqa: E402
 from hopyard.torch import TorchEstimator  # noqa: E402
+from hopyard.training.lightning.hooks import CALLED  # noqa: E402
 from hopyard.training.session import Session  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.. is deprecated"),
+    pytest.mark.filterwarnings("ignore:Found 1 module.s. in eval mode at the start of training"),
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no"),
 ]
 TRIAL, BATCH, SEED = 4, 32, 5
@@ -74,30 +76,45 @@ class OneCycle(Net):
 
 
 class Hooked(Net):
-    """Warms up by steps, thaws after an epoch, and looks at where it is."""
+    """Thaws after an epoch, sets modes of its own, looks at where it is, and changes what goes by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[3].eval()  # no dropout, also in training
+        self.steps = 0
 
     def on_train_epoch_start(self) -> None:
         self.body[0].requires_grad_(self.current_epoch > 0)
+        self.body[1].train(self.current_epoch == 0)
         self.scale = 1.0 / (1 + self.current_epoch)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        x, y = batch
+        return (x + 0.1 * torch.rand_like(x) if self.trainer.training else x), y
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss(batch) * (self.scale + 0.01 * batch_idx)
 
+    def on_before_backward(self, loss: Any) -> None:
+        self.large = loss.item() > 1.0
+
     def on_after_backward(self) -> None:
-        self.head.bias.grad.mul_(0.5)
+        self.head.bias.grad.mul_(0.5 if self.large else 0.7)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        self.head.weight.grad.add_(1e-3)
-
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
+        self.head.weight.grad.add_(1e-4 * self.global_step)
         for group in optimizer.param_groups:
-            group["lr"] = 0.01 * min(1.0, (self.global_step + 1) / 20)
-        optimizer.step(closure=optimizer_closure)
+            group["weight_decay"] = 1e-3 * len(self.optimizers().param_groups)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if outputs["loss"] > 1.0:
             with torch.no_grad():
                 self.head.bias.mul_(0.99)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        self.steps += 1
+        if self.steps != 2:
+            super().lr_scheduler_step(scheduler, metric)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
@@ -115,36 +132,6 @@ class Noisy(Net):
         with torch.no_grad():
             self.head.bias += 0.1 * float(np.random.rand()) + 0.1 * random.random()
             self.head.weight += 0.1 * torch.randn_like(self.head.weight)
-
-
-class Manual(Net):
-    """Two optimizers that take turns, one of them with a schedule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        body, head = self.optimizers()
-        with self.toggled_optimizer(body):
-            loss = self.loss(batch)
-            body.zero_grad()
-            self.manual_backward(loss)
-            self.clip_gradients(body, gradient_clip_val=0.3, gradient_clip_algorithm="norm")
-            body.step()
-        if self.global_step % 3:
-            head.zero_grad()
-            self.manual_backward(self.loss(batch))
-            head.step()
-        self.log("train_loss", loss)
-
-    def on_train_epoch_end(self) -> None:
-        self.lr_schedulers().step()
-
-    def configure_optimizers(self) -> Any:
-        body = torch.optim.Adam(self.body.parameters(), lr=0.01)
-        head = torch.optim.SGD(self.head.parameters(), lr=0.05, momentum=0.9)
-        return [body, head], [torch.optim.lr_scheduler.ExponentialLR(head, 0.7)]
 
 
 class Plateau(Net):
@@ -166,7 +153,8 @@ class Case:
 
 
 class Annealed(Net):
-    """A temperature that falls with every epoch, noise that falls with every step, and what the epoch's end sums."""
+    """A temperature that falls with every epoch, noise that falls with every step, and losses that the next epoch
+    begins with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,6 +162,9 @@ class Annealed(Net):
 
     def on_train_epoch_start(self) -> None:
         self.temperature *= 0.5
+        with torch.no_grad():
+            self.head.bias += sum(self.losses) / max(1, len(self.losses))
+        self.losses.clear()
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.step += 1
@@ -183,17 +174,12 @@ class Annealed(Net):
         self.losses.append(loss.item())
         return loss
 
-    def on_train_epoch_end(self) -> None:
-        with torch.no_grad():
-            self.head.bias += sum(self.losses) / len(self.losses)
-
 
 CASES = {
     "plain": Case(Net),
     "annealed": Case(Annealed),
     "onecycle-dicts": Case(OneCycle, {"batch": "dict"}),
     "hooks": Case(Hooked),
-    "manual": Case(Manual),
     "clipped-bf16": Case(
         Net,
         {"gradient_clip": 0.2, "precision": "bf16"},
@@ -286,12 +272,56 @@ def test_hopping_equals_the_trainer(name: str, chain: Callable[..., Any]) -> Non
 
     tree = hopping.state()["model"]
     attributes = tree.pop("attributes.", {})
-    names = {"hooks": ["scale"], "annealed": ["losses", "step", "temperature"]}.get(name, [])
+    names = {"hooks": ["large", "scale", "steps"], "annealed": ["losses", "step", "temperature"]}.get(
+        name, []
+    )
     assert attributes.get("model", {}) == {name: [getattr(module, name)] for name in names}
     assert list(tree) == list(module.state_dict())
     for key, value in module.state_dict().items():
         assert tree[key].data.tobytes() == value.numpy().tobytes(), key
     assert values == {"loss": pytest.approx(loss, rel=1e-5)}
+
+
+HOOKS = sorted(CALLED - {"predict_step"})
+
+
+CALLS: list[str] = []
+
+
+def noted(name: str) -> Callable[..., Any]:
+    """The hook, which is noted when it is called."""
+    own = getattr(Net, name)
+
+    def hook(self: Any, *arguments: Any, **named: Any) -> Any:
+        CALLS.append(name)
+        return own(self, *arguments, **named)
+
+    return hook
+
+
+Noting = type("Noting", (Net,), {name: noted(name) for name in HOOKS})
+
+
+def test_hooks_are_called_in_the_order_of_the_trainer(chain: Callable[..., Any]) -> None:
+    CALLS.clear()
+    hopping = chain(lambda params: LightningEstimator(Noting(), BATCH), trial=TRIAL)
+    for partition in ORDERS[0]:
+        hopping.train(0, partition)
+    trained = list(CALLS)
+    hopping.validate(0)
+    validated = CALLS[len(trained) :]
+    CALLS.clear()
+    trained_by_lightning(Case(Noting), hopping.program, 1)
+    start = CALLS.index("on_validation_start")
+    expected, of_lightning = CALLS[:start], CALLS[start:]
+
+    assert {*trained, *validated} == set(CALLS) == set(HOOKS)
+    # Layers are made before all else here, and a schedule of epochs steps when the last batch is over.
+    assert trained[:2] == expected[1::-1] == ["configure_model", "setup"]
+    assert trained[-1] == "lr_scheduler_step"
+    assert trained[2:-1] == [name for name in expected[2:] if name != "lr_scheduler_step"]
+    # Each partition is validated as Lightning validates all of them.
+    assert list(dict.fromkeys(validated)) == list(dict.fromkeys(of_lightning))
 
 
 def test_a_module_that_stays_on_its_worker_trains_the_same(chain: Callable[..., Any]) -> None:

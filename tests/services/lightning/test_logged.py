@@ -15,7 +15,7 @@ torchmetrics = pytest.importorskip("torchmetrics")
 from hopyard.errors import DivergedError, EstimatorError, MetricError  # noqa: E402
 from hopyard.lightning import LightningEstimator  # noqa: E402
 from hopyard.training.estimator import batch_sizes  # noqa: E402
-from hopyard.training.lightning.logged import Logged, metrics_of  # noqa: E402
+from hopyard.training.lightning.logged import Logged  # noqa: E402
 from hopyard.training.unit import residents  # noqa: E402
 
 nn = torch.nn
@@ -105,6 +105,27 @@ def test_values_of_training_are_weighted_by_rows(chain: Callable[..., Any]) -> N
     assert 0 < sums["acc"][0] / sums["acc"][1] < 1
 
 
+class Sometimes(Net):
+    """Logs now and then, about rows of its own counting, and a loss that is not the one that it trains by."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("train_loss", 2.0)
+        if batch_idx % 2:
+            self.log("odd", float(batch_idx), batch_size=batch_idx)
+        return loss
+
+
+def test_values_count_for_the_rows_that_they_are_about(chain: Callable[..., Any]) -> None:
+    hopping = chain(lambda params: LightningEstimator(Sometimes(), 32))
+    found = hopping.train(0, 1)
+    odd = range(1, len(batch_sizes(found.rows, 32)), 2)
+    assert found.metrics[0] == {
+        "loss": [2.0 * found.rows, found.rows],
+        "odd": [sum(number**2 for number in odd), sum(odd)],
+    }
+
+
 def test_metric_objects_leave_the_module_on_its_worker(chain: Callable[..., Any]) -> None:
     hopping = chain(lambda params: LightningEstimator(Net(), 32))
     hopping.train(0, 0)
@@ -118,7 +139,7 @@ def test_metric_objects_leave_the_module_on_its_worker(chain: Callable[..., Any]
 
 
 def test_what_is_logged_twice_under_one_name_is_refused() -> None:
-    logged = Logged("val", "")
+    logged = Logged("val")
     logged("val_loss", 1.0)
     with pytest.raises(MetricError) as caught:
         logged("loss", 1.0)
@@ -129,7 +150,7 @@ def test_what_is_logged_twice_under_one_name_is_refused() -> None:
 
 
 def test_what_is_no_number_is_refused() -> None:
-    logged = Logged("train", "")
+    logged = Logged("train")
     with pytest.raises(MetricError) as caught:
         logged("logits", torch.zeros(3))
     assert str(caught.value) == (
@@ -146,36 +167,21 @@ def test_what_is_no_number_is_refused() -> None:
 
 def test_a_loss_that_is_not_finite_says_where() -> None:
     logged = Logged("train", "epoch 2, partition 1")
-    logged.of(10)
     for value in [1.0] * 300 + [float("nan")]:
-        logged.loss(torch.tensor(value))
+        logged.sums.note("loss", torch.tensor(value), 10)
     with pytest.raises(DivergedError, match="The loss became nan in epoch 2, partition 1, batch 301; lower"):
         logged.totals(10)
 
 
 def test_without_a_loss_of_validation_there_is_nothing_to_compare() -> None:
-    logged = Logged("val", "")
+    logged = Logged("val")
+    logged.rows = 10
     logged("val_acc", 1.0)
     with pytest.raises(EstimatorError) as caught:
         logged.metric_set()
     assert str(caught.value) == (
         "validation_step neither logged val_loss nor returned the loss; call self.log('val_loss', loss) in it."
     )
-
-
-def test_metrics_inside_of_one_that_was_logged_are_logged() -> None:
-    class Wrapping(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bounds = torchmetrics.MinMaxMetric(torchmetrics.MeanMetric())
-            self.forgotten = torchmetrics.MeanMetric()
-
-    module = Wrapping()
-    logged = Logged("train", "")
-    module.bounds.update(1.0)
-    module.forgotten.update(1.0)
-    logged("bounds", module.bounds)
-    assert logged.updated_but_not_logged(metrics_of(module)) == ["forgotten"]
 
 
 def using(method: str, use: Callable[[Any], Any]) -> Any:
@@ -196,7 +202,7 @@ def using(method: str, use: Callable[[Any], Any]) -> Any:
         ("on_train_epoch_start", lambda self: self.trainer.logger.save_dir, "logger.save_dir"),
         ("training_step", lambda self: self.logger.log_metrics({"a": 1.0}), "logger.log_metrics"),
         ("validation_step", lambda self: self.logger.experiment.add_scalar("a", 1.0), "logger.experiment"),
-        ("on_validation_epoch_end", lambda self: self.loggers[0].log_metrics({"a": 1.0}), "loggers[0]"),
+        ("on_validation_epoch_end", lambda self: self.logger.log_image("a", []), "logger.log_image"),
     ],
 )
 def test_a_module_that_uses_a_logger_is_told_what_there_is(

@@ -162,7 +162,7 @@ def test_a_worker_whose_executor_is_killed_moves_to_the_one_that_replaces_it(con
         ({"unit_timeout": 0}, "unit_timeout=0, but it must be a number of seconds above 0"),
         (
             {"spark_context": "local[2]"},
-            "spark_context='local\\[2\\]' was given, but must be a SparkContext, .*give spark.sparkContext",
+            "spark_context='local\\[2\\]', but it must be a SparkContext, .*give spark.sparkContext",
         ),
     ],
 )
@@ -298,7 +298,7 @@ with SparkBackend(num_workers=2) as backend:
         found = [backend.submit(worker, gpu, mode) for worker, mode in enumerate("rw")]
         print(sorted(each.result() for each in found))
 from pyspark.sql import SparkSession
-from hopyard.tune.engines.spark import _device
+from hopyard.tune.predicting.spark import _device
 print(SparkSession(context).range(1).rdd.map(lambda _: _device()).collect())
 """
 

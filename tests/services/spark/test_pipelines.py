@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-import hopyard.spark
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.errors import NotFoundError, UsageError
+from hopyard.spark import ModelStage, SearchStage
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import Model, RandomSearch, hp_log
@@ -64,24 +63,21 @@ def stages(search: Any) -> list[Any]:
     from pyspark.ml.feature import StringIndexer, VectorAssembler
 
     index = StringIndexer(inputCol="side", outputCol="index")
-    return [index, VectorAssembler(inputCols=["a", "b"], outputCol="features"), search]
+    return [index, VectorAssembler(inputCols=["a", "b"], outputCol="features"), SearchStage(search)]
 
 
 def test_a_pipeline_with_a_search_is_fitted_saved_and_loaded(
     spark: Any, make_frame: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    from pyspark.ml import Estimator, Pipeline, PipelineModel, Transformer
+    from pyspark.ml import Pipeline, PipelineModel
 
     search = searcher(tmp_path / "store")
-    assert isinstance(search, Estimator)
-    assert isinstance(search, RandomSearch)
     frame = make_frame(spark)
     pipeline = Pipeline(stages=stages(search))
     fitted = pipeline.fit(frame)
     best = fitted.stages[-1]
-    assert isinstance(best, Transformer)
-    assert isinstance(best, Model)
-    best.set_output_columns(["predicted"])
+    assert isinstance(best.model, Model)
+    best.model.set_output_columns(["predicted"])
     expected = [row["predicted"] for row in fitted.transform(frame).collect()]
     assert sum(expected) not in (0, 96)
 
@@ -89,33 +85,32 @@ def test_a_pipeline_with_a_search_is_fitted_saved_and_loaded(
     loaded = PipelineModel.load(str(tmp_path / "fitted"))
     assert [row["predicted"] for row in loaded.transform(frame).collect()] == expected
     again = loaded.stages[-1]
-    assert (again.uid, again.info) == (best.uid, best.info)
+    assert (again.uid, again.model.info) == (best.uid, best.model.info)
 
     pipeline.save(str(tmp_path / "pipeline"))
     repeated = Pipeline.load(str(tmp_path / "pipeline")).getStages()[-1]
-    assert (repeated.uid, type(repeated).__name__, repeated.num_models) == (search.uid, "RandomSearch", 2)
-    assert repeated.arguments.store.url == search.arguments.store.url
-    assert (
-        Pipeline.load(str(tmp_path / "pipeline")).fit(frame).stages[-1].run_id == best.run_id
-    )  # found, not trained
+    stage = pipeline.getStages()[-1]
+    assert (repeated.uid, type(repeated.search), repeated.search.num_models) == (stage.uid, RandomSearch, 2)
+    assert repeated.search.arguments.store.url == search.arguments.store.url
+    found = Pipeline.load(str(tmp_path / "pipeline")).fit(frame).stages[-1]
+    assert found.model.run_id == best.model.run_id  # found, not trained
 
 
 def test_stages_are_copied_with_their_pipelines(spark: Any, tmp_path: Path) -> None:
     from pyspark.ml import Pipeline
 
-    search = searcher(tmp_path)
-    assert search.uid.startswith("RandomSearch_")
-    copied = Pipeline(stages=[search]).copy().getStages()[0]
-    assert copied is not search
-    assert copied.uid == search.uid
-    assert copy.copy(search).given == search.given
+    stage = SearchStage(searcher(tmp_path))
+    assert stage.uid.startswith("SearchStage_")
+    copied = Pipeline(stages=[stage]).copy().getStages()[0]
+    assert copied is not stage
+    assert (copied.uid, copied.search) == (stage.uid, stage.search)
 
 
 def test_a_search_comes_back_with_its_backend_but_not_with_another_model(spark: Any, tmp_path: Path) -> None:
     backend = LocalBackend(num_workers=1, device="cpu", gpus_per_worker=3, threads_per_worker=2)
-    search: Any = searcher(tmp_path / "store", backend, patience=3)
+    search = SearchStage(searcher(tmp_path / "store", backend, patience=3))
     search.save(str(tmp_path / "search"))
-    loaded = hopyard.spark.SearchStage.load(str(tmp_path / "search"))
+    loaded = SearchStage.load(str(tmp_path / "search")).search
     found = loaded.arguments.backend
     assert (type(found), found.num_workers, found.threads_per_worker) == (LocalBackend, 1, 2)
     assert found.gpus_per_worker == 3
@@ -125,7 +120,7 @@ def test_a_search_comes_back_with_its_backend_but_not_with_another_model(spark: 
         "index": np.float32(np.arange(48) % 2),
     }
     start = searcher(tmp_path / "store", num_models=1, num_epochs=1).fit(rows)
-    search = searcher(tmp_path / "store", init_from=start)
+    search = SearchStage(searcher(tmp_path / "store", init_from=start))
     with pytest.raises(
         UsageError, match="a search with init_from= cannot be saved: it would hold another model"
     ):
@@ -139,4 +134,4 @@ def test_what_is_no_stage_of_ours_is_not_loaded(spark: Any, tmp_path: Path) -> N
     with pytest.raises(
         NotFoundError, match=r"holds a org\.apache\.spark\.ml\.feature\.SQLTransformer, no stage of Hopyard"
     ):
-        hopyard.spark.ModelStage.load(str(tmp_path / "sql"))
+        ModelStage.load(str(tmp_path / "sql"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopyard.stockroom.data import Column, ColumnDraft
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.storage import LocalStore, MemoryStore
 
 Written = Callable[[Any], Column]
@@ -21,18 +21,18 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
 
 
 @pytest.fixture
-def writer(objects: Objects) -> Iterator[PackWriter]:
+def writer(objects: Objects) -> Iterator[PackfileWriter]:
     with objects.writing() as writer:
         yield writer
 
 
 @pytest.fixture
-def draft(objects: Objects, writer: PackWriter) -> ColumnDraft:
+def draft(objects: Objects, writer: PackfileWriter) -> ColumnDraft:
     return ColumnDraft(objects, writer, "image")
 
 
 @pytest.fixture
-def published(objects: Objects, writer: PackWriter) -> Callable[[ColumnDraft], Column]:
+def published(objects: Objects, writer: PackfileWriter) -> Callable[[ColumnDraft], Column]:
     """The column of a draft, published."""
 
     def publish(draft: ColumnDraft) -> Column:

@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.stockroom.data import Column, ColumnDraft
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import LocalStore, MemoryStore
 
 Publish = Callable[[ColumnDraft], Column]
@@ -157,18 +157,18 @@ def test_damage_is_found_when_it_is_first_read(tmp_path: Path) -> None:
         draft.extend(IMAGES)
         record = draft.flush()
     assert record is not None
-    (pack,) = (tmp_path / "repository" / "packs").glob("data-*")
-    pack.chmod(0o644)
-    data = bytearray(pack.read_bytes())
+    (packfile,) = (tmp_path / "repository" / "packfiles").glob("data-*")
+    packfile.chmod(0o644)
+    data = bytearray(packfile.read_bytes())
     data[-1] ^= 1
-    pack.write_bytes(data)
+    packfile.write_bytes(data)
     reads: list[Callable[[Column], Any]] = [lambda column: column.take([4999]), lambda column: column[4999]]
     for read in reads:
         with pytest.raises(CorruptError, match=r"has changed"):
             read(Column(Objects(store), "image", record))
 
 
-def test_packs_that_were_replaced_are_looked_up_again(tmp_path: Path) -> None:
+def test_packfiles_that_were_replaced_are_looked_up_again(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "repository")
     objects = Objects(store)
     with objects.writing() as writer:
@@ -176,16 +176,16 @@ def test_packs_that_were_replaced_are_looked_up_again(tmp_path: Path) -> None:
         draft.extend(IMAGES)
         record = draft.flush()
     assert record is not None
-    (pack,) = (tmp_path / "repository" / "packs").glob("data-*")
-    pack.rename(tmp_path / "gone")
+    (packfile,) = (tmp_path / "repository" / "packfiles").glob("data-*")
+    packfile.rename(tmp_path / "gone")
     other = Objects(LocalStore(tmp_path / "other"))
     with other.writing() as writer:
         again = ColumnDraft(other, writer, "image")
         again.extend(np.zeros((9, 3), np.uint8))
         again.replace(IMAGES)
         again.flush()
-    (new,) = (tmp_path / "other" / "packs").glob("data-*")
-    new.rename(pack.with_name(new.name))
+    (new,) = (tmp_path / "other" / "packfiles").glob("data-*")
+    new.rename(packfile.with_name(new.name))
     assert_array_equal(Column(objects, "image", record).take([4]), IMAGES[[4]])
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hopyard.errors import DataError
 from hopyard.stockroom.data import Column, ColumnDraft, cutting, diff_columns, merge_columns
 from hopyard.stockroom.maps import Key, encode
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.storage import MemoryStore
 
@@ -21,7 +21,7 @@ contents = st.dictionaries(keys, st.integers(0, 2), max_size=25)
 Content = dict[Key, int]
 
 
-def written(objects: Objects, writer: PackWriter, content: Content) -> ColumnRecord:
+def written(objects: Objects, writer: PackfileWriter, content: Content) -> ColumnRecord:
     draft = ColumnDraft(objects, writer, "x")
     draft.create(kind="bytes")
     draft.update({key: b"value" * value for key, value in content.items()})

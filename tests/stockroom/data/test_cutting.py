@@ -15,7 +15,7 @@ from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import Batch, Rows, encoded, keys_of
 from hopyard.stockroom.data.samples import empty_record, rows_of
 from hopyard.stockroom.maps import Key, SortedMap, encode
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.storage import MemoryStore
 

@@ -24,7 +24,7 @@ from hopyard.stockroom.data.datasets import (
     read_manifest,
     store_dataset,
 )
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import DatasetRecord, parse
 from hopyard.storage import LocalStore, MemoryStore, Store
 

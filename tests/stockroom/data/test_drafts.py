@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 from hopyard.errors import DataError, StorageFullError, UsageError
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom.data import Column, ColumnDraft, drafts
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.storage import MemoryStore
 
 Publish = Callable[[ColumnDraft], Column]
@@ -311,7 +311,7 @@ def test_a_missing_key_of_a_draft_is_told_by_what_the_draft_has(draft: ColumnDra
     assert draft.get("cat") is None
 
 
-def test_a_column_may_be_made_of_another(draft: ColumnDraft, writer: PackWriter) -> None:
+def test_a_column_may_be_made_of_another(draft: ColumnDraft, writer: PackfileWriter) -> None:
     draft.update({"cat": 1, "dog": 2})
     other = ColumnDraft(writer, writer, "other")
     other.replace(draft)
@@ -429,7 +429,7 @@ def test_a_column_is_replaced_by_what_holds_something_else(draft: ColumnDraft) -
 
 
 def test_an_array_and_its_samples_one_by_one_are_the_same_column(
-    objects: Objects, writer: PackWriter
+    objects: Objects, writer: PackfileWriter
 ) -> None:
     array = RANDOM.integers(0, 255, (2000, 900), np.uint8)
     roots = set()
@@ -441,7 +441,7 @@ def test_an_array_and_its_samples_one_by_one_are_the_same_column(
     assert len(roots) == 1
 
 
-def test_changes_are_told_when_they_are_made_and_undone_if_that_fails(writer: PackWriter) -> None:
+def test_changes_are_told_when_they_are_made_and_undone_if_that_fails(writer: PackfileWriter) -> None:
     told: list[Any] = []
     full = False
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hopyard import StockRoom
 from hopyard.errors import DataError
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import MemoryStore
 
 BIG = 2**63 + 1

@@ -15,7 +15,7 @@ import torch
 
 from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import MemoryStore
 
 Draft = Callable[[], ColumnDraft]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hopyard.errors import DataError, HopyardError
 from hopyard.stockroom.data import given as module
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.storage import MemoryStore
 

@@ -19,7 +19,7 @@ from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.leaks import Side, equal_rows, leaks, leaks_among
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import MemoryStore
 
 Make = Callable[..., Column]

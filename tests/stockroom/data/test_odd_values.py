@@ -20,7 +20,7 @@ from torch._subclasses import FakeTensorMode
 from hopyard import StockRoom
 from hopyard.errors import DataError, HopyardError, UsageError
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import MemoryStore
 
 COMPLEX = torch.tensor([[1 + 2j, 3 - 4j], [5 + 6j, 7 + 8j]])

@@ -15,9 +15,9 @@ from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.shelf import DataShelf
-from hopyard.stockroom.draft import Draft
-from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.history.draft import Draft
+from hopyard.stockroom.packfiles import Objects
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore
 
 IMAGES = np.arange(60, dtype=np.float32).reshape(5, 3, 4)

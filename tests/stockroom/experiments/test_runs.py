@@ -15,7 +15,7 @@ from tests.stockroom.standin import Staged
 from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError, UsageError
 from hopyard.stockroom.experiments import ExperimentShelf, Run, series
 from hopyard.stockroom.models import ModelShelf
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import RunRecord
 from hopyard.storage import LocalStore
 

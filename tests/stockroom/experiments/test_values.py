@@ -21,9 +21,9 @@ from tests.stockroom.standin import Staged
 
 from hopyard.errors import DataError, NotFoundError, UsageError
 from hopyard.stockroom.experiments import ExperimentShelf, reached_of_value
-from hopyard.stockroom.frozen import FrozenDict, FrozenList
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.records import ValueRecord
+from hopyard.stockroom.records.frozen import FrozenDict, FrozenList
 
 
 @pytest.fixture

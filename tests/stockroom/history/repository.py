@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from hopyard.stockroom.data import Column
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import values
 from hopyard.stockroom.history.commits import Commit, read_commit, write_commit
 from hopyard.stockroom.history.conflicts import Conflict
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import MergeResult, merge_commits
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import References
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import ValueRecord
-from hopyard.stockroom.view import Snapshot, View
+from hopyard.stockroom.views.view import Snapshot, View
 from hopyard.storage import Store
 
 

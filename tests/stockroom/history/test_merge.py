@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hopyard.data import Dataset, prepare
 from hopyard.errors import UsageError
 from hopyard.stockroom.data.datasets import read_manifest, store_dataset
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import values
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
+from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.operations import Operation
 from hopyard.stockroom.records import DatasetRecord, ModelRecord, RunRecord
 from hopyard.storage import LocalStore, MemoryStore
 

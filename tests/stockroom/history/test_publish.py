@@ -47,14 +47,14 @@ def test_a_commit_moves_the_branch_and_the_draft_goes_on_from_it(store: Store) -
     assert [entry.by for entry in repository.references.log("heads/main")] == ["Ada <a@b>", "Bob <b@c>"]
 
 
-def test_a_commit_takes_two_packs_and_one_reference(tmp_path: Path) -> None:
+def test_a_commit_takes_two_packfiles_and_one_reference(tmp_path: Path) -> None:
     store = FaultyStore(LocalStore(tmp_path))
     repository = Repository(store)
     draft = repository.draft(None)
     change(draft, {"a": 1}, {"x": {1: "a"}, "y": {2: 0.5}})
     repository.publish(draft)
     assert [name.rpartition("-")[0] or name for name in store.writes] == [
-        "packs/data", "packs/meta", "refs/heads/main/000000000001",
+        "packfiles/data", "packfiles/meta", "refs/heads/main/000000000001",
     ]  # fmt: skip
 
 
@@ -213,7 +213,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from repository import Repository, change
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.operations import Operation
+from hopyard.stockroom.history.operations import Operation
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -285,7 +285,7 @@ print(*seen[-1], len(seen), sum(late for *_, late in seen))
 
 
 def test_killed_at_any_operation_of_the_store_a_commit_is_done_or_not(tmp_path: Path) -> None:
-    """Staged writes, packs, commit, reference, clearing the stage."""
+    """Staged writes, packfiles, commit, reference, clearing the stage."""
     done = subprocess.run(
         [sys.executable, "-c", KILL, str(tmp_path), str(Path(__file__).parent)],
         capture_output=True, text=True, timeout=240, check=False,

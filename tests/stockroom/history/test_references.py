@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hopyard.errors import CorruptError, UsageError
-from hopyard.stockroom.care.repairing import repair_logs
 from hopyard.stockroom.history.references import References, Tip, check_name, logs
+from hopyard.stockroom.maintenance.repairing import repair_logs
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 from hopyard.storage.base import Entry
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hopyard.errors import StorageError
-from hopyard.stockroom.importers.parcels import pack, unpack
+from hopyard.stockroom.importers.parcels import unwrap, wrap
 from hopyard.stockroom.importers.testing import same
 
 SAMPLES = [
@@ -22,9 +22,9 @@ SAMPLES = [
 
 @pytest.mark.parametrize("samples", [SAMPLES, SAMPLES[1:]], ids=["by file", "by message"])
 def test_samples_come_as_they_were_and_the_file_goes(tmp_path, samples):
-    parcel = pack(samples, tmp_path / "p")
+    parcel = wrap(samples, tmp_path / "p")
     assert (parcel.path is None) == (len(samples) == 3)
-    found = unpack(parcel)
+    found = unwrap(parcel)
     assert all(same(a, b) for a, b in zip(found, samples, strict=True))
     assert all(array.flags.aligned for array in found[-3])
     assert not list(tmp_path.iterdir())
@@ -32,4 +32,4 @@ def test_samples_come_as_they_were_and_the_file_goes(tmp_path, samples):
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
     with pytest.raises(StorageError, match=r"gone/p"):
-        pack(SAMPLES, tmp_path / "gone" / "p")
+        wrap(SAMPLES, tmp_path / "gone" / "p")

@@ -10,7 +10,7 @@ import pytest
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.stockroom.maps import SortedMap, encode
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import LocalStore
 
 from .pool import Pool, built

@@ -18,7 +18,7 @@ from tests.stockroom.standin import Staged
 from hopyard.errors import CorruptError, DataError, MissingExtraError, NotFoundError, UsageError
 from hopyard.objects import Tensor
 from hopyard.stockroom.models import ModelShelf, reached
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import ModelRecord
 from hopyard.storage import LocalStore, MemoryStore, Store
 
@@ -183,7 +183,7 @@ def test_what_is_loaded_may_be_trained_on_and_changes_nothing_stored(
 
 def test_only_what_is_new_is_written(tmp_path: Path) -> None:
     def stored() -> int:
-        return sum(file.stat().st_size for file in tmp_path.glob("packs/data-*"))
+        return sum(file.stat().st_size for file in tmp_path.glob("packfiles/data-*"))
 
     staged = Staged(LocalStore(tmp_path))
     shelf = ModelShelf(staged)

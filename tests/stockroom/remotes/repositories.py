@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from hopyard.stockroom.data import Column
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import ExperimentShelf
 from hopyard.stockroom.history.commits import log, read_commit, write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import Repository, needs
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.base import Buffer, Entry
 

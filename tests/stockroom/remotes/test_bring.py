@@ -12,13 +12,13 @@ from tests.stockroom.remotes.repositories import CountingStore, at, commit, cont
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.data import Column
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run
 from hopyard.stockroom.history.commits import log, write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import ALL, Never, OnDemand, Repository, Wanted, bring, fetch, push, select
 from hopyard.stockroom.remotes.repository import claim
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore, Store
 
 WIDE = 40_000  # bytes of a sample, so that each is a fragment
@@ -135,7 +135,7 @@ def test_a_budget_is_kept(copy: Repository, remote: Repository) -> None:
     assert column(copy, "label")[2] == "x"
     column(copy, "image")[0]
     assert brought(copy, remote, data=True, max_bytes=0).objects == 0
-    with pytest.raises(UsageError, match="max_bytes is -1"):
+    with pytest.raises(UsageError, match=r"max_bytes=-1, but it must be"):
         brought(copy, remote, data=True, max_bytes=-1)
 
 
@@ -175,15 +175,15 @@ def test_damaged_data_do_not_come(local: Repository, tmp_path: Path) -> None:
     store = MemoryStore()
     there = at(store, "origin")
     push(local, there, ["main"])
-    (pack,) = [entry.name for entry in store.list("packs") if "data" in entry.name]
-    data = store.get(pack)
-    store.put(pack, data[:-1] + bytes([data[-1] ^ 1]))
+    (packfile,) = [entry.name for entry in store.list("packfiles") if "data" in entry.name]
+    data = store.get(packfile)
+    store.put(packfile, data[:-1] + bytes([data[-1] ^ 1]))
     copy = at(tmp_path / "copy")
     fetch(copy, there)
     copy.references.set("heads/main", tip(local), "Ada")
     with pytest.raises(CorruptError, match="has changed"):
         brought(copy, there, data=["image"])
-    assert not [entry for entry in copy.store.list("packs") if "data" in entry.name]
+    assert not [entry for entry in copy.store.list("packfiles") if "data" in entry.name]
 
 
 # On demand
@@ -203,8 +203,8 @@ def test_what_is_read_comes(copy: Repository, remote: Repository, local: Reposit
 def test_one_sample_brings_one_fragment(copy: Repository, remote: Repository, local: Repository) -> None:
     lazy = on_demand(copy, remote)
     assert np.array_equal(column(lazy, "image")[17], column(local, "image")[17])
-    packs = [entry.size for entry in copy.store.list("packs") if "data" in entry.name]
-    assert sum(packs) < 1_200_000
+    packfiles = [entry.size for entry in copy.store.list("packfiles") if "data" in entry.name]
+    assert sum(packfiles) < 1_200_000
 
 
 def test_a_copy_in_another_process_brings_too(local: Repository, tmp_path: Path) -> None:

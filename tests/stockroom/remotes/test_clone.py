@@ -11,10 +11,10 @@ import pytest
 from tests.stockroom.remotes.repositories import at, commit, content, samples, tip
 
 from hopyard.errors import NotFoundError, StorageError, UsageError
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.git import HEAD_NAME, Head, id_of, read
 from hopyard.stockroom.git import write as write_head
 from hopyard.stockroom.history.commits import write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.remotes import OnDemand, Repository, clone, open_remote, push, recall
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore
@@ -41,7 +41,7 @@ def test_a_clone_reads_what_it_has_not(local: Repository, remote: Repository, tm
     assert copy.references.names("heads") == {"main": first}
     assert copy.references.names("remotes") == {"origin/dev": last, "origin/main": first}
     assert copy.references.names("tags") == {"v1": first}
-    assert [entry.name for entry in copy.store.list("packs") if "data" in entry.name] == []
+    assert [entry.name for entry in copy.store.list("packfiles") if "data" in entry.name] == []
     assert content(copy, first) == content(local, first)
     known = recall(copy.store, "origin")
     assert (known.url, known.default) == (remote.store.url, "main")

@@ -14,15 +14,15 @@ from tests.stockroom.remotes.repositories import at, commit, root_of, samples, t
 from hopyard.data import open_dataset, prepare
 from hopyard.errors import CorruptError
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.experiments import Run, RunView
 from hopyard.stockroom.history.commits import write_commit
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.maps import SortedMap, encode
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import DatasetRecord, RunRecord
 from hopyard.stockroom.remotes import ALL, Need, Repository, bring, fetch, needs, needs_of_root, push, select
 from hopyard.stockroom.remotes.closure import changed_pages
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import MemoryStore
 
 MAPS = st.dictionaries(st.integers(0, 3000), st.integers(0, 2), max_size=60)

@@ -1,4 +1,4 @@
-"""Fetches: metadata only, whole packs or single objects, references last."""
+"""Fetches: metadata only, whole packfiles or single objects, references last."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tests.stockroom.remotes.repositories import CountingStore, at, commit, samp
 
 from hopyard import StockRoom
 from hopyard.errors import CorruptError, NotFoundError, StorageError
-from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.data.repacking import bury_samples
+from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.remotes import Fetched, Repository, delete, fetch, forget, needs, push
 from hopyard.stockroom.remotes.known import Known, names, recall, remember
-from hopyard.stockroom.repacking import bury_samples
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 
 
@@ -52,7 +52,7 @@ def test_what_is_new_comes_with_few_requests(local: Repository, tmp_path: Path) 
     copy = at(tmp_path / "copy")
     store.reset()
     fetch(copy, reader)
-    assert store.counts["get"] <= 30 + 4  # a pack of metadata for each push
+    assert store.counts["get"] <= 30 + 4  # a packfile of metadata for each push
     assert not [name for name in store.names if "data-" in name]
     for number in range(3):
         commit(local, image=samples(1, start=100 + number))
@@ -77,11 +77,11 @@ def test_ones_own_pushes_do_not_come_back(local: Repository, tmp_path: Path) -> 
     push(other, at(store, "origin"), ["main"])
     store.reset()
     fetch(local, mine)
-    assert len([name for name in store.names if "packs/meta" in name]) == 1, store.names
+    assert len([name for name in store.names if "packfiles/meta" in name]) == 1, store.names
     assert local.references.tip("remotes/origin/main").commit == last
 
 
-def test_one_branch_of_a_large_pack_comes_by_ranges(
+def test_one_branch_of_a_large_packfile_comes_by_ranges(
     local: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hopyard.stockroom.remotes.arriving._SMALL", 1)
@@ -168,14 +168,14 @@ def test_damage_does_not_spread(local: Repository, tmp_path: Path) -> None:
     commit(local, image=samples(1), values={"long": "z" * 9000})
     store = MemoryStore()
     push(local, at(store, "origin"), ["main"])
-    (pack,) = [entry.name for entry in store.list("packs") if "meta" in entry.name]
-    data = store.get(pack)
-    store.put(pack, data.replace(b"zzz", b"zaz", 1))
+    (packfile,) = [entry.name for entry in store.list("packfiles") if "meta" in entry.name]
+    data = store.get(packfile)
+    store.put(packfile, data.replace(b"zzz", b"zaz", 1))
     copy = at(tmp_path / "copy")
     with pytest.raises(CorruptError, match="has changed"):
         fetch(copy, at(store, "origin"))
     assert copy.references.names("remotes") == {}
-    store.put(pack, data)
+    store.put(packfile, data)
     fetch(copy, at(store, "origin"))
     assert has_metadata(copy, tip(local))
 
@@ -184,7 +184,7 @@ def test_a_remote_that_lacks_something_is_named(local: Repository, tmp_path: Pat
     commit(local, image=samples(1))
     store = MemoryStore()
     push(local, at(store, "origin"), ["main"])
-    for entry in list(store.list("packs")):
+    for entry in list(store.list("packfiles")):
         if "meta" in entry.name:
             store.delete(entry.name)
     copy = at(tmp_path / "copy")

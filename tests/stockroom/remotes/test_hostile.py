@@ -15,22 +15,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.stockroom.care.histories import begun, reopened
-from tests.stockroom.care.test_purging import readable
+from tests.stockroom.maintenance.histories import begun, reopened
+from tests.stockroom.maintenance.test_purging import readable
 from tests.stockroom.remotes.repositories import at, commit, root_of, samples, tip
 from typer.testing import CliRunner
 
 from hopyard import StockRoom
 from hopyard.cli import app
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError
-from hopyard.stockroom.care import gc, purge, verify
 from hopyard.stockroom.data import Column
+from hopyard.stockroom.data.repacking import bury_samples
 from hopyard.stockroom.history.commits import log
-from hopyard.stockroom.packs.tombstones import FOLDER, Purged, Tombstone
+from hopyard.stockroom.maintenance import gc, purge, verify
+from hopyard.stockroom.packfiles.tombstones import FOLDER, Purged, Tombstone
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import Fetched, OnDemand, Repository, fetch, needs, pull, push
-from hopyard.stockroom.repacking import bury_samples
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore
 
 RECORD = (Purged(0, "2026-01-01T00:00:00+00:00", "Mallory", "because"),)
@@ -53,7 +53,7 @@ def lie(remote: Path, name: str, keys: tuple[Purged, ...] = RECORD, values: int 
     made = commit(other, image={key: np.full(8, values, np.uint8) for key in range(4)})
     source = fragment(other, made)
     instead = bury_samples(other.objects, source, "image", keys).instead
-    for entry in other.store.list("packs"):
+    for entry in other.store.list("packfiles"):
         if "data-" in entry.name:
             (remote / entry.name).write_bytes(other.store.get(entry.name))
     shutil.rmtree(other.store.url)
@@ -113,7 +113,7 @@ def test_what_is_here_is_not_replaced_by_what_a_remote_says(tmp_path: Path, acce
 def test_a_fresh_clone_reads_no_stand_in_that_nobody_accepted(tmp_path: Path) -> None:
     repository, remote, made = pushed(tmp_path)
     name = fragment(repository, made)
-    (tmp_path / "remote" / remote.objects.locate(name).pack).unlink()
+    (tmp_path / "remote" / remote.objects.locate(name).packfile).unlink()
     lie(tmp_path / "remote", name)
     clone = lazy(tmp_path / "clone", at(tmp_path / "remote", "origin", index=False))
     assert [one.object for one in fetch(clone, remote).purges.claimed] == [name]
@@ -127,7 +127,7 @@ def test_a_stand_in_has_the_keys_and_the_kind_of_the_column(tmp_path: Path) -> N
     remote = at(tmp_path / "remote", "origin", index=False)
     push(repository, remote, ["main"])
     name = fragment(repository, made)
-    (tmp_path / "remote" / remote.objects.locate(name).pack).unlink()
+    (tmp_path / "remote" / remote.objects.locate(name).packfile).unlink()
     lie(tmp_path / "remote", name)
     clone = begun(tmp_path / "clone")
     told = fetch(clone, at(tmp_path / "remote", "origin", index=False), accept_purges=True).purges
@@ -155,7 +155,7 @@ def test_an_accepted_claim_is_made_from_what_is_here(tmp_path: Path) -> None:
 def test_an_honest_purge_of_fragments_that_are_not_here_is_accepted_at_once(tmp_path: Path) -> None:
     repository, _, made = pushed(tmp_path)
     commit(repository, image=samples(1, 9))
-    remote = at(tmp_path / "remote", "origin")  # which remembers what its packs held
+    remote = at(tmp_path / "remote", "origin")  # which remembers what its packfiles held
     push(repository, at(tmp_path / "remote", "origin", index=False), ["main"])
     clone = begun(tmp_path / "clone")
     fetch(clone, remote)
@@ -207,7 +207,7 @@ def test_what_cannot_be_compared_accuses_nobody(tmp_path: Path) -> None:
     repository, remote, _ = pushed(tmp_path)
     purge(repository, "image", 1, "asked", "Ada")
     push(repository, remote, ["main"])
-    for entry in list(remote.store.list("packs")):
+    for entry in list(remote.store.list("packfiles")):
         if "data-" in entry.name:
             remote.store.delete(entry.name)
     clone = begun(tmp_path / "clone")
@@ -250,7 +250,7 @@ def accepted_on_a_word(folder: Path, is_a_lie: bool) -> tuple[Repository, Reposi
     repository, remote, made = pushed(folder)
     push(repository, at(folder / "backup", "backup", index=False), ["main"])
     if is_a_lie:
-        (folder / "remote" / remote.objects.locate(fragment(repository, made)).pack).unlink()
+        (folder / "remote" / remote.objects.locate(fragment(repository, made)).packfile).unlink()
         lie(folder / "remote", fragment(repository, made))
     else:
         purge(repository, "image", 0, "because", "Mallory")
@@ -337,8 +337,8 @@ def test_a_lie_about_samples_that_there_are_not_is_undone_whole(tmp_path: Path) 
     wrong = commit(other, image={key: np.full(8, 9, np.uint8) for key in (0, 1, 3, 5)})
     record = (Purged(1, "2026-01-01T00:00:00+00:00", "Mallory", "because"),)
     instead = bury_samples(other.objects, fragment(other, wrong), "image", record).instead
-    (tmp_path / "remote" / remote.objects.locate(name).pack).unlink()
-    for entry in other.store.list("packs"):
+    (tmp_path / "remote" / remote.objects.locate(name).packfile).unlink()
+    for entry in other.store.list("packfiles"):
         remote.store.put(entry.name, other.store.get(entry.name))
     tombstone = Tombstone(name, instead, "image", record)
     remote.store.put(tombstone.name, tombstone.encode())
@@ -510,7 +510,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
     assert len(list(outside.rglob("0*"))) == 1
 
 
-@pytest.mark.parametrize("kind", ["packs/data", "packs/meta", "refs", "FORMAT", FOLDER])
+@pytest.mark.parametrize("kind", ["packfiles/data", "packfiles/meta", "refs", "FORMAT", FOLDER])
 def test_a_link_in_place_of_a_file_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     repository, remote, made = pushed(tmp_path)
     name = f"{FOLDER}/{'a' * 64}/{'b' * 64}"
@@ -666,7 +666,7 @@ class World:
         elif what == "huge":
             os.truncate(file, 1 << 30)
         elif what == "stray":
-            self.write(f"{names[at_random].rpartition('/')[0] or 'packs'}/stray", data)
+            self.write(f"{names[at_random].rpartition('/')[0] or 'packfiles'}/stray", data)
         self.saved.append({name: head_of(self.remote / name) for name in names if self.is_small(name)})
 
     def is_small(self, name: str) -> bool:
@@ -688,7 +688,7 @@ class World:
             mallory = begun(self.folder / f"mallory{self.random.random()}")
             made = commit(mallory, image={1: np.zeros(8, np.uint8)})
             self.expected[made] = {("image", 1): [0] * 8}
-            for entry in mallory.store.list("packs"):
+            for entry in mallory.store.list("packfiles"):
                 self.write(entry.name, mallory.store.get(entry.name))
         references.set("heads/main", made, "Mallory")
 

@@ -10,7 +10,8 @@ import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
 
 from hopyard.errors import BehindError, FormatError, NotFoundError, NotWritableError, StorageError, UsageError
-from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.data.repacking import bury_samples
+from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.remotes import (
     ALL,
     Progress,
@@ -23,7 +24,6 @@ from hopyard.stockroom.remotes import (
     push,
     select,
 )
-from hopyard.stockroom.repacking import bury_samples
 from hopyard.storage import LocalStore, MemoryStore, ObjectStore, Store
 from hopyard.storage.format import claim_format
 
@@ -52,7 +52,7 @@ def test_an_unchanged_push_sends_nothing_and_asks_little(local: Repository) -> N
     store = CountingStore(MemoryStore())
     commit(local, image=samples(100, size=5000))
     push(local, at(store, "origin"), ["main"])
-    assert store.counts["put"] == 2  # one pack of data, one of metadata
+    assert store.counts["put"] == 2  # one packfile of data, one of metadata
     store.reset()
     again = push(local, at(store, "origin"), ["main"])
     assert again.objects == 0
@@ -73,7 +73,7 @@ def test_a_small_push_after_many_takes_few_requests(local: Repository) -> None:
     assert store.total <= 14, store.names
 
 
-def test_many_commits_come_in_one_pack(local: Repository) -> None:
+def test_many_commits_come_in_one_packfile(local: Repository) -> None:
     for number in range(20):
         commit(local, image=samples(1, start=number))
     store = CountingStore(MemoryStore())
@@ -283,7 +283,7 @@ def test_what_was_purged_at_the_remote_is_not_sent_again(local: Repository, remo
     commit(local, image=samples(3), label=samples(1))
     push(local, remote, ["main"])
     gone, _ = buried(remote, "data/image")
-    remote.store.delete(remote.objects.locate(gone).pack)
+    remote.store.delete(remote.objects.locate(gone).packfile)
     commit(local, other=samples(1, 9))
     push(local, remote, {"main": "new"})
     assert gone not in remote.objects.packed([gone])

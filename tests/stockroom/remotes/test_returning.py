@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.stockroom.care.histories import holds
+from tests.stockroom.maintenance.histories import holds
 
 from hopyard import StockRoom
 from hopyard.errors import BehindError
@@ -16,7 +16,7 @@ from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import Brought, Fetched
 from hopyard.stockroom.remotes import returning as module
-from hopyard.stockroom.view import Snapshot
+from hopyard.stockroom.views.view import Snapshot
 
 AGAIN = (
     r"^1 sample of 'c' that .* purged on \d{4}-\S+ \(asked\) is in commits again: 2\. .*nothing here can tell which\. "
@@ -204,11 +204,11 @@ def test_a_purge_is_accepted_and_says_so_if_what_nothing_needs_cannot_be_deleted
         assert isinstance(record, ColumnRecord)
         assert record.pages is not None
         place = objects.locate(record.pages)
-        pack = tmp_path / "bob/.hopyard" / place.pack
-        damaged = bytearray(pack.read_bytes())
+        packfile = tmp_path / "bob/.hopyard" / place.packfile
+        damaged = bytearray(packfile.read_bytes())
         damaged[place.start] ^= 1
-        pack.chmod(0o644)
-        pack.write_bytes(damaged)
+        packfile.chmod(0o644)
+        packfile.write_bytes(damaged)
         found = bob.fetch(accept_purges=True)
         assert isinstance(found, Fetched)
         assert found.purges.accepted

@@ -68,9 +68,13 @@ class Known:
                 self._append(b"".join(_packed(key, *record) for record in records))
 
     def _append(self, data: bytes) -> None:
-        cache_files.prepare(self._folder)
         path = f"{self._folder}/{KNOWN}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags)
+        except FileNotFoundError:
+            cache_files.prepare(self._folder)
+            fd = os.open(path, flags | os.O_CREAT, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             size = os.fstat(fd).st_size

@@ -387,5 +387,5 @@ def _as_bytes(limit: object) -> int:
         ):
             return int(number)
     raise UsageError(
-        f"{where} is {given!r}, but must be a whole number of bytes, such as 20e9 for 20 GB, or 0 to keep nothing."
+        f"{where}={given!r}, but it must be a whole number of bytes, such as 20e9 for 20 GB, or 0 to keep nothing."
     )

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hopyard.data.preparing.files import Writing, told
 from hopyard.data.preparing.packing import FIXED, ORDER, PART, SURVEY, Packing
 from hopyard.data.preparing.survey import Survey
-from hopyard.data.sources.convert_arrow import is_list
+from hopyard.data.sources.convert_arrow import is_unknown
 from hopyard.errors import DataError
 
 FILE, RESULT = "hopyard_file", "hopyard_result"
@@ -40,13 +40,6 @@ def _typed(read: Callable[[], pa.Table], types: Mapping[str, pa.DataType]) -> It
         if is_unknown(column.type) and not is_unknown(kind):
             block = block.set_column(block.column_names.index(name), name, column.cast(kind))
     yield block.select(list(types))
-
-
-def is_unknown(kind: pa.DataType) -> bool:
-    """Whether it is the type of nothing but nulls, or of lists in which there is nothing."""
-    while is_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_null(kind))
 
 
 def surveys_of(block: pa.Table) -> pa.Table:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
-    is_unknown,
     loaded,
     numbered,
     pack_block,
@@ -26,6 +25,7 @@ from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Report
 from hopyard.data.preparing.files import Writing, Written, heard
 from hopyard.data.preparing.packing import FIXED, Packing
 from hopyard.data.preparing.survey import Survey
+from hopyard.data.sources.convert_arrow import is_unknown
 
 logger = logging.getLogger(__name__)
 

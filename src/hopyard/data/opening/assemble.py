@@ -20,7 +20,7 @@ from hopyard.data.manifest import Fingerprint
 from hopyard.data.opening.filters import matching_rows
 from hopyard.data.opening.foreign import Differences, Files, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
-from hopyard.data.preparing.policies import Policies, checked_schema, ragged_rows
+from hopyard.data.preparing.policies import Policies, checked_schema, nothing_but_empty, ragged_rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, digest_or_random
@@ -31,6 +31,7 @@ from hopyard.errors import CorruptError, DataError, NotFoundError, NullsError, U
 from hopyard.objects.digests import Hasher, digest, digest_json
 from hopyard.objects.identity import identity
 from hopyard.storage.oserrors import read_error
+from hopyard.wording import some_names
 
 Cache = NodeCache | str | os.PathLike[str] | Literal[False] | None
 
@@ -372,6 +373,8 @@ def _policies(
         stored.append(column)
         if column.kind != "ragged" or options.ragged == "keep":
             result.append(column)
+        elif its is not None and its.longest == 0:
+            raise nothing_but_empty(name)
         elif options.ragged == "error" or its is None or its.longest is None:
             raise ragged_rows(name, its.shortest or 0 if its else 0, its.longest or 0 if its else 0)
         else:
@@ -401,8 +404,7 @@ def _settled(column: Column, facts: Facts | None) -> Column:
 
 
 def _listed(files: Files) -> str:
-    names = [file.name for file in files.scan.files]
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return some_names([file.name for file in files.scan.files], 3)
 
 
 def _with_decoders(recipe: Recipe, files: Files, options: Options) -> Recipe:

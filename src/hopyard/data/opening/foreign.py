@@ -29,6 +29,7 @@ from hopyard.data.sources.convert_arrow import from_arrow, is_list
 from hopyard.errors import CorruptError, DataError, UnsupportedTypeError
 from hopyard.objects.digests import digest_json
 from hopyard.storage.base import Store
+from hopyard.wording import some_names
 
 _ROWS_OF_A_SAMPLE = 1024
 _ENCODED_ROWS_OF_A_SAMPLE = 16
@@ -310,31 +311,33 @@ def _columns_of(scan: Scan, number: int, flats: Mapping[str, FlatColumn]) -> dic
     stored = stored_schema(file.footer.metadata)
     if stored is not None:
         return {column.name: column for column in stored if column.name in flats}
-    alike: dict[pa.DataType, ColumnData] = {}  # of wide frames, all columns are of a few types
 
-    def converted_from(name: str, flat: FlatColumn) -> ColumnData:
-        data = alike.get(flat.type)
-        if data is None:
-            nested = _is_nested_list(flat.type)
-            data = from_arrow(
-                name, _sample(scan, number, flat) if nested else pa.chunked_array([], flat.type)
-            )
-            if not nested:
-                alike[flat.type] = data
-        return ColumnData(name, data.kind, data.values, data.missing, data.length)
+    def converted(name: str, flat: FlatColumn) -> ColumnData:
+        nested = _is_nested_list(flat.type)
+        return from_arrow(name, _sample(scan, number, flat) if nested else pa.chunked_array([], flat.type))
 
+    # The columns of a wide frame are of a few types: one column of each tells what the others are.
+    firsts: dict[pa.DataType, str] = {}
     typed = {name: flat for name, flat in flats.items() if not pa.types.is_null(flat.type)}
+    alike = {
+        name: name if _is_nested_list(flat.type) else firsts.setdefault(flat.type, name)
+        for name, flat in typed.items()
+    }
     try:
-        converted = convert_columns(typed, converted_from)
+        try:
+            found = convert_columns({name: typed[name] for name in dict.fromkeys(alike.values())}, converted)
+        except DataError:
+            found = convert_columns(typed, converted)  # names all columns that cannot be converted
     except DataError as error:
         raise DataError(f"{file.name}: {error}") from error
-    columns: dict[str, Column | None] = {}
-    for name, flat in flats.items():
-        column = converted[name].column if name in converted else None
-        if column is not None and column.kind == "tensor" and column.shape and is_list(flat.type):
-            column = Column(name, "ragged", column.dtype, column.shape[1:])
-        columns[name] = column
-    return columns
+    like = {name: _of_any_length(data.column, typed[name]) for name, data in found.items()}
+    return {name: like[alike[name]].named(name) if name in alike else None for name in flats}
+
+
+def _of_any_length(column: Column, flat: FlatColumn) -> Column:
+    if column.kind == "tensor" and is_list(flat.type):
+        return Column(column.name, "ragged", column.dtype, column.shape[1:])
+    return column
 
 
 def _is_nested_list(kind: pa.DataType) -> bool:
@@ -510,4 +513,4 @@ def _element_shape(column: Column) -> tuple[int, ...]:
 
 
 def _listed(files: Sequence[StoredFile]) -> str:
-    return ", ".join(file.name for file in files[:3]) + (", ..." if len(files) > 3 else "")
+    return some_names([file.name for file in files], 3)

@@ -172,10 +172,12 @@ def _from_store(store: Store, split: str, options: Options) -> Dataset:
     single = store.single_train if split == "train" else store.single_val
     places = [(part, single), *([(store, True)] if has_root(store) else [])]
     for place, may_be_foreign in places:
-        dataset = _newest(place, split)
+        if place.exists(MANIFEST_NAME):
+            return _reopened(Dataset(place, _manifest(place, MANIFEST_NAME)), options)
+        listed = [entry.name for entry in place.list()]
+        dataset = _newest(place, listed, split)
         if dataset is not None:
             return _reopened(dataset, options)
-        listed = [entry.name for entry in place.list()]
         if place is store:
             listed = [name for name in listed if name.split("/")[0] not in _NO_SOURCES]
         refuse_leftovers(listed, place, place.url)
@@ -197,15 +199,13 @@ def _from_store(store: Store, split: str, options: Options) -> Dataset:
     )
 
 
-def _newest(place: Store, split: str) -> Dataset | None:
-    """The dataset that ``place`` is, or the newest of those in the directories below it."""
-    if place.exists(MANIFEST_NAME):
-        return Dataset(place, Manifest.from_bytes(place.get(MANIFEST_NAME), f"{place.url}/{MANIFEST_NAME}"))
+def _newest(place: Store, listed: Sequence[str], split: str) -> Dataset | None:
+    """The newest of the datasets in the directories below ``place``, of which all names are ``listed``."""
     found: list[tuple[str, str, Manifest]] = []
-    for entry in place.list():
-        directory, _, name = entry.name.rpartition("/")
+    for each in listed:
+        directory, _, name = each.rpartition("/")
         if name == MANIFEST_NAME and "/" not in directory:
-            manifest = Manifest.from_bytes(place.get(entry.name), f"{place.url}/{entry.name}")
+            manifest = _manifest(place, each)
             if manifest.split == split:
                 found.append((manifest.created, directory, manifest))
     if not found:
@@ -214,12 +214,17 @@ def _newest(place: Store, split: str) -> Dataset | None:
     return Dataset(place.at(directory), manifest)
 
 
+def _manifest(place: Store, name: str) -> Manifest:
+    return Manifest.from_bytes(place.get(name), f"{place.url}/{name}")
+
+
 def _foreign_in(place: Store, names: Sequence[str], options: Options) -> Files:
     """Files below a store, by their paths if they have some: others named them, maybe as no store would."""
     directory = place.path(MANIFEST_NAME)
     if directory is None:
         return foreign_files(place.foreign(), names, names, options.skip, options.stored, options.differences)
-    paths = [str(directory.parent / name) for name in names]
+    base = str(directory.parent).rstrip("/")
+    paths = [f"{base}/{name}" for name in names]
     return foreign_files(None, paths, names, options.skip, options.stored, options.differences)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from hopyard.data.preparing.packing import Layout, in_order, packed, placed
 from hopyard.data.preparing.split import check_flags, warn_of_equal
 from hopyard.data.preparing.survey import ORDER_BITS, Survey
 from hopyard.data.preparing.write import SplitWriter
-from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import Collected
-from hopyard.data.sources.columns import ColumnData
+from hopyard.data.sources.columns import ColumnData, as_expected
 from hopyard.data.sources.hashing import row_sums
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -60,20 +58,20 @@ class _Frame:
 
 
 class HereExchange(Exchange):
-    """Rows of sources, which are read when it is made.
+    """Rows of one or two sources.
 
     Args:
-        parts: of each source; see ``Packing``.
+        collected: the rows of each.
+        parts: of each; see ``Packing``.
         seed: of the order.
-        spool: a directory for what does not fit in memory.
     """
 
-    def __init__(
-        self, sources: Sequence[Source], parts: Sequence[int | str | float], seed: int, spool: Path | None
-    ) -> None:
-        self._frames = [
-            _Frame(source.collect(spool), part, seed) for source, part in zip(sources, parts, strict=True)
-        ]
+    def __init__(self, collected: Sequence[Collected], parts: Sequence[int | str | float], seed: int) -> None:
+        if len(collected) > 1:
+            train, val = collected
+            val = _as_other(val, train)
+            collected = [_as_other(train, val), val]
+        self._frames = [_Frame(rows, part, seed) for rows, part in zip(collected, parts, strict=True)]
         for frame in self._frames:
             if isinstance(frame.part, str):
                 check_flags(frame.collected.columns[frame.part].column)  # type: ignore[index]
@@ -114,6 +112,16 @@ class HereExchange(Exchange):
 
     def close(self) -> None:
         self._frames = []
+
+
+def _as_other(mine: Collected, other: Collected) -> Collected:
+    """The rows, with columns that hold no value as those of the other."""
+    columns = {
+        name: as_expected(data, other.schema[name]) if name in other.schema else data
+        for name, data in (mine.columns or {}).items()
+    }
+    schema = {name: data.column for name, data in columns.items()}
+    return Collected(mine.content.with_types(schema), schema, mine.hashes, columns)
 
 
 def _report(report: Report, before: int, rows: int, written: int) -> None:

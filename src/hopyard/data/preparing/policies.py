@@ -245,6 +245,8 @@ def _result_columns(
     lists = [as_ragged(part).values for part in parts]
     lengths = np.concatenate([part.lengths for part in lists if isinstance(part, Ragged)])
     column = as_ragged(parts[0]).column
+    if ragged != "keep" and not lengths.any():
+        raise nothing_but_empty(name)
     if ragged == "error":
         raise ragged_rows(name, int(lengths.min()), int(lengths.max()))
     if ragged == "pad":
@@ -252,6 +254,14 @@ def _result_columns(
         whole = Column(name, "tensor", column.dtype, (padded[name], *column.shape))
         return [whole, Column(f"{name}_length", "tensor", "int64")]
     return [column]
+
+
+def nothing_but_empty(name: str) -> DataError:
+    """The error of a column that would be padded to nothing."""
+    return DataError(
+        f"Column {name!r} holds nothing but empty lists, so that there is no length to give all rows. Leave it out, "
+        "give rows that have values, or pass ragged='keep' (values and offsets)."
+    )
 
 
 def ragged_rows(name: str, shortest: int, longest: int) -> DataError:

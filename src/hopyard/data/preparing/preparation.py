@@ -123,8 +123,8 @@ class Preparation:
         return [1, 0] if self._request.val is not None else [1 if validation is None else validation]
 
     def _here(self, spool: Path | None) -> Exchange:
-        sources = [source for source in (self._request.source, self._request.val) if source is not None]
-        return HereExchange(sources, self._parts, self._request.seed, spool)
+        collected = [each for each in self._request.collect(spool) if each is not None]
+        return HereExchange(collected, self._parts, self._request.seed)
 
     def _engines(self, folder: Path | None) -> Exchange:
         request, sparse = self._request, self._request.compress_sparse
@@ -155,6 +155,8 @@ class Preparation:
         return whole
 
     def _fingerprint(self, surveys: list[Survey]) -> str:
+        if not self._frames and (known := self._request.fingerprint()) is not None:
+            return known
         prints = [survey.content.fingerprint() for survey in surveys]
         return self._request.fingerprint_of(prints[0], prints[1] if len(prints) > 1 else None)
 

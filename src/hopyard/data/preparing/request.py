@@ -6,6 +6,7 @@ import contextlib
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from hopyard.checks import choice
@@ -15,6 +16,7 @@ from hopyard.data.preparing.policies import added_columns
 from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preparing.split import check_share, warn_of_overlap
 from hopyard.data.schema import unknown_columns
+from hopyard.data.sources.collect import Collected
 from hopyard.data.sources.sources import Source, as_source
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
@@ -73,10 +75,27 @@ class Request:
     def fingerprint(self) -> str | None:
         """Of the dataset; None while a source is one-shot and not yet collected."""
         train = self.source.fingerprint()
-        val = None if self.val is None else self.val.fingerprint()
-        if train is None or (self.val is not None and val is None):
+        if train is None:
             return None
+        val = None
+        if self.val is not None:
+            self._tell_val()
+            if (val := self.val.fingerprint()) is None:
+                return None
         return self.fingerprint_of(train, val)
+
+    def collect(self, spool: Path | None) -> tuple[Collected, Collected | None]:
+        """All rows of both sources; see ``Source.collect``."""
+        train = self.source.collect(spool)
+        if self.val is None:
+            return train, None
+        self._tell_val()
+        return train, self.val.collect(spool)
+
+    def _tell_val(self) -> None:
+        """Columns in which the validation rows hold no value are those of the training rows."""
+        assert self.val is not None
+        self.val.expected = self.source.schema()
 
     def fingerprint_of(self, train: str, val: str | None) -> str:
         """Of the dataset of sources that have these fingerprints."""

@@ -138,7 +138,7 @@ class Survey:
 
     def row_bytes(self, name: str) -> float:
         """The mean of a column whose rows differ in size."""
-        return self.content.found[name].nbytes / self.content.rows
+        return self.content.found[name].nbytes / self.content.rows + 8
 
     def samples(self, names: list[str]) -> Columns:
         """A few rows of zeros that are to policies what all rows are: lengths, shape and nulls."""

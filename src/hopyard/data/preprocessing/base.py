@@ -27,7 +27,13 @@ Missing: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
 
 
 class State(ABC):
-    """All that a step has learned from the training rows."""
+    """All that a step has learned from the training rows.
+
+    Attributes:
+        takes_coded: whether ``apply`` takes columns also as ``Coded``.
+    """
+
+    takes_coded: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, present_rows
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.strings import Coded, as_objects
 from hopyard.errors import DataError, UsageError, nearest
 
 
@@ -112,6 +113,7 @@ class Categories(State):
 
     known: dict[str, pa.Array]
     unknown: str
+    takes_coded: ClassVar[bool] = True
 
     def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
         return {name: self._numbers(name, batch[name], missing.get(name)) for name in self.known}
@@ -142,7 +144,31 @@ class Categories(State):
             return None
         return found.reshape(values.shape) if found.all() else None
 
+    @cached_property
+    def _latest(self) -> dict[str, tuple[pa.Array, npt.NDArray[np.int64]]]:
+        """Of each column, the values of the batch before, and their numbers."""
+        return {}
+
+    def _of_codes(self, name: str, values: Coded) -> npt.NDArray[np.int64] | None:
+        """The numbers, if the values are of the categories' type; batches of a loader mostly share
+        their values, which are looked up once."""
+        before, numbers = self._latest.get(name, (None, None))
+        if numbers is None or before is not values.values:
+            known = self.known[name]
+            if pa.types.is_large_string(values.values.type) != pa.types.is_string(known.type):
+                return None
+            found = pc.index_in(values.values.cast(known.type), value_set=known)
+            numbers = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+            self._latest[name] = values.values, numbers
+        made: npt.NDArray[np.int64] = numbers.take(values.numbers)
+        return made
+
     def _numbers(self, name: str, values: Any, lost: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.int64]:
+        if isinstance(values, Coded):
+            coded = self._of_codes(name, values) if lost is None and name in self._numbers_of else None
+            if coded is not None and (self.unknown != "error" or coded.all()):
+                return coded
+            values = as_objects(values)
         looked_up = None if lost is not None else self._looked_up(name, values)
         if looked_up is not None:
             return looked_up

@@ -1,4 +1,4 @@
-"""Steps fitted on a dataset's training rows, one pass for all that do not wait for each other."""
+"""Steps fitted on the training rows of a dataset in one pass, and datasets whose rows go through them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import logging
 import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.base import BaseDataset, Partitioned
+from hopyard.data.cache.node import NodeCache
+from hopyard.data.contract import Stream
+from hopyard.data.order import Reach, Rows
 from hopyard.data.preparing.prepared import check_filled
 from hopyard.data.preprocessing.base import State, Step
 from hopyard.data.preprocessing.category import Categories
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.stream import WindowStream
+from hopyard.data.reading.strings import Coded, as_objects
+from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.sources import as_source
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
@@ -184,6 +192,15 @@ class FittedSteps:
         """See :meth:`Steps.sources`."""
         return self.steps.sources(names)
 
+    @cached_property
+    def takes_coded(self) -> frozenset[str]:
+        """Columns that may be ``Coded``: all steps that read them take these, and one replaces them."""
+        known: dict[str, bool] = {}
+        for step, state in zip(self.steps.steps, self.states, strict=True):
+            for name in step.columns:
+                known[name] = known.get(name, name in step.outputs) and state.takes_coded
+        return frozenset(name for name, are in known.items() if are)
+
     def apply(self, batch: Any) -> dict[str, Any]:
         """Some rows with the columns that the steps make, as a dict of arrays: what models get of them.
 
@@ -206,8 +223,6 @@ class FittedSteps:
 
     def of(self, dataset: Partitioned, names: Sequence[str] | None = None) -> Partitioned:
         """``dataset`` with the steps applied to every batch; ``names``: the columns it then has, by default all."""
-        from hopyard.data.preprocessing.dataset import Preprocessed
-
         every = dict.fromkeys([*dataset.schema.names, *self.columns])
         return Preprocessed(dataset, self, tuple(every if names is None else names))
 
@@ -363,3 +378,112 @@ def schema_of(base: Schema, fitted: FittedSteps, names: Sequence[str]) -> Schema
             for name in names
         ]
     )
+
+
+class Preprocessed(Partitioned):
+    """``base`` after ``fitted``, with the columns ``names``: the same rows in the same order."""
+
+    def __init__(self, base: Partitioned, fitted: FittedSteps, names: tuple[str, ...]) -> None:
+        self.base, self.fitted = base, fitted
+        self._names = names
+        self._schema = schema_of(base.schema, fitted, names)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns, after the steps."""
+        return self._schema
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the rows before the steps, and of these."""
+        return self._digest(self.base.fingerprint)
+
+    def content(self) -> str:
+        """As the fingerprint, of the rows on this machine and now."""
+        return self._digest(self.base.content())
+
+    def _digest(self, base: str) -> str:
+        return digest_json([base, self.fitted.digest, list(self._names)], "hopyard.preprocessed")
+
+    @property
+    def split(self) -> str:
+        """As of the rows before the steps."""
+        return self.base.split
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __repr__(self) -> str:
+        return f"Preprocessed({self.base!r}, {self.fitted!r})"
+
+    @property
+    def num_row_groups(self) -> int:
+        """The most partitions there can be."""
+        return self.base.num_row_groups
+
+    def partitions(self, p: int) -> Sequence[Preprocessed]:
+        """Those of the rows before the steps."""
+        return [Preprocessed(part, self.fitted, self._names) for part in self.base.partitions(p)]
+
+    def order(self, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Rows:
+        """The order of the rows before the steps."""
+        return self.base.order(seed, epoch, shuffle, reach)
+
+    def node_cache(self) -> NodeCache | None:
+        """As of the rows before the steps."""
+        return self.base.node_cache()
+
+    def reach(self, window: int | None) -> Reach:
+        """As of the rows before the steps."""
+        return self.base.reach(window)
+
+    def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Stream:
+        """The rows of an epoch."""
+        read = self._read(wanted)
+        return _PreprocessedStream(self, wanted, self.base.stream(read, seed, epoch, shuffle, reach))
+
+    def take(self, rows: Rows, wanted: Wanted) -> Batch:
+        """Any rows, by number."""
+        return self.after(self.base.take(rows, self._read(wanted)), wanted)
+
+    def check_not_written(self) -> None:
+        """Raise CorruptError if a file was written to since it was opened; names it."""
+        self.base.check_not_written()
+
+    def _read(self, wanted: Wanted) -> dict[str, str]:
+        """The columns of the base, with the masks that go with them."""
+        sources = self.fitted.sources(columns_of(wanted))
+        return {name: name for name in (*sources, *masks_of(self.base.schema, sources))}
+
+    def after(self, batch: Batch, wanted: Wanted) -> Batch:
+        """What is wanted of a batch of the base."""
+        made = self.fitted.apply_to_arrays(batch)
+        return {name: _side_by_side(made, columns) for name, columns in wanted.items()}
+
+
+class _PreprocessedStream(Stream):
+    def __init__(self, dataset: Preprocessed, wanted: Wanted, rows: Stream) -> None:
+        self._dataset, self._wanted, self._rows = dataset, wanted, rows
+
+    def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
+        # Not where rows come by way of others, as windows and mixtures, which take arrays.
+        buffers.coded = isinstance(self._rows, WindowStream)
+        try:
+            batch = self._rows.batch(first, last, buffers)
+        finally:
+            buffers.coded = False
+        taken = self._dataset.fitted.takes_coded
+        objects = {
+            name: values if name in taken and isinstance(values, Coded) else as_objects(values)
+            for name, values in batch.items()
+        }
+        return self._dataset.after(objects, self._wanted)
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+def _side_by_side(made: dict[str, Any], columns: str | Iterable[str]) -> Any:
+    if isinstance(columns, str):
+        return made[columns]
+    return np.stack([made[name] for name in columns], axis=1)

@@ -157,8 +157,8 @@ class Imputed(State):
             dtype = self.dtypes[name]
             if is_text(values) != (dtype.kind == "O"):
                 raise DataError(
-                    f"Column {name!r} holds {values.dtype}, but held {dtype} when Impute was fitted. Give the same "
-                    "type as in training."
+                    f"Column {name!r} holds {_called(values.dtype)}, but held {_called(dtype)} when Impute was fitted. "
+                    "Give the same type as in training."
                 )
             lost = _lost(values, missing.get(name))
             with np.errstate(invalid="ignore"):  # NaN as an integer, which is replaced
@@ -168,6 +168,10 @@ class Imputed(State):
             if self.indicator:
                 filled[f"{name}_missing"] = lost.astype(np.float32)
         return filled
+
+
+def _called(dtype: np.dtype[Any]) -> str:
+    return "texts" if dtype.kind == "O" else f"numbers ({dtype})"
 
 
 def _checked(name: str, values: Any) -> npt.NDArray[Any]:

@@ -50,10 +50,14 @@ class Buffers:
 
     Args:
         arrow_strings: strings and bytes may come as Arrow arrays (large) instead of object arrays.
+
+    Attributes:
+        coded: instead of object arrays, those of few different values may come as ``Coded``.
     """
 
     def __init__(self, arrow_strings: bool = False) -> None:
         self.arrow_strings = arrow_strings
+        self.coded = False
         self._by_size: dict[tuple[int, int], deque[Buffer]] = {}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,6 +35,8 @@ _SEAL = struct.Struct("<Q8s")
 _CHUNK = np.dtype([("start", "<i8"), ("end", "<i8"), ("sum", "<u8")])
 _PARQUET_END = 8
 _CHECKED_AT_ONCE = 4 << 20  # bytes, by one thread
+# Bytes: fewer are compared before threads have started, and where groups are decoded, several are at once anyway.
+_WORTH_THREADS = 32 << 20
 _HASHED_AT_ONCE = 64 << 20
 SHORT_END = 64 << 10  # bytes read at first: most tables and footers together are shorter
 
@@ -140,8 +142,10 @@ def damaged_chunks(
 ) -> list[tuple[int, int]]:
     """(row group, leaf) of the chunks at these places that are not what was written."""
     described = checks.chunks[places[:, 0], places[:, 1]]
-    parts = np.cumsum(described["end"] - described["start"]) // _CHECKED_AT_ONCE
-    tasks = np.split(np.arange(len(places)), np.flatnonzero(np.diff(parts)) + 1)
+    ends = np.cumsum(described["end"] - described["start"])
+    tasks = [np.arange(len(places))]
+    if ends[-1] >= _WORTH_THREADS:
+        tasks = np.split(tasks[0], np.flatnonzero(np.diff(ends // _CHECKED_AT_ONCE)) + 1)
     rows = list(zip(*(described[name].tolist() for name in ("start", "end", "sum")), strict=True))
     view = content.data
 

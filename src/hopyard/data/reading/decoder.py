@@ -35,7 +35,8 @@ from hopyard.objects.digests import digest_json
 _log = logging.getLogger("hopyard")
 
 _PIECE_BYTES = 2 << 20  # decoded at once
-_COLUMN_BYTES = 16 << 10  # of each column at least: every call of Arrow costs some microseconds for each
+_COLUMN_BYTES = 32 << 10  # of each column at least: every call of Arrow costs some microseconds for each
+_WORTH_A_THREAD = 256 << 10  # of a row group: handing over smaller ones takes as long as writing them
 _FEWEST_ROWS, _MOST_ROWS = 256, 1 << 16
 _MOST_THREADS = 4
 # Of so many row groups, neighbours share flat files of so many bytes: making and finding one costs what decoding a
@@ -224,11 +225,11 @@ class Decoder:
         threads = min(_MOST_THREADS, usable_cores(), len(missing))
         try:
             if threads == 1:
-                flats += self._make_each(cache, packs, missing, stopped)
+                flats += self._make_each(cache, packs, missing, stopped, usable_cores())
             else:
                 with ThreadPoolExecutor(threads, "hopyard-decode") as pool:
                     for part in pool.map(
-                        lambda part: self._make_each(cache, packs, part, stopped),
+                        lambda part: self._make_each(cache, packs, part, stopped, usable_cores() // threads),
                         [missing[number::threads] for number in range(threads)],
                     ):
                         flats += part
@@ -239,9 +240,14 @@ class Decoder:
         return flats
 
     def _make_each(
-        self, cache: NodeCache, packs: Packs, runs: Sequence[Run], stopped: threading.Event | None
+        self,
+        cache: NodeCache,
+        packs: Packs,
+        runs: Sequence[Run],
+        stopped: threading.Event | None,
+        cores: int,
     ) -> list[Flat]:
-        """What could be made and kept. Runs that another process is making come last."""
+        """What could be made and kept, with so many cores. Runs that another process is making come last."""
         flats: list[Flat] = []
         waiting = list(runs)
         wait = False
@@ -251,7 +257,7 @@ class Decoder:
                 _check(stopped)
                 try:
                     claim = cache.claim(run.key, wait=wait)
-                    flat = None if claim is None else self._make(claim, packs, run, stopped)
+                    flat = None if claim is None else self._make(claim, packs, run, stopped, cores)
                 except FileNotFoundError:  # someone removed the cache; the next claim makes it again
                     continue
                 except OSError as error:  # the disk is full, or there is more than was estimated
@@ -276,7 +282,9 @@ class Decoder:
         """Decode the row groups of the run into memory from now on."""
         self._may_be_kept(packs)[self._runs_of(packs).index(run)] = False
 
-    def _make(self, claim: Claim, packs: Packs, run: Run, stopped: threading.Event | None) -> Flat:
+    def _make(
+        self, claim: Claim, packs: Packs, run: Run, stopped: threading.Event | None, cores: int
+    ) -> Flat:
         """The run in the node cache."""
         with claim:
             flat = self._find(run)  # another process was faster
@@ -284,7 +292,7 @@ class Decoder:
                 return flat
             groups = [self._groups[group] for group in run.groups]
             rows = sum(each.rows for each in groups)
-            pieces = self._pieces(packs, run.groups, stopped)
+            pieces = self._pieces(packs, run.groups, stopped, cores)
             blocks = write_flat(claim.file.fileno(), self._schema, packs, rows, pieces)
             row_groups: dict[str, list[int]] = {}
             for each in groups:
@@ -336,9 +344,7 @@ class Decoder:
         self, packs: Packs, groups: tuple[int, ...], stopped: threading.Event | None
     ) -> Flat:
         rows = sum(self._groups[group].rows for group in groups)
-        pieces = self._pieces(packs, groups, stopped)
-        if usable_cores() > 1:
-            pieces = one_ahead(pieces)
+        pieces = self._pieces(packs, groups, stopped, usable_cores())
         descriptor = _memory_file()
         try:
             blocks = write_flat(descriptor, self._schema, packs, rows, pieces)
@@ -351,9 +357,16 @@ class Decoder:
         return flat
 
     def _pieces(
-        self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None
+        self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None, cores: int
     ) -> Iterator[Piece]:
         """The rows of the row groups, some at a time."""
+        pieces = self._decoded(packs, groups, stopped, cores)
+        is_worth = cores > 1 and self._size(packs, groups) >= _WORTH_A_THREAD * len(groups)
+        return one_ahead(pieces) if is_worth else pieces
+
+    def _decoded(
+        self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None, cores: int
+    ) -> Iterator[Piece]:
         width = max(self._size(packs, groups), 1)
         rows = max(sum(self._groups[group].rows for group in groups), 1)
         size = max(_PIECE_BYTES, _COLUMN_BYTES * sum(map(len, packs)))
@@ -362,7 +375,7 @@ class Decoder:
         for number in groups:
             group = self._groups[number]
             _check(stopped)
-            for piece in pieces_of(group, self._recipe, packs, at_once):
+            for piece in pieces_of(group, self._recipe, packs, at_once, cores):
                 yield piece._replace(first=before + piece.first)
                 _check(stopped)
             before += group.rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,12 @@ import pyarrow as pa
 
 from hopyard.data.reading.flat import Packs, Piece
 from hopyard.data.reading.pages import Chunk, find_chunk, may_be_paged, read_rows
+from hopyard.data.reading.parallel import on_all_cores
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import present, undecodable
 from hopyard.data.recipe.recipe import Recipe
+
+_COLUMNS_OF_A_THREAD = 64  # at least
 
 Selected = npt.NDArray[np.bool_]
 
@@ -44,11 +48,12 @@ class Group:
     selection: str = ""
 
 
-def pieces_of(group: Group, recipe: Recipe, packs: Packs, at_once: int) -> Iterator[Piece]:
+def pieces_of(group: Group, recipe: Recipe, packs: Packs, at_once: int, threads: int = 1) -> Iterator[Piece]:
     """The rows of a row group that belong to the dataset, as the columns of these packs; rows may come again.
 
     Args:
         at_once: rows that Arrow decodes before they are taken.
+        threads: among which many columns are dealt.
 
     Raises:
         CorruptError: the row group cannot be decoded, or its file changed; names file, row group and column.
@@ -67,7 +72,7 @@ def pieces_of(group: Group, recipe: Recipe, packs: Packs, at_once: int) -> Itera
         except (ValueError, OSError, pa.ArrowException):
             left.append(pack)  # from the start
     if left:
-        yield from _by_arrow(group, recipe, tuple(left), at_once, selected)
+        yield from _by_arrow(group, recipe, tuple(left), at_once, selected, threads)
     group.file.check_unchanged()
 
 
@@ -96,32 +101,73 @@ def _from_pages(group: Group, name: str, chunk: Chunk, selected: pa.Array | None
 
 
 def _by_arrow(
-    group: Group, recipe: Recipe, packs: Packs, at_once: int, selected: pa.Array | None
+    group: Group, recipe: Recipe, packs: Packs, at_once: int, selected: pa.Array | None, threads: int
 ) -> Iterator[Piece]:
     file = group.file
     needed = present(file, recipe.needs(name for pack in packs for name in pack))
     where = f"{file.name}, row group {group.within}"
     start = first = 0
     try:
-        batches = file.parquet(group.within, needed).iter_batches(
-            at_once, [group.within], needed, use_threads=False
-        )
-        while (batch := next(batches, None)) is not None:
+        threads = min(threads, len(needed) // _COLUMNS_OF_A_THREAD) if _are_scalars(recipe, needed) else 1
+        for batch in _decoded(group, needed, at_once, threads):
             wanted = batch if selected is None else batch.filter(selected.slice(start, len(batch)))
             start += len(batch)
-            if len(wanted):
-                packed = {pack[0]: _packed(wanted, recipe, pack) for pack in packs}
+            # By rows: what a thread packs is written as it is.
+            parts = [wanted[part] for part in _dealt(len(wanted), threads, 1)]
+            for part, packed in zip(
+                parts, on_all_cores(lambda part: _packed_all(part, recipe, packs), parts), strict=True
+            ):
+                if not len(part):
+                    continue
                 names = [name for pack in packs if packed[pack[0]] is None for name in pack]
-                table = pa.Table.from_batches([wanted])
+                table = pa.Table.from_batches([part]) if names else None
                 columns = recipe.apply(table, names, group.number, where) if names else {}
                 yield Piece(first, columns, {name: rows for name, rows in packed.items() if rows is not None})
-                first += len(wanted)
+                first += len(part)
         promised = file.footer.row_group(group.within).num_rows
         if start != promised:
             raise pa.ArrowInvalid(f"{start} rows came of {promised}")
     except (pa.ArrowInvalid, OSError) as error:
         file.check_unchanged()
         raise undecodable(file, group.within, needed, error) from error
+
+
+def _are_scalars(recipe: Recipe, needed: Iterable[str]) -> bool:
+    """Whether batches of some of the columns have as many rows as batches of the others."""
+    return all(recipe.is_plain(name) and recipe.schema[name].is_scalar for name in needed)
+
+
+def _decoded(group: Group, needed: Sequence[str], at_once: int, threads: int) -> Iterator[pa.RecordBatch]:
+    """The rows of the row group, some at a time; the columns are dealt among threads if there are many."""
+    file = group.file
+
+    def batches_of(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        opened = file.parquet(group.within, columns)
+        return iter(opened.iter_batches(at_once, [group.within], columns, use_threads=False))
+
+    if file.path is None:  # each part would be fetched by itself
+        threads = 1
+    parts = [batches_of(needed[part]) for part in _dealt(len(needed), threads, _COLUMNS_OF_A_THREAD)]
+    if len(parts) == 1:
+        yield from parts[0]
+        return
+    while True:
+        batches = [each for each in on_all_cores(lambda part: next(part, None), parts) if each is not None]
+        if len(batches) < len(parts):
+            return
+        arrays = [array for batch in batches for array in batch.columns]
+        yield pa.RecordBatch.from_arrays(arrays, [name for batch in batches for name in batch.schema.names])
+
+
+def _dealt(count: int, threads: int, least: int) -> list[slice]:
+    """So many columns, or rows, in a part for each thread; in fewer parts where these had less than ``least``."""
+    parts = max(min(threads, count // least), 1)
+    bounds = [count * part // parts for part in range(parts + 1)]
+    return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+
+def _packed_all(batch: pa.RecordBatch, recipe: Recipe, packs: Packs) -> dict[str, npt.NDArray[Any] | None]:
+    return {pack[0]: _packed(batch, recipe, pack) for pack in packs}
 
 
 def _packed(batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...]) -> npt.NDArray[Any] | None:

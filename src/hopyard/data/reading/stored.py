@@ -37,6 +37,7 @@ that nanoseconds do not reach, as 9999-12-31, become errors instead of other tim
 
 _SIGNATURE = 28  # bytes behind a signed footer: a nonce and a tag
 _REMEMBERED_FOOTERS = 4096
+_READ_WHOLE = 256 << 10  # bytes
 _READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
 
 Chunks = npt.NDArray[np.bool_]
@@ -217,9 +218,9 @@ class StoredFile:
             return self._far_damage(checks)
         good = self._good_chunks(checks)
         todo = ~good if wanted is None else wanted & ~good
-        places = np.argwhere(todo)
-        if not len(places):
+        if not todo.any():
             return []
+        places = np.argwhere(todo)
         if content is None:
             content = self._mapped()
         bad = damaged_chunks(checks, places, content)
@@ -364,10 +365,7 @@ class StoredFile:
                 held = self._fetch(self.checks, group, self.leaves_of(columns))
             else:
                 end = self._end_of(group)
-        source = self._source(end, held)
-        if self.path is not None:
-            # By a path, ParquetFile looks for the file system, which takes as long as a small file.
-            source = pa.OSFile(str(self.path))
+        source = self._source(end, held) if self.path is None else _opened(str(self.path), self.size)
         return pq.ParquetFile(source, metadata=self.footer, **READ_OPTIONS)
 
     def check_columns(self, group: int, columns: Iterable[str] | None) -> None:
@@ -521,6 +519,18 @@ _good: OrderedDict[tuple[Any, ...], Chunks] = OrderedDict()
 
 
 _latest_leaves: tuple[Any, Mapping[str, Sequence[int]]] | None = None
+
+
+def _opened(path: str, size: int) -> pa.NativeFile:
+    """A file to be decoded; small ones are read by one call.
+
+    Given a path instead, ParquetFile looks for its file system, which takes as long as a small file does.
+    """
+    file = pa.OSFile(path)
+    if size > _READ_WHOLE:
+        return file
+    with file:
+        return pa.BufferReader(file.read_buffer())
 
 
 def _leaves_of(schema: pq.ParquetSchema) -> Mapping[str, Sequence[int]]:

@@ -15,6 +15,8 @@ from hopyard.data.order import Rows, Window
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Ordered, View, Wanted, join
 
+_MANY_ROWS = 1 << 18  # their order takes milliseconds, in which row groups are decoded
+
 
 class Rowset(Protocol):
     """Rows that any can be gathered from, numbered from 0."""
@@ -109,7 +111,9 @@ class WindowStream(Stream):
 
     def _load(self, number: int) -> tuple[Rowset | None, Rows]:
         window = self._windows[number]
-        view = self._reader.view(
-            self._wanted, None if len(self._windows) == 1 else window.groups, self._stopped
-        )
-        return view, window.order()
+        groups = None if len(self._windows) == 1 else window.groups
+        if window.rows < _MANY_ROWS:
+            return self._reader.view(self._wanted, groups, self._stopped), window.order()
+        with ThreadPoolExecutor(1, "hopyard-order") as pool:
+            order = pool.submit(window.order)
+            return self._reader.view(self._wanted, groups, self._stopped), order.result()

@@ -14,6 +14,7 @@ each flat file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ _INLINE = 12  # bytes of the longest value that lies in Arrow's own views
 _LONGEST = (1 << 31) - 1  # bytes of a value, and of what Arrow makes views of at once
 _BUFFER = 31  # bits: Arrow finds a long value by the number of a buffer and the place in it, both int32
 _SAMPLE = 2048  # rows
+_AT_ONCE = 1 << 15  # strings; with all that is made of them they stay in the cache of the core
 _FEW = 1 << 14  # different values; Python objects of many more do not stay in the cache of the core
 _MOST_OBJECTS = 1 << 18  # of all dictionaries of a column
 
@@ -134,8 +136,25 @@ def _as_arrow(rows: Ragged, kind: pa.DataType) -> pa.Array:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Coded:
+    """Rows of few different values, which other batches mostly share.
+
+    Attributes:
+        numbers: (rows,), of the values.
+        values: as an Arrow array; one may be in it twice.
+        objects: the same as Python objects.
+    """
+
+    numbers: Rows
+    values: pa.Array
+    objects: npt.NDArray[np.object_]
+
+
 def as_objects(values: Any) -> Any:
-    """An Arrow array as an object array; anything else as it is."""
+    """An Arrow array, or ``Coded``, as an object array; anything else as it is."""
+    if isinstance(values, Coded):
+        return values.objects.take(values.numbers)
     return values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values
 
 
@@ -209,55 +228,69 @@ class MappedStrings:
         self._are_known = bool(lying.is_coded.all())
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
-        step = self._lying.steps.take(groups, 0) if self._step is None else self._step
-        begins = self._lying.rows.take(groups, 0)
-        begins += places[:, None] * step
         if self._are_known:
             if self._known is None:
                 self._know()
             if self._known is not None:
                 objects, values, firsts = self._known
-                numbers = self._codes.take(begins[:, 0] // CODE.itemsize) + firsts.take(groups)
-                return values.take(pa.array(numbers)) if buffers.arrow_strings else objects.take(numbers)
+                begins = self._begins(places, groups, slice(1))[:, 0]
+                numbers = self._codes.take(begins // CODE.itemsize) + firsts.take(groups)
+                if buffers.arrow_strings:
+                    return values.take(pa.array(numbers))
+                if buffers.coded:
+                    return Coded(numbers, values, objects)
+                return objects.take(numbers)
+        at_once = max(_AT_ONCE // max(len(places), 1), 1)
+        columns: list[Any] = []
+        for first in range(0, len(self.names), at_once):
+            columns += self._columns(places, groups, slice(first, first + at_once), buffers)
+        return columns if len(columns) > 1 else columns[0]
+
+    def _begins(self, places: Rows, groups: Rows, columns: slice) -> Rows:
+        """(n, columns), where the views, or codes, of rows begin."""
+        steps = self._lying.steps[:, columns].take(groups, 0) if self._step is None else self._step
+        begins: Rows = self._lying.rows[:, columns].take(groups, 0)
+        begins += places[:, None] * steps
+        return begins
+
+    def _columns(self, places: Rows, groups: Rows, columns: slice, buffers: Buffers) -> list[Any]:
+        """Some of the columns, as arrays."""
+        begins = self._begins(places, groups, columns)
         if self._some_are_coded:
             coded = np.flatnonzero(self._lying.is_coded.take(groups))
             its = groups[coded]
             codes = self._codes.take(begins[coded, 0] // CODE.itemsize)
             begins[coded, 0] = self._lying.dictionaries.take(its) + codes * self._lying.widths.take(its)
-        array = self._array(begins, groups, buffers)
+        array = self._array(begins, groups, self._lying.values[:, columns], buffers)
+        rows = [slice(column * len(places), (column + 1) * len(places)) for column in range(begins.shape[1])]
         if buffers.arrow_strings:
-            columns = [array.slice(first, len(places)).cast(self._large) for first in self._firsts(places)]
-        else:
-            objects = array.to_numpy(zero_copy_only=False)
-            columns = [objects[first : first + len(places)] for first in self._firsts(places)]
-        return columns if len(columns) > 1 else columns[0]
-
-    def _firsts(self, places: Rows) -> range:
-        """Where each column begins in ``_array``."""
-        return range(0, max(len(places), 1) * len(self.names), max(len(places), 1))
+            return [array[each].cast(self._large) for each in rows]
+        objects = array.to_numpy(zero_copy_only=False)
+        return [objects[each] for each in rows]
 
     def look(self, places: Rows, groups: Rows) -> None:
         """Strings are always copied."""
 
-    def _array(self, begins: Rows, groups: Rows, buffers: Buffers) -> pa.Array:
+    def _array(self, begins: Rows, groups: Rows, values: Rows, buffers: Buffers) -> pa.Array:
         """Strings over memory of ``buffers`` and the mapped bytes, one column after another.
 
         Args:
             begins: (n, columns), where their views do.
+            values: (groups, columns), where the bytes of values begin that do not lie in their views.
         """
         held = self._mapped.copy()
         if len(self._tables) == 1:
-            words = self._words(next(iter(self._tables)), begins, groups, buffers, held)
+            words = self._words(next(iter(self._tables)), begins, groups, values, buffers, held)
         else:
             words = np.empty((1, len(begins), 2), np.int64)
             widths = self._lying.widths.take(groups)
             for width in self._tables:
                 where = np.flatnonzero(widths == width)
-                words[:, where] = self._words(width, begins[where], groups[where], buffers, held)
+                words[:, where] = self._words(width, begins[where], groups[where], values, buffers, held)
         return pa.Array.from_buffers(self._viewed, begins.size, [None, pa.py_buffer(words), *held])
 
     def _words(
-        self, width: int, begins: Rows, groups: Rows, buffers: Buffers, held: list[pa.Buffer]
+        self, width: int, begins: Rows, groups: Rows, values: Rows, buffers: Buffers, held: list[pa.Buffer]
     ) -> npt.NDArray[np.int64]:
         """(columns, n, 2), Arrow's views of what has views of that width. Where they lead is added to ``held``."""
         count, columns = begins.shape
@@ -268,7 +301,7 @@ class MappedStrings:
         lengths = words.view(np.int32)[:, :, 0].copy()
         outside = np.nonzero(lengths > width - _HEAD) if lengths.max(initial=0) > width - _HEAD else None
         if outside is not None:
-            starts = words[:, :, 1][outside] + self._lying.values[groups[outside[1]], outside[0]]
+            starts = words[:, :, 1][outside] + values[groups[outside[1]], outside[0]]
             # The first and last byte of each brings it near: loads of single bytes wait for memory together, which
             # making one object after another does not.
             self._content.take(starts)
@@ -295,7 +328,7 @@ class MappedStrings:
             return
         its = np.repeat(np.arange(len(groups)), sizes)
         begins = firsts[its] + (np.arange(ends[-1]) - (ends - sizes)[its]) * widths[its]
-        array = self._array(begins[:, None], groups[its], Buffers())
+        array = self._array(begins[:, None], groups[its], self._lying.values, Buffers())
         made = array.cast(self._large).dictionary_encode()
         objects = made.dictionary.to_numpy(zero_copy_only=False).take(made.indices.to_numpy())
         values = made.dictionary.take(made.indices)

@@ -13,6 +13,7 @@ from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import first_rows_of
+from hopyard.data.reading.strings import Coded, as_objects
 
 Batch: TypeAlias = dict[str, Any]
 """Column -> array (n, *shape), ``Ragged``, or of strings and bytes an object array (n,) or an Arrow array."""
@@ -29,7 +30,10 @@ def columns_of(wanted: Wanted) -> list[str]:
     """The names of the columns that are needed, each once, in the order in which they are asked for."""
     names: dict[str, None] = {}
     for columns in wanted.values():
-        names.update(dict.fromkeys([columns] if isinstance(columns, str) else columns))
+        if isinstance(columns, str):
+            names[columns] = None
+        else:
+            names.update(dict.fromkeys(columns))
     return list(names)
 
 
@@ -92,9 +96,10 @@ class View:
         numbers: dict[tuple[bytes, bool], int] = {}
         self._sources = [(source, self._shift_of(source, numbers)) for source in sources]
         self._picks = _picks(wanted, sources)
-        self._whole = [name for name, _ in self._picks]  # each is a source's only column, in their order
-        if [(columns,) for columns in wanted.values()] != [source.names for source in sources]:
-            self._whole = []
+        # Each is a source's next column: they need not be picked one by one.
+        self._in_order = list(wanted)
+        if list(wanted.values()) != [name for source in sources for name in source.names]:
+            self._in_order = []
 
     def _shift_of(self, source: Source, numbers: dict[tuple[bytes, bool], int]) -> int:
         """Which of the different shifts is the source's; ``numbers`` are those of the ones known so far."""
@@ -137,8 +142,13 @@ class View:
         groups, *places = located
         self._look_at(groups)
         arrays = [source.gather(places[shift], groups, buffers) for source, shift in self._sources]
-        if self._whole:
-            return dict(zip(self._whole, arrays, strict=True))
+        if self._in_order:
+            columns = [
+                column
+                for array, (source, _) in zip(arrays, self._sources, strict=True)
+                for column in _columns_in(array, source)
+            ]
+            return dict(zip(self._in_order, columns, strict=True))
         return {name: pick(arrays) for name, pick in self._picks}
 
     def _look_at(self, groups: Rows) -> None:
@@ -201,6 +211,14 @@ def _picks(wanted: Wanted, sources: Sequence[Source]) -> list[tuple[str, Pick]]:
     ]
 
 
+def _columns_in(gathered: Any, source: Source) -> Sequence[Any]:
+    """What a source gathered, column by column."""
+    if len(source.names) == 1:
+        return (gathered,)
+    columns: Sequence[Any] = gathered if source.is_apart else gathered.T
+    return columns
+
+
 def _column(place: tuple[int, int], sources: Sequence[Source]) -> Pick:
     number, within = place
     if len(sources[number].names) == 1:
@@ -233,6 +251,8 @@ def join(parts: Sequence[Batch], buffers: Buffers) -> Batch:
 def _join(parts: Sequence[Any], buffers: Buffers) -> Any:
     if isinstance(parts[0], Ragged):
         return Ragged.concatenate(parts)
+    if any(isinstance(part, Coded) for part in parts):  # their values differ
+        return np.concatenate([as_objects(part) for part in parts])
     if isinstance(parts[0], pa.Array):
         return pa.concat_arrays(parts)
     if parts[0].dtype == object:

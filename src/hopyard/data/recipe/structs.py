@@ -31,12 +31,23 @@ class FlatColumn:
     nullable: bool
 
 
-def flat_columns(schema: pa.Schema) -> dict[str, FlatColumn]:
-    """The columns of a schema and the fields of its structs, in order.
+_latest: tuple[pa.Schema, Mapping[str, FlatColumn]] | None = None
+
+
+def flat_columns(schema: pa.Schema) -> Mapping[str, FlatColumn]:
+    """The columns of a schema and the fields of its structs, in order. Those of equal schemas may be one object.
 
     Raises:
         DataError: two would have one name, or a struct has no fields.
     """
+    global _latest
+    latest = _latest  # files of a dataset mostly are alike, and of a wide one this takes long
+    if latest is None or not latest[0].equals(schema):
+        _latest = latest = schema, _flat_columns(schema)
+    return latest[1]
+
+
+def _flat_columns(schema: pa.Schema) -> dict[str, FlatColumn]:
     check_names(schema.names)
     columns: dict[str, FlatColumn] = {}
     leaf = 0

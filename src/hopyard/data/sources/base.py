@@ -40,7 +40,8 @@ class Source(ABC):
         one_shot: rows can be read once.
         watch: called with the rows read so far while all of them are, after each batch.
         numbered: whether rows have numbers that somebody could find them by; those of a cluster's frame have none.
-        expected: what columns are of which a batch holds nothing but nulls, so that it does not say it itself.
+        expected: what columns are of which a batch holds no value, only nulls and empty lists, so that it does not say
+            it itself.
     """
 
     columns: list[str]
@@ -78,6 +79,10 @@ class Source(ABC):
             if taken >= n:
                 break
         return collector.finish().columns or {}
+
+    def schema(self) -> Mapping[str, Column]:
+        """What the columns are, as far as all rows were read."""
+        return {} if self._collected is None else self._collected.schema
 
     def known_columns(self) -> Batch | None:
         """All rows, if they are in memory already."""

@@ -22,8 +22,16 @@ import numpy.typing as npt
 
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column, unknown_columns
-from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, empty_data, expand, of_shape
-from hopyard.data.sources.content import Content
+from hopyard.data.sources.columns import (
+    ColumnData,
+    as_expected,
+    as_ragged,
+    check_lengths,
+    empty_data,
+    expand,
+    holds_lists,
+)
+from hopyard.data.sources.content import Content, canonical
 from hopyard.data.sources.hashing import Hashes
 from hopyard.errors import DataError, StorageFullError
 
@@ -37,11 +45,13 @@ class Collected:
 
     Attributes:
         content: of the rows.
+        schema: what the columns are.
         hashes: (n,) the first hash of each row, before ``mix``.
         columns: all rows of all columns, or None if they did not fit the memory and were not spooled.
     """
 
     content: Content
+    schema: Mapping[str, Column]
     hashes: Hashes
     columns: Mapping[str, ColumnData] | None
 
@@ -118,7 +128,13 @@ class Collector:
         values = {name: column.values() for name, column in self._columns.items()}
         kept = {name: data for name, data in values.items() if data is not None}
         hashes = self._hashes[0] if len(self._hashes) == 1 else np.concatenate(self._hashes)
-        return Collected(self._content, hashes, kept if len(kept) == len(values) else None)
+        schema = {name: column.column for name, column in self._columns.items()}
+        for (
+            name,
+            column,
+        ) in schema.items():  # what the first rows of lists without a value are, later ones say
+            self._content.found[name].column = canonical(column)
+        return Collected(self._content, schema, hashes, kept if len(kept) == len(values) else None)
 
     def close(self) -> None:
         """Let go of temporary files; what ``finish`` returned stays readable."""
@@ -137,14 +153,15 @@ def collect(columns: Mapping[str, ColumnData]) -> Collected:
     """The same for columns that are in memory as a whole; nothing is copied."""
     check_lengths(columns)
     content = Content()
-    return Collected(content, content.add(columns, numbered=True), columns)
+    hashes = content.add(columns, numbered=True)
+    return Collected(content, {name: data.column for name, data in columns.items()}, hashes, columns)
 
 
 class _ColumnCollector:
     """The stream of one column's elements, and what its rows are; ``expected`` bytes."""
 
     def __init__(self, first: ColumnData, expected: int) -> None:
-        self._column, self._times = first.column, first.times
+        self.column, self._times = first.column, first.times
         self._store: _Memory | _File | None = _Memory(expected)
         self._lengths: list[npt.NDArray[np.int64]] | None = None
         self._missing: list[npt.NDArray[np.bool_]] = []
@@ -162,7 +179,7 @@ class _ColumnCollector:
             self._store.close()
 
     def add(self, data: ColumnData, rows_before: int) -> None:
-        if data.column != self._column or self._lengths is not None:
+        if data.column != self.column or self._lengths is not None:
             data = self._reconcile(data, rows_before)
         if isinstance(data.values, Ragged):
             if self._lengths is None:
@@ -176,20 +193,19 @@ class _ColumnCollector:
                 self._store.append(block)
 
     def _reconcile(self, data: ColumnData, rows_before: int) -> ColumnData:
-        """Let lists of another length make the column ragged; refuse any other change."""
-        mine, its = self._column, data.column
+        """Let lists of another length make the column ragged, and first values make it of their type; refuse any other
+        change."""
+        data = as_expected(data, self.column)
+        mine, its = self.column, data.column
         lists = {"tensor": mine.shape[1:], "ragged": mine.shape}.get(mine.kind)
         other = {"tensor": its.shape[1:], "ragged": its.shape}.get(its.kind)
         if mine == its:
             return data
-        if lists is not None and other is not None:
-            if (settled := of_shape(data, lists)) is not data:
-                return self._reconcile(settled, rows_before)
-            if mine.kind == "ragged" and 0 in lists and len(lists) == len(other) and not self._count:
-                self._column = mine = Column(mine.name, "ragged", mine.dtype, other)
-                lists = other
-                if mine == its:
-                    return data
+        if mine.kind == "ragged" and not self._count and holds_lists(its) and other is not None:
+            self.column, lists = Column(mine.name, "ragged", its.dtype, other), other
+            mine = self.column
+            if mine == its:
+                return data
         if lists is None or lists != other or mine.dtype != its.dtype or () in (_rank(mine), _rank(its)):
             raise DataError(
                 f"Column {mine.name!r} is {mine} up to row {rows_before} and {its} from there. "
@@ -198,7 +214,7 @@ class _ColumnCollector:
         if mine.kind == "tensor":
             missing = self._all_missing()
             self._lengths = [np.where(missing, 0, mine.shape[0])]
-            self._column = Column(mine.name, "ragged", mine.dtype, lists)
+            self.column = Column(mine.name, "ragged", mine.dtype, lists)
         return as_ragged(data)
 
     def _all_missing(self) -> npt.NDArray[np.bool_]:
@@ -207,7 +223,7 @@ class _ColumnCollector:
     def values(self) -> ColumnData | None:
         if self._store is None:
             return None
-        column, missing = self._column, self._all_missing() if self._any_missing else None
+        column, missing = self.column, self._all_missing() if self._any_missing else None
         dtype = np.dtype(np.uint8 if column.dtype == "object" else column.dtype)
         elements = self._store.array().view(dtype)
         if 0 not in column.shape:

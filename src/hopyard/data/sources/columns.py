@@ -101,6 +101,43 @@ def all_missing(column: Column, rows: int) -> ColumnData:
     return ColumnData(column.name, column.kind, values, np.ones(rows, bool))
 
 
+def valueless(column: Column, missing: npt.NDArray[np.bool_]) -> ColumnData:
+    """Rows of a column that are null where ``missing`` says so, and empty lists elsewhere.
+
+    Raises:
+        DataError: some are empty lists, and the column holds none.
+    """
+    if missing.all():
+        return all_missing(column, len(missing))
+    if not holds_lists(column):
+        raise DataError(
+            f"Column {column.name!r} holds empty lists, but it is {column} in the data that it must be like. Give a "
+            "value a row, or None for a missing one."
+        )
+    shape = column.shape if column.kind == "ragged" else column.shape[1:]
+    rows = Ragged(np.empty((0, *shape), column.dtype), np.zeros(len(missing) + 1, np.int64))
+    return ColumnData(column.name, "ragged", rows, missing)
+
+
+def holds_lists(column: Column) -> bool:
+    """Whether its rows are lists, of any length or of one."""
+    return column.kind == "ragged" or (column.kind == "tensor" and bool(column.shape))
+
+
+def as_expected(data: ColumnData, column: Column) -> ColumnData:
+    """Rows without a value, nulls or empty lists, as such of ``column``: what holds them only guesses what values would
+    be. Anything else as it is."""
+    if not len(data) or column.sparse or data.length is not None:
+        return data
+    missing = np.zeros(len(data), bool) if data.missing is None else data.missing
+    if not missing.all():
+        if not holds_lists(data.column) or not holds_lists(column):
+            return data
+        if len(data.values.values) if isinstance(data.values, Ragged) else data.values.shape[1]:
+            return data
+    return valueless(column, missing)
+
+
 def settle(data: ColumnData) -> ColumnData:
     """Lists that all have one length as a tensor; anything else, and lists that are all empty, as it is."""
     if data.kind != "ragged" or not isinstance(data.values, Ragged) or not len(data):

@@ -30,7 +30,7 @@ class Found:
         column: its name, kind and dtype; all lists, of one length or not, or sparse, are ``"ragged"``.
         missing: null rows.
         first: numbers of the first of these, if rows have numbers.
-        nbytes: of all that is not null, with 8 for every row that is not of fixed width.
+        nbytes: of lists, texts and bytes.
         element: of lists the shape of their elements; None while there is none.
         shortest, longest: lengths of lists that are not null.
         times: whether the numbers were dates, times or durations.
@@ -107,6 +107,14 @@ class Content:
         for each in found:
             self.found.setdefault(each.column.name, Found(each.column)).merge(each)
 
+    def with_types(self, columns: Mapping[str, Column]) -> Content:
+        """The same, where columns without a value are what ``columns`` say."""
+        other = Content()
+        other.merge(self)
+        for name, found in other.found.items():
+            found.column = canonical(columns[name])
+        return other
+
     def _add_sums(self, sums: list[int]) -> None:
         self._sums = [(mine + its) % WORD for mine, its in zip(self._sums, sums, strict=True)]
 
@@ -136,20 +144,18 @@ def _found(data: ColumnData, number: int | None) -> Found:
     values = data.values
     if data.length is not None and isinstance(values, Ragged):
         found.column = Column(data.name, "ragged", data.column.dtype, (), True)
-        found.nbytes = values.values.nbytes + 8 * rows
+        found.nbytes = values.values.nbytes
         if missing < rows:
             found.element, found.shortest, found.longest = (), data.length, data.length
     elif isinstance(values, Ragged):
-        found.nbytes = values.values.nbytes + 8 * rows
+        found.nbytes = values.values.nbytes
         lengths = values.lengths if data.missing is None else values.lengths[~data.missing]
         if data.kind == "ragged" and len(lengths):
             found.shortest, found.longest = int(lengths.min()), int(lengths.max())
             if len(values.values):
                 found.element = values.values.shape[1:]
     elif values.ndim > 1:
-        found.nbytes = (rows - missing) * (values.nbytes // rows) + 8 * rows
+        found.nbytes = (rows - missing) * (values.nbytes // rows)
         if missing < rows:
             found.element, found.shortest, found.longest = values.shape[2:], values.shape[1], values.shape[1]
-    else:
-        found.nbytes = values.nbytes
     return found

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import TENSOR_DTYPES, Column
-from hopyard.data.sources.columns import ColumnData, all_missing, check_names, empty_data, settle
+from hopyard.data.sources.columns import ColumnData, check_names, empty_data, settle, valueless
 from hopyard.data.sources.convert_arrow import SUPPORTED, from_arrow
 from hopyard.errors import DataError, UnsupportedTypeError
 
@@ -32,11 +32,13 @@ def convert_columns(
     raw: Mapping[str, T],
     convert: Callable[[str, T], ColumnData],
     expected: Mapping[str, Column] = MappingProxyType({}),
+    leave_out: bool = False,
 ) -> dict[str, ColumnData]:
     """Every column converted; those that cannot be are named all at once.
 
     Args:
-        expected: what columns are that hold nothing but nulls, see ``Source``.
+        expected: what columns are that hold no value, see ``Source``.
+        leave_out: leave those out that hold no value and are not expected.
 
     Raises:
         DataError: columns of unsupported types, or names that are not unique strings.
@@ -47,9 +49,9 @@ def convert_columns(
         try:
             columns[name] = settle(convert(name, values))
         except UnsupportedTypeError as error:
-            if error.unknown and name in expected:
-                columns[name] = all_missing(expected[name], len(values))  # type: ignore[arg-type]
-            else:
+            if error.unknown is not None and name in expected:
+                columns[name] = valueless(expected[name], np.asarray(error.unknown, bool))
+            elif error.unknown is None or not leave_out:
                 unsupported.append(str(error))
     if unsupported:
         raise DataError(
@@ -115,13 +117,13 @@ def _from_times(name: str, array: npt.NDArray[Any]) -> ColumnData:
     exact, absent = array.astype(unit), np.isnat(array)
     if (~absent & (exact.astype(array.dtype) != array)).any():
         raise UnsupportedTypeError(f"{name} (times that int64 nanoseconds do not reach: 1678 to 2262)")
-    missing = absent.reshape(len(array), -1).any(axis=1)
+    missing = absent.any(axis=tuple(range(1, absent.ndim)))
     return ColumnData(name, "tensor", np.where(absent, 0, exact.view(np.int64)), missing, times=True)
 
 
 def _from_masked(name: str, values: np.ma.MaskedArray[Any, Any]) -> ColumnData:
     filled = from_numpy(name, np.asarray(values.filled(0)))
-    missing = np.ma.getmaskarray(values).reshape(len(values), -1).any(axis=1)
+    missing = np.ma.getmaskarray(values).any(axis=tuple(range(1, values.ndim)))
     return ColumnData(name, filled.kind, filled.values, np.asarray(missing))
 
 
@@ -162,7 +164,7 @@ def _from_arrays(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnDat
         )
     if len(inner) > 1 or len({array.ndim for array in arrays}) > 1:
         raise UnsupportedTypeError(f"{name} (arrays that differ in more than their first dimension)")
-    if len({array.shape for array in arrays}) == 1:
+    if len({array.shape for array in arrays}) == 1 and arrays[0].shape[:1] != (0,):
         stacked = from_numpy(name, np.stack(arrays))
         if not isinstance(stacked.values, np.ndarray) or not missing.any():
             return stacked

@@ -26,7 +26,7 @@ def from_arrow(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     length; dates, times, timestamps and durations become int64 nanoseconds, decimals float64.
     """
     if pa.types.is_null(array.type):
-        raise UnsupportedTypeError(f"{name} (nothing but nulls)", unknown=True)
+        raise UnsupportedTypeError(f"{name} (nothing but nulls)", unknown=[True] * len(array))
     times = pa.types.is_temporal(array.type)
     try:
         array = one_chunk(_plain(array))
@@ -140,6 +140,13 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
+def is_unknown(kind: pa.DataType) -> bool:
+    """Whether it is the type of nothing but nulls, or of lists in which there is nothing."""
+    while is_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_null(kind))
+
+
 def _decoded(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """A dictionary's values. Neither ``cast`` nor ``take`` knows all types, so they are made plain before."""
     if isinstance(array, pa.ChunkedArray):
@@ -225,11 +232,23 @@ def _from_strings(name: str, array: pa.Array) -> ColumnData:
     return ColumnData(name, "string" if text else "bytes", values, missing)
 
 
-def _elements(name: str, values: pa.Array) -> npt.NDArray[Any]:
+def _elements(name: str, array: pa.Array) -> npt.NDArray[Any]:
     """The values of lists: numbers, or tensors if the lists are nested."""
+    values = array.flatten()  # leaves out the values below nulls
     if pa.types.is_struct(values.type):
         raise UnsupportedTypeError(f"{name} (lists of {values.type}: make a column of lists of every field)")
-    inner = settle(from_arrow(name, values))
+    try:
+        inner = settle(from_arrow(name, values))
+    except UnsupportedTypeError as error:
+        if error.unknown is None:
+            raise
+        if not len(values):
+            missing = array.is_null().to_pylist()
+            what = "nothing but nulls" if all(missing) else "nothing but empty lists"
+            raise UnsupportedTypeError(f"{name} ({what})", missing) from error
+        if any(error.unknown):
+            raise _nulls_inside(name, sum(error.unknown)) from error
+        raise UnsupportedTypeError(f"{name} (lists of nothing but empty lists)") from error
     if not len(values) and isinstance(inner.values, Ragged) and inner.kind == "ragged":
         return np.empty(
             (0, 0, *inner.column.shape), inner.column.dtype
@@ -242,17 +261,21 @@ def _elements(name: str, values: pa.Array) -> npt.NDArray[Any]:
         )
         raise UnsupportedTypeError(f"{name} ({what})")
     if inner.missing is not None:
-        raise DataError(
-            f"Column {name!r} has {int(inner.missing.sum())} nulls inside its lists. `nulls` is about whole rows: "
-            "fill them, or make those rows null."
-        )
+        raise _nulls_inside(name, int(inner.missing.sum()))
     return inner.values
+
+
+def _nulls_inside(name: str, count: int) -> DataError:
+    return DataError(
+        f"Column {name!r} has {count} null{'s' * (count > 1)} inside its lists. `nulls` is about whole rows: fill "
+        f"{'them' if count > 1 else 'it'}, or make those rows null."
+    )
 
 
 def _from_fixed_lists(name: str, array: pa.Array) -> ColumnData:
     missing = _missing(array)
     size = array.type.list_size
-    values = _elements(name, array.flatten())  # leaves out the values below nulls
+    values = _elements(name, array)
     rows = len(array) - (0 if missing is None else int(missing.sum()))
     return ColumnData(name, "tensor", expand(values.reshape(rows, size, *values.shape[1:]), missing), missing)
 
@@ -263,5 +286,5 @@ def _from_lists(name: str, array: pa.Array) -> ColumnData:
     if missing is not None:
         lengths = lengths.fill_null(0)
     offsets = offsets_of(_numbers(lengths).astype(np.int64))
-    values = _elements(name, array.flatten())
+    values = _elements(name, array)
     return ColumnData(name, "ragged", Ragged(values, offsets), missing)

@@ -16,7 +16,7 @@ from hopyard.data.schema import Column
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import from_arrow, is_list
+from hopyard.data.sources.convert_arrow import from_arrow, is_list, is_unknown
 from hopyard.data.sparse import pairs_of, sparse_rows
 from hopyard.errors import DataError, UnsupportedTypeError
 
@@ -94,7 +94,7 @@ def _no_rows(name: str, kind: pa.DataType | str) -> ColumnData:
         raise UnsupportedTypeError(f"{name} ({kind})")
     if pa.types.is_null(kind):
         raise UnsupportedTypeError(
-            f"{name} (nothing but nulls in the rows that say its type: cast it)", unknown=True
+            f"{name} (nothing but nulls in the rows that say its type: cast it)", unknown=[]
         )
     element = kind
     while is_list(element) or pa.types.is_fixed_size_list(element):
@@ -112,7 +112,11 @@ def _no_rows(name: str, kind: pa.DataType | str) -> ColumnData:
 
 def _column(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
     kind = array.type
-    if is_list(kind) and not len(array.flatten() if isinstance(array, pa.Array) else pc.list_flatten(array)):
+    if (
+        is_list(kind)
+        and not is_unknown(kind)
+        and not len(array.flatten() if isinstance(array, pa.Array) else pc.list_flatten(array))
+    ):
         empty = _no_rows(name, kind)  # what is in the lists cannot be seen in this batch
         missing = np.array(array.is_null().to_pylist(), bool)
         return ColumnData(name, "ragged", _empty_lists(name, empty.column.dtype, len(array)).values, missing)

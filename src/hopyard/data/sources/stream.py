@@ -12,7 +12,7 @@ from hopyard.data.recipe.structs import flatten_structs
 from hopyard.data.schema import Column
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
-from hopyard.data.sources.columns import all_missing, check_names, empty_data
+from hopyard.data.sources.columns import check_names, empty_data
 from hopyard.data.sources.convert import convert_columns, from_rows
 from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.data.sources.memory import Convert, MemorySource, from_mapping
@@ -82,32 +82,24 @@ class StreamSource(Source):
         return self._converted(self._stream.peek())
 
     def _converted(self, batches: Iterator[RawBatch]) -> Iterator[Batch]:
-        """The batches; those in which a column has nothing but nulls wait until others tell what it is."""
+        """The batches; those in which a column has no value wait until others tell what it is."""
         known: dict[str, Column] = dict(self.expected)
         waiting: list[tuple[RawBatch, Batch]] = []
         for raw in batches:
             chosen = pick(raw, self.columns)
-            present = {name: values for name, values in chosen.items() if not _only_nulls(values)}
-            converted = convert_columns(present, self._convert)
+            converted = convert_columns(chosen, self._convert, known, leave_out=True)
             known.update({name: data.column for name, data in converted.items() if name not in known})
             waiting.append((chosen, converted))
             if len(known) == len(self.columns):
-                yield from (_completed(*batch, known) for batch in waiting)
+                yield from (self._completed(*batch, known) for batch in waiting)
                 waiting.clear()
         for left, _ in waiting:
             yield convert_columns(left, self._convert)
 
-
-def _only_nulls(values: Any) -> bool:
-    """Whether these are rows of Python objects, and none is there."""
-    return isinstance(values, list) and values[0] is None and all(value is None for value in values)
-
-
-def _completed(raw: RawBatch, converted: Batch, known: Mapping[str, Column]) -> Batch:
-    return {
-        name: converted[name] if name in converted else all_missing(known[name], len(values))
-        for name, values in raw.items()
-    }
+    def _completed(self, raw: RawBatch, converted: Batch, known: Mapping[str, Column]) -> Batch:
+        left = {name: values for name, values in raw.items() if name not in converted}
+        columns = {**converted, **convert_columns(left, self._convert, known)}
+        return {name: columns[name] for name in raw}
 
 
 def from_reader(reader: pa.RecordBatchReader) -> StreamSource:

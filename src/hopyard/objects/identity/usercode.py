@@ -6,7 +6,12 @@ import functools
 import importlib.util
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
 
 OWN_PACKAGE = __name__.partition(".")[0]
 
@@ -49,3 +54,25 @@ def _is_installed(file: str | None) -> bool:
 @functools.cache
 def _standard_library() -> tuple[Path, ...]:
     return tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib"))
+
+
+@contextmanager
+def user_code_by_value() -> Iterator[None]:
+    """The modules that are the user's own are pickled as they are, not by name."""
+    registered = set(cloudpickle.list_registry_pickle_by_value())
+    own = [
+        module
+        for name, module in list(sys.modules.items())
+        if type(module) is ModuleType
+        and getattr(module, "__file__", None)
+        and name == module.__name__
+        and name not in registered
+        and is_user_module(name)
+    ]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import DataError, MissingKeyError, NotFoundError, UsageError, nearest
+from hopyard.markup import Html, cut, table
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import (
@@ -37,9 +38,28 @@ from hopyard.stockroom.data.samples import (
     to_user,
 )
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
-from hopyard.stockroom.packs.tombstones import key_of
+from hopyard.stockroom.packfiles.tombstones import key_of
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.wording import counted
+
+_SAMPLES = 5  # that a notebook shows
+_ELEMENTS = 8  # of a sample, there
+
+
+def samples_html(column: Mapping[Any, Any]) -> Html:
+    """A table of the first samples of a column."""
+    rows = ((repr(key), _beginning(column[key])) for key in column)
+    return table(repr(column)[1:-1], ("key", "sample"), rows, _SAMPLES)
+
+
+def _beginning(sample: Any) -> str:
+    if getattr(sample, "ndim", None) is None:
+        return cut(repr(sample))
+    elements = ", ".join(
+        map(str, sample.reshape(-1)[:_ELEMENTS])
+    )  # as few digits as tell a float of this dtype
+    more = f", ... ({sample.size:,} in all)" if sample.size > _ELEMENTS else ""
+    return cut(f"[{elements}{more}]" if sample.ndim else elements)
 
 
 class Column(Mapping[Any, Any]):
@@ -75,9 +95,7 @@ class Column(Mapping[Any, Any]):
 
     def _repr_html_(self) -> str:
         """A table of the first samples, for notebooks."""
-        from hopyard.stockroom.looking.notebook import column_html
-
-        return column_html(self)
+        return samples_html(self)
 
     def _ipython_key_completions_(self) -> list[Any]:
         """The first thousand keys, which IPython and notebooks offer within brackets."""

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError
-from hopyard.stockroom import parsing
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
 from hopyard.stockroom.data.rows import (
     Batch,
@@ -36,8 +35,8 @@ from hopyard.stockroom.data.rows import (
 )
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.maps.keys import hash_key
-from hopyard.stockroom.packs.layout import NARROW
-from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.packfiles.layout import NARROW
+from hopyard.stockroom.records import ColumnRecord, parsing
 
 AIM_BITS = 19
 AIM = 1 << AIM_BITS
@@ -92,7 +91,7 @@ def neighbours(entries: SortedMap, code: bytes) -> list[bytes]:
 
 
 class Writer(Protocol):
-    """Where fragments and pages are written, and read at once: a ``PackWriter``."""
+    """Where fragments and pages are written, and read at once: a ``PackfileWriter``."""
 
     def begin(self) -> None: ...
 

@@ -10,7 +10,7 @@ from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.objects.digests import digest_json
 from hopyard.stockroom.data.datasets import Readable, read_manifest, record_of
 from hopyard.stockroom.maps import SortedMap
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.records import DatasetRecord
 from hopyard.wording import counted
 
@@ -66,7 +66,7 @@ def _entry(fields: dict[str, Any]) -> FileEntry:
 
 
 def merge_datasets(
-    writer: PackWriter, base: DatasetRecord | None, ours: DatasetRecord, theirs: DatasetRecord
+    writer: PackfileWriter, base: DatasetRecord | None, ours: DatasetRecord, theirs: DatasetRecord
 ) -> DatasetRecord | None:
     """The dataset with the files that either side added to ``base``, without those that either removed.
 

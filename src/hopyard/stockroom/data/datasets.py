@@ -17,7 +17,7 @@ from hopyard.data.manifest import FORMAT_KIND, FileEntry, Manifest
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
 from hopyard.stockroom.maps import SortedMap, encode
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import DatasetRecord
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.format import object_header
@@ -26,7 +26,7 @@ _COPIED_AT_ONCE = 16 << 20
 
 
 class Readable(Protocol):
-    """Where manifests and maps are: ``Objects``, or a ``PackWriter`` for what is not published yet."""
+    """Where manifests and maps are: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
 
     def read(self, digest: str, /) -> Any: ...
 
@@ -36,7 +36,7 @@ class Readable(Protocol):
 # Storing and opening
 
 
-def store_dataset(writer: PackWriter, dataset: Dataset) -> DatasetRecord:
+def store_dataset(writer: PackfileWriter, dataset: Dataset) -> DatasetRecord:
     """Store a prepared dataset's files, those that are new, and what its manifest says.
 
     Files on the repository's file system are linked, not copied, and made read only.
@@ -91,7 +91,7 @@ def _columns_of_files(dataset: Dataset) -> set[str]:
     return set(dataset.schema.names)
 
 
-def _add_file(writer: PackWriter, store: Store | None, entry: FileEntry) -> str:
+def _add_file(writer: PackfileWriter, store: Store | None, entry: FileEntry) -> str:
     assert store is not None
     path = store.path(entry.name)
     if path is not None:
@@ -103,7 +103,7 @@ def _add_file(writer: PackWriter, store: Store | None, entry: FileEntry) -> str:
         return writer.add_file(Path(copy.name), link=False)
 
 
-def record_of(writer: PackWriter, manifest: Manifest) -> DatasetRecord:
+def record_of(writer: PackfileWriter, manifest: Manifest) -> DatasetRecord:
     """The record of a dataset whose files are stored."""
     fields = manifest.to_json()
     del fields["files"]
@@ -113,14 +113,14 @@ def record_of(writer: PackWriter, manifest: Manifest) -> DatasetRecord:
     return DatasetRecord(writer.add_json(fields), root, manifest.rows, manifest.nbytes)
 
 
-def open_stored(objects: Objects | PackWriter, record: DatasetRecord, where: str) -> Dataset:
+def open_stored(objects: Objects | PackfileWriter, record: DatasetRecord, where: str) -> Dataset:
     """The dataset as it was stored. Picklable; ``where`` names it in messages.
 
     Its files are mapped where the repository has files, and else read by ranges. Those that are not here are
     brought by ``objects`` when they are first read.
     """
     manifest = read_manifest(objects, record, where)
-    files = objects.stored if isinstance(objects, PackWriter) else objects
+    files = objects.stored if isinstance(objects, PackfileWriter) else objects
     assert isinstance(files, Objects)
     return Dataset(StoredFiles(files, manifest.files, where), manifest)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data import given
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import Column, samples_html
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.frames import without_frame
 from hopyard.stockroom.data.gathering import Positions, Readable, buried_in
@@ -27,9 +27,9 @@ from hopyard.stockroom.data.samples import (
     to_user,
 )
 from hopyard.stockroom.data.scratch import Scratch
-from hopyard.stockroom.guard import Guard, guarded
 from hopyard.stockroom.maps import Key, check_key, decode, encode
 from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.views.guard import Guard, guarded
 
 SMALL_BYTES = 1 << 20
 SMALL_COUNT = 1024
@@ -43,7 +43,7 @@ says what the column is now. What it raises undoes the change."""
 
 
 class ColumnDraft(MutableMapping[Any, Any]):
-    """Reads as a ``Column`` with its changes, which are held until ``flush``; what is large goes to packs at once.
+    """Reads as a ``Column`` with its changes, which are held until ``flush``; what is large goes to packfiles at once.
 
     Args:
         objects: where the column is read.
@@ -80,9 +80,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def _repr_html_(self) -> str:
         """A table of the first samples, for notebooks."""
-        from hopyard.stockroom.looking.notebook import column_html
-
-        return column_html(self)
+        return samples_html(self)
 
     def _ipython_key_completions_(self) -> list[Any]:
         """The first thousand keys, which IPython and notebooks offer within brackets."""

@@ -44,10 +44,9 @@ import numpy.typing as npt
 from hopyard.data.ragged import offsets_of
 from hopyard.errors import CorruptError, PurgedError
 from hopyard.objects.tensors import ITEM_SIZES
-from hopyard.stockroom import parsing
 from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, find, keys_of, plain
 from hopyard.stockroom.maps.keys import decode, encode
-from hopyard.stockroom.records import ColumnRecord
+from hopyard.stockroom.records import ColumnRecord, parsing
 
 _MAGIC = b"HOPFRAG1"
 _ALIGNMENT = 64

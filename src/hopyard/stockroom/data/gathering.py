@@ -1,7 +1,8 @@
-"""Samples by position: from all fragments at once where their packs can be mapped, else fragment by fragment.
+"""Samples by position: from all fragments at once where their packfiles can be mapped, else fragment by fragment.
 
-The values of fragments lie in packs at multiples of a sample's size, so mapped packs are a few tables of samples, and a
-batch is one ``take`` (``data.reading``). Fragments are checked against their digests when they are first touched.
+The values of fragments lie in packfiles at multiples of a sample's size, so mapped packfiles are a few tables of
+samples, and a batch is one ``take`` (``data.reading``). Fragments are checked against their digests when they
+are first touched.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, is_plainly
 from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, keys_of, plain
 from hopyard.stockroom.maps import Key
-from hopyard.stockroom.packs import Location, Objects
-from hopyard.stockroom.packs.mapped import identity_at
-from hopyard.stockroom.packs.tombstones import Purged
+from hopyard.stockroom.packfiles import Location, Objects
+from hopyard.stockroom.packfiles.mapped import identity_at
+from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.records import ColumnRecord
 
 Positions = npt.NDArray[np.int64]
@@ -33,13 +34,13 @@ Positions = npt.NDArray[np.int64]
 _AT_ONCE = 16  # fragments that are asked for together
 _CHECKED_AT_ONCE = 256  # fragments that are mapped and compared with their digests together, on all cores
 _KEPT = 16  # fragments that a column keeps at hand
-_ROUNDS = 3  # of locating fragments whose pack was gone when it was to be mapped
+_ROUNDS = 3  # of locating fragments whose packfile was gone when it was to be mapped
 _LOOKED_UP = 1 << 25  # samples of which the fragment is kept: looking it up is faster than a search
 _NEARLY_ALL = 0.2  # of the fragments are left to be checked
 
 
 class Readable(Protocol):
-    """Where fragments and pages are: ``Objects``, or a ``PackWriter`` for what is not published yet."""
+    """Where fragments and pages are: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
 
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 
@@ -244,7 +245,7 @@ class _Given(Buffers):
 
 
 class Table:
-    """All samples of a column of one size, in mapped packs.
+    """All samples of a column of one size, in mapped packfiles.
 
     Args:
         places: where each fragment is.
@@ -257,7 +258,7 @@ class Table:
     ) -> None:  # fmt: skip
         paths = {}
         self._identities = {}
-        for name in dict.fromkeys(place.pack for place in places):
+        for name in dict.fromkeys(place.packfile for place in places):
             path = objects.path(name)
             if path is None:
                 raise NotFoundError(f"{name} is at no path")
@@ -265,11 +266,11 @@ class Table:
             paths[name] = StoredFile.open(None, str(path))
         region = region_of(list(paths.values()), [width])
         starts = dict(zip(paths, region.starts, strict=True))
-        self._bytes, self._packs = region.bytes, starts
+        self._bytes, self._packfiles = region.bytes, starts
         counts = np.diff(fragments.starts)
         # The values are what a fragment ends with.
         bodies = [
-            starts[place.pack] + place.stop - width * count
+            starts[place.packfile] + place.stop - width * count
             for place, count in zip(places, counts.tolist(), strict=True)
         ]
         stored = np.dtype((np.void, width)) if shape else dtype
@@ -323,7 +324,7 @@ class Table:
                 return False
             for number in some:
                 place = self._places[number]
-                first = self._packs[place.pack]
+                first = self._packfiles[place.packfile]
                 self._fragments.check(number, self._bytes[first + place.start : first + place.stop])
             self._is_checked[some] = True
         self._are_all_checked = bool(self._is_checked.all())
@@ -341,7 +342,7 @@ def table_of(
     if len(places) < len(set(digests)) or (objects.buried() and objects.instead(digests)):
         return None  # what was purged is refused sample by sample
     for _ in range(_ROUNDS):
-        if objects.path(places[digests[0]].pack) is None:
+        if objects.path(places[digests[0]].packfile) is None:
             return None
         try:
             return Table(objects, fragments, [places[digest] for digest in digests], dtype, shape, width)

@@ -29,7 +29,7 @@ from hopyard.stockroom.data.joining import Missing, joined, named
 from hopyard.stockroom.data.rows import keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.maps.keys import encode_many
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.wording import are, counted
 
 
@@ -217,7 +217,7 @@ class Samples(Partitioned):
         return rows if places is None else places.take(rows)
 
     def check_not_written(self) -> None:
-        """Nothing to look at: packs are never written to, and each fragment was checked when it was first read."""
+        """Nothing to look at: packfiles are never written to, and each fragment was checked when it was first read."""
 
 
 class SampleStream(Stream):

@@ -14,7 +14,7 @@ from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.rows import Keys, alike, encoded, find, keys_of, plain
 from hopyard.stockroom.maps import SortedMap
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 
 Missing: TypeAlias = Literal["error", "drop"]
 
@@ -53,7 +53,7 @@ def _still(column: Column | ColumnDraft) -> Column:
         return column
     seen = column.snapshot()
     writer = seen.objects
-    if isinstance(writer, PackWriter) and isinstance(writer.stored, Objects):
+    if isinstance(writer, PackfileWriter) and isinstance(writer.stored, Objects):
         needed = {entry[0] for _, entry in SortedMap(writer, seen.record.pages).items()}
         if not writer.stored.missing(needed.union(SortedMap(writer, seen.record.pages).pages())):
             return Column(writer.stored, seen.name, seen.record)

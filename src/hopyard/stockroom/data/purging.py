@@ -14,7 +14,7 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
 from hopyard.stockroom.data.rows import Batch, Rows, find, keys_of
 from hopyard.stockroom.maps import encode
-from hopyard.stockroom.packs.tombstones import Purged, Tombstone, key_of
+from hopyard.stockroom.packfiles.tombstones import Purged, Tombstone, key_of
 from hopyard.stockroom.records import ColumnRecord
 
 
@@ -24,7 +24,7 @@ def redact(data: npt.NDArray[np.uint8], purged: Iterable[Purged]) -> tuple[bytes
     If some of them were gone before, that does not matter: the bytes are those that the whole fragment gives.
 
     Returns:
-        the bytes; and for ``PackWriter.add`` its width and where its values begin.
+        the bytes; and for ``PackfileWriter.add`` its width and where its values begin.
 
     Raises:
         CorruptError: it is no fragment, or has no sample under one of the keys.

@@ -392,6 +392,16 @@ def describe(record: ColumnRecord) -> str:
     return f"{dtype_name(record.dtype)} of shape {record.shape}"
 
 
+def in_short(record: ColumnRecord) -> str:
+    """Kind, dtype and shape in a list of things: ``uint8 (3, 32, 32)``, ``string``; ``?`` for lengths that differ."""
+    if record.kind != "tensor":
+        samples: str = record.kind
+    else:
+        shape = ", ".join("?" if length is None else str(length) for length in record.shape)
+        samples = f"{dtype_name(record.dtype)} {f'({shape})' if record.shape else 'scalar'}"
+    return f"{samples}, nested" if record.nested else samples
+
+
 def rows_of(values: Sequence[Stored], record: ColumnRecord) -> Rows:
     """Samples that fit, in bulk."""
     parts = [_content(value) for value in values]

@@ -12,11 +12,12 @@ from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.joined import Samples
 from hopyard.stockroom.data.joining import Missing
+from hopyard.stockroom.data.samples import in_short
 from hopyard.stockroom.maps import Key
-from hopyard.stockroom.packs import Objects, PackWriter
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Record
-from hopyard.stockroom.shelf import NamedThings
-from hopyard.stockroom.view import Snapshot, Writable, writable
+from hopyard.stockroom.views.shelf import ListedThing, NamedThings
+from hopyard.stockroom.views.view import Snapshot, Writable, writable
 
 Item: TypeAlias = Column | ColumnDraft | Dataset
 
@@ -70,7 +71,7 @@ class DataShelf(NamedThings):
             return Column(self._view.objects, checked, record)
         assert isinstance(record, DatasetRecord)
         objects = self._view.objects
-        assert isinstance(objects, Objects | PackWriter)
+        assert isinstance(objects, Objects | PackfileWriter)
         return open_stored(objects, record, f"dataset {checked!r} of {self._view.revision}")
 
     def record(self, name: str) -> Record:
@@ -170,6 +171,13 @@ class DataShelf(NamedThings):
             return column
 
     # How
+
+    def _line(self, name: str) -> ListedThing:
+        record = self.record(name)
+        if isinstance(record, ColumnRecord):
+            return ListedThing(f"data/{name}", in_short(record), len(self[name]), record.nbytes)
+        assert isinstance(record, DatasetRecord)
+        return ListedThing(f"data/{name}", "dataset", record.rows, record.nbytes)
 
     def _draft(self) -> Draft:
         return cast(Draft, writable(self._view))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError, nearest
-from hopyard.stockroom import parsing
+from hopyard.markup import cut, table
 from hopyard.stockroom.experiments import series
 from hopyard.stockroom.experiments.run import KIND
 from hopyard.stockroom.experiments.values import decode
-from hopyard.stockroom.frozen import frozen
-from hopyard.stockroom.records import RunRecord
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.records import RunRecord, parsing
+from hopyard.stockroom.records.frozen import frozen
+from hopyard.stockroom.views.shelf import ListedThing
+from hopyard.stockroom.views.view import Readable
 from hopyard.storage.format import check_format
-from hopyard.wording import counted, one_line, some_names
+from hopyard.wording import counted, describe_bytes, describe_seconds, one_line, some_names
 
-_SHOWN = 30  # runs that a console shows unasked
+_SHOWN = 30  # runs, or parameters and so on of one, that a console or notebook shows
 
 Steps = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -44,10 +46,19 @@ class RunView:
         return one_line(f"<run {self.id}: {self.status}>")
 
     def _repr_html_(self) -> str:
-        """A table of what it was given, logged and left, for notebooks."""
-        from hopyard.stockroom.looking.notebook import run_html
-
-        return run_html(self)
+        """A table of parameters, tags, metrics and artifacts, for notebooks. Reads metadata only."""
+        ended = "" if self.ended is None else f"{self.ended:%Y-%m-%d %H:%M:%S}"
+        rows = [("begun, UTC", f"{self.started:%Y-%m-%d %H:%M:%S}"), ("ended", ended)]
+        rows += [("took", describe_seconds(self.seconds))]
+        rows += _first("param", ((name, repr(value)) for name, value in self.params.items()))
+        rows += _first("tag", ((name, repr(value)) for name, value in self.tags.items()))
+        rows += _first("metric", ((name, counted(count, "value")) for name, count in self.counts.items()))
+        rows += _first("artifact", ((name, describe_bytes(size)) for name, size in self.artifacts.items()))
+        rows += [("uses", f"{shelf}/{name}") for shelf, names in self.links.items() for name in names][
+            :_SHOWN
+        ]
+        rows += [] if self.error is None else [("error", f"{self.error['kind']}: {self.error['message']}")]
+        return table(f"run {self.id}: {self.status}", ("", ""), rows, len(rows))
 
     def _frozen(self, value: Any) -> Any:
         return frozen(
@@ -189,6 +200,12 @@ class RunView:
 class Runs(list[RunView]):
     """A list of stored runs, the newest first. A console or notebook shows the first of them."""
 
+    def listed(self) -> Iterator[ListedThing]:
+        """Lines on the runs as a list of shelves has them, in the order in which they were begun."""
+        for run in reversed(self):
+            begun = f"{run.started:%Y-%m-%d %H:%M}"
+            yield ListedThing(f"run/{run.id}", f"run, {run.status}, begun {begun}")
+
     def __repr__(self) -> str:
         lines = [one_line(f"{run.id}  {run.status}  {run.started:%Y-%m-%d %H:%M}") for run in self[:_SHOWN]]
         if len(self) > _SHOWN:
@@ -196,10 +213,29 @@ class Runs(list[RunView]):
         return "\n".join([f"{counted(len(self), 'run')}, times in UTC", *lines])
 
     def _repr_html_(self) -> str:
-        """A table, for notebooks."""
-        from hopyard.stockroom.looking.notebook import runs_html
+        """A table with a row for each run, for notebooks. Reads metadata only."""
+        rows = (
+            (
+                run.id,
+                run.status,
+                f"{run.started:%Y-%m-%d %H:%M}",
+                describe_seconds(run.seconds),
+                _settings(run),
+            )
+            for run in self
+        )
+        return table(counted(len(self), "run"), ("run", "", "begun, UTC", "took", "params"), rows, _SHOWN)
 
-        return runs_html(self)
+
+def _first(kind: str, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Rows for the first names of a kind; a last one says that there are more."""
+    remaining = iter(pairs)
+    rows = [(f"{kind} {name}", cut(text)) for name, text in islice(remaining, _SHOWN)]
+    return [*rows, *((kind, "and more") for _ in islice(remaining, 1))]
+
+
+def _settings(run: RunView) -> str:
+    return cut(", ".join(f"{name}={value!r}" for name, value in islice(run.params.items(), _SHOWN)), 160)
 
 
 def _check(content: Any) -> None:

@@ -21,7 +21,7 @@ from hopyard.errors import DataError, NotFoundError, StorageError, UsageError, n
 from hopyard.stockroom.experiments.series import Growing
 from hopyard.stockroom.experiments.values import encode, plain
 from hopyard.stockroom.records import RunRecord, Shelf, check_name
-from hopyard.stockroom.view import Writable
+from hopyard.stockroom.views.view import Writable
 from hopyard.storage.format import object_header
 from hopyard.wording import shown
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError
 from hopyard.objects import Tensor
-from hopyard.stockroom import parsing
-from hopyard.stockroom.packs import PackWriter
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.packfiles import PackfileWriter
+from hopyard.stockroom.records import parsing
+from hopyard.stockroom.views.view import Readable
 
 PART = 1 << 16  # points
 
@@ -31,7 +31,7 @@ class Growing:
     _stored: list[list[str]] = field(default_factory=list)
     _count: int = 0
 
-    def write(self, writer: PackWriter) -> dict[str, Any]:
+    def write(self, writer: PackfileWriter) -> dict[str, Any]:
         """The JSON of all points so far; adds the objects that it names."""
         while len(self.steps) >= PART:
             self._stored.append(self._part(writer, PART))
@@ -40,7 +40,7 @@ class Growing:
         rest = [self._part(writer, len(self.steps))] if self.steps else []
         return {"count": self._count + len(self.steps), "parts": self._stored + rest}
 
-    def _part(self, writer: PackWriter, count: int) -> list[str]:
+    def _part(self, writer: PackfileWriter, count: int) -> list[str]:
         return [
             writer.add_tensor(Tensor.from_numpy(np.array(points[:count])))
             for points in (self.steps, self.values, self.seconds)

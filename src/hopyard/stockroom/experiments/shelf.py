@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import MissingKeyError, missing_extra, nearest
+from hopyard.markup import cut
 from hopyard.stockroom.experiments.read import Runs, RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
-from hopyard.stockroom.frozen import frozen
 from hopyard.stockroom.records import RunRecord, ValueRecord
-from hopyard.stockroom.shelf import NamedThings
-from hopyard.stockroom.view import writable
+from hopyard.stockroom.records.frozen import frozen
+from hopyard.stockroom.views.shelf import ListedThing, NamedThings
+from hopyard.stockroom.views.view import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +54,9 @@ class ExperimentShelf(NamedThings):
         draft = writable(self._view)
         with draft.guard.write(f"a write to experiment/{name}"):
             draft.set("experiment", name, write(draft.writer, checked))
+
+    def _line(self, name: str) -> ListedThing:
+        return ListedThing(f"experiment/{name}", cut(repr(self[name]), 60))
 
     # Runs
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from hopyard.errors import DataError
 from hopyard.objects import flatten, unflatten
-from hopyard.stockroom.frozen import FrozenList
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.records import ValueRecord
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.records.frozen import FrozenList
+from hopyard.stockroom.views.view import Readable
 
 INLINE = 4096  # bytes of JSON; larger values are objects of their own, so that pages stay small
 
@@ -76,7 +76,7 @@ def decode(skeleton: Any) -> Any:
     return unflatten({}, skeleton)
 
 
-def write(writer: PackWriter, value: Any) -> ValueRecord:
+def write(writer: PackfileWriter, value: Any) -> ValueRecord:
     """The record of a plain value; a large one is added as an object."""
     skeleton = encode(value)
     is_small = len(json.dumps(skeleton)) <= INLINE

@@ -12,7 +12,7 @@ Rules:
   nothing.
 
 Any number of threads and processes may call anything here at once; of two that write one ``head.stock``, the later
-wins. Digests are strings here: this room knows nothing of packs, maps or commits.
+wins. Digests are strings here: this room knows nothing of packfiles, maps or commits.
 """
 
 from hopyard.stockroom.git.facts import GitFacts, author, branch_like, current_branch, facts, finding

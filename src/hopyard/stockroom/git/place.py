@@ -24,7 +24,7 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.git.command import ask
 from hopyard.stockroom.git.head import HEAD_NAME, id_of, new_id
 from hopyard.stockroom.git.layout import Layout, locate
-from hopyard.stockroom.quoting import quoted
+from hopyard.stockroom.records.quoting import quoted
 from hopyard.storage import LocalStore, files
 from hopyard.storage.format import FORMAT_NAME
 from hopyard.storage.oserrors import read_error, write_errors

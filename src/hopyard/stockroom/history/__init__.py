@@ -3,7 +3,7 @@
 Rules:
 
 * **Order.** What a commit needs is durable before the commit, the commit before the reference that leads to it. So
-  whoever is killed at any moment leaves the old state or the new one, and at worst packs that nothing needs.
+  whoever is killed at any moment leaves the old state or the new one, and at worst packfiles that nothing needs.
 * **References** (``references``) are moved by one conditional write, and never by whoever has not seen the last entry.
   Nobody waits for a lock to commit: who was slower carries the changes onto what is there (``publish``).
 * **Nothing is decided silently**: what both sides changed differently is a conflict, also if a whole was removed on one

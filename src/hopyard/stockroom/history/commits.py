@@ -19,8 +19,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hopyard.errors import CorruptError, UsageError
-from hopyard.stockroom import parsing
+from hopyard.markup import cut, table
 from hopyard.stockroom.maps import Readable, Writable
+from hopyard.stockroom.records import parsing
 from hopyard.storage.format import check_format, object_header
 from hopyard.wording import counted, one_line
 
@@ -56,9 +57,10 @@ class Commit:
 
     def _repr_html_(self) -> str:
         """A table of the fields, for notebooks."""
-        from hopyard.stockroom.looking.notebook import commit_html
-
-        return commit_html(self)
+        rows = [("time", self.time), ("author", self.author), ("message", self.message)]
+        rows += [] if self.git is None else [("git", str(self.git.get("commit") or "nothing is committed"))]
+        rows += [("follows", parent) for parent in self.parents]
+        return table(f"commit {self.digest}", ("", ""), rows, len(rows))
 
 
 class Commits(list[Commit]):
@@ -76,9 +78,13 @@ class Commits(list[Commit]):
         return "\n".join([f"{counted(len(self), 'commit')}, times in UTC", *lines])
 
     def _repr_html_(self) -> str:
-        from hopyard.stockroom.looking.notebook import commits_html
-
-        return commits_html(self)
+        """A table with a row for each commit, for notebooks."""
+        rows = (
+            (each.digest[:12], each.time[:19], cut(each.author), cut(each.message.partition(_BREAK)[0]))
+            for each in self
+        )
+        titles = ("commit", "time, UTC", "author", "message")
+        return table(counted(len(self), "commit"), titles, rows, _SHOWN)
 
 
 def write_commit(
@@ -243,3 +249,8 @@ def _walk(
         yield commit, marks
         for parent in commit.parents:
             add(parent, inherit(marks), commit)
+
+
+def short(commit: str | None) -> str:
+    """A commit for messages."""
+    return "no commit" if commit is None else commit[:12]

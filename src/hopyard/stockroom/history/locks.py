@@ -7,20 +7,20 @@
 
 Where a store has no files on this machine nothing is locked: there the collector keeps what is young.
 
-``gc.lock`` contains a mark: random, and another one since something was last deleted. So who has listed the packs
-while it held the lock need not list them for its next write, as long as the mark is the same: packs may have come since
-then, but none is gone. What keeps that true:
+``gc.lock`` contains a mark: random, and another one since something was last deleted. So who has listed the packfiles
+while it held the lock need not list them for its next write, as long as the mark is the same: packfiles may have come
+since then, but none is gone. What keeps that true:
 
 * Before the first deletion the mark is a new one, and on the disk. A collector that is killed at any moment leaves
-  either a mark that nobody has seen, or packs of which none is gone.
+  either a mark that nobody has seen, or packfiles of which none is gone.
 * Whoever finds no mark, as in a repository that nothing was ever deleted from, makes one, and lists. No mark is ever
   given twice, so it does not matter if several do so at once, or if the machine goes down before it is on the disk:
   who has seen the mark is gone then, too.
 * A collector that can write no mark, as on a full disk, leaves none, also on the disk; if it cannot do that either, it
   deletes nothing.
-* A mark says nothing where the file cannot be locked or read, nor of packs that were deleted or cut off by hand:
-  whoever does not store an object since a pack has it looks at the file of that pack, each time it begins to hold the
-  lock.
+* A mark says nothing where the file cannot be locked or read, nor of packfiles that were deleted or cut off by hand:
+  whoever does not store an object since a packfile has it looks at the file of that packfile, each time it begins to
+  hold the lock.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def collecting(store: Store) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(store: Store) -> Iterator[None]:
-    """Damaged packs are deleted meanwhile, whose whole objects are in others: a writer may go on, see ``writing``."""
+    """Damaged packfiles are deleted meanwhile, whose whole objects are in others: a writer may go on, see
+    ``writing``."""
     with locked(store, _GC, fcntl.LOCK_SH) as file:
         _mark_anew(store, file)
         try:

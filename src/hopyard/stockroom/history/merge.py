@@ -37,9 +37,9 @@ from hopyard.stockroom.history.conflicts import (
     chosen_side,
 )
 from hopyard.stockroom.maps import SortedMap, encode, merge
-from hopyard.stockroom.packs import PackWriter
+from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Json, Record, ValueRecord, parse
-from hopyard.stockroom.view import Readable, place_of
+from hopyard.stockroom.views.view import Readable, place_of
 
 _DISPUTED = "disputed"
 
@@ -61,7 +61,7 @@ class MergeResult:
 
 
 def merge_roots(
-    writer: PackWriter,
+    writer: PackfileWriter,
     base: str | None,
     ours: str | None,
     theirs: str | None,
@@ -82,7 +82,7 @@ def merge_roots(
     return MergeResult(work.roots(base, ours, theirs), work.conflicts)
 
 
-def merge_commits(writer: PackWriter, ours: str, theirs: str, resolve: Resolve = None) -> MergeResult:
+def merge_commits(writer: PackfileWriter, ours: str, theirs: str, resolve: Resolve = None) -> MergeResult:
     """The merge of two commits' root maps, with the base that their history gives; see ``merge_roots``."""
     check_resolve(resolve)
     bases = merge_bases(writer, ours, theirs)
@@ -95,7 +95,7 @@ def merge_commits(writer: PackWriter, ours: str, theirs: str, resolve: Resolve =
 
 
 def merge_since(
-    writer: PackWriter, base: str | None, ours: str | None, theirs: str | None, resolve: Resolve = None
+    writer: PackfileWriter, base: str | None, ours: str | None, theirs: str | None, resolve: Resolve = None
 ) -> tuple[MergeResult, list[str]]:
     """Ours with what has changed from ``base`` to ``theirs``, whatever their histories say; and which commits the
     result follows: theirs too only if everything of theirs is then in it, as ``base`` comes before both.
@@ -152,7 +152,7 @@ def change_message(objects: Readable, base: str | None, theirs: str | None) -> s
     )
 
 
-def _common(writer: PackWriter, bases: Sequence[str]) -> str | None:
+def _common(writer: PackfileWriter, bases: Sequence[str]) -> str | None:
     """The root map of one commit; of several, of which none follows another, of their merge."""
     root = None
     for count, digest in enumerate(bases):
@@ -165,7 +165,7 @@ def _common(writer: PackWriter, bases: Sequence[str]) -> str | None:
     return root
 
 
-def _last(writer: PackWriter, commits: set[str]) -> list[str]:
+def _last(writer: PackfileWriter, commits: set[str]) -> list[str]:
     """Those that no other one follows, in an order that is always the same."""
     return sorted(
         one
@@ -181,7 +181,7 @@ class _Merge:
         is_base: it makes a base: conflicts go into it, and are not listed.
     """
 
-    def __init__(self, writer: PackWriter, resolve: Resolve, is_base: bool = False) -> None:
+    def __init__(self, writer: PackfileWriter, resolve: Resolve, is_base: bool = False) -> None:
         self._writer, self._resolve, self._is_base = writer, resolve, is_base
         self.conflicts: list[Conflict] = []
 

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from hopyard.errors import ConflictError
-from hopyard.stockroom.draft import Draft
 from hopyard.stockroom.history.commits import Commit, read_commit, write_commit
 from hopyard.stockroom.history.conflicts import listed
+from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import merge_roots
 from hopyard.stockroom.history.references import References, Tip
 

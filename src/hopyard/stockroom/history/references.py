@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.objects.digests import digest
-from hopyard.stockroom import parsing
-from hopyard.stockroom.quoting import quoted, unquoted
+from hopyard.stockroom.records import parsing
+from hopyard.stockroom.records.quoting import quoted, unquoted
 from hopyard.storage import Store
 from hopyard.storage.base import Entry
 from hopyard.storage.names import MAX_SEGMENT

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.history.references import References
-from hopyard.stockroom.packs import Objects
+from hopyard.stockroom.packfiles import Objects
 from hopyard.wording import shown
 
 _STEPS = re.compile(r"(?P<start>[^~^]+)(?P<steps>(?:[~^][0-9]*)*)")

@@ -1,4 +1,4 @@
-"""The contract of importers: one for each format that data comes in. It knows nothing of packs or commits.
+"""The contract of importers: one for each format that data comes in. It knows nothing of packfiles or commits.
 
 Rules of an importer:
 

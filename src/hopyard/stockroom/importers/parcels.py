@@ -32,7 +32,7 @@ class Parcel:
     ranges: tuple[tuple[int, int], ...] = ()
 
 
-def pack(samples: list[Samples], path: Path) -> Parcel:
+def wrap(samples: list[Samples], path: Path) -> Parcel:
     """Write the arrays' bytes to ``path``, which is new.
 
     Raises:
@@ -52,7 +52,7 @@ def pack(samples: list[Samples], path: Path) -> Parcel:
     return Parcel(head, path, tuple(ranges))
 
 
-def unpack(parcel: Parcel) -> list[Samples]:
+def unwrap(parcel: Parcel) -> list[Samples]:
     """The samples; arrays are read-only where they are mapped. The file is removed, its pages go with the arrays."""
     if parcel.path is None:
         samples: list[Samples] = pickle.loads(parcel.head)

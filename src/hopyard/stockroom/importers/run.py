@@ -33,7 +33,7 @@ from hopyard.errors import (
     WorkerLostError,
 )
 from hopyard.stockroom.importers.base import ColumnSource, Samples
-from hopyard.stockroom.importers.parcels import Parcel, pack, unpack
+from hopyard.stockroom.importers.parcels import Parcel, unwrap, wrap
 from hopyard.storage.temporary import temporary_name
 
 CHUNK_BYTES = 8 << 20
@@ -200,7 +200,7 @@ class _Processes:
 
         def result() -> list[Samples]:
             try:
-                return unpack(future.result())
+                return unwrap(future.result())
             except BrokenProcessPool as error:
                 raise _lost() from error
 
@@ -226,7 +226,7 @@ def _begin(sent: bytes) -> None:
 
 
 def _work(numbers: Sequence[int], start: int, stop: int, path: Path) -> Parcel:
-    return pack(_read([_columns[number] for number in numbers], start, stop), path)
+    return wrap(_read([_columns[number] for number in numbers], start, stop), path)
 
 
 def _read(columns: Sequence[ColumnSource], start: int, stop: int) -> list[Samples]:

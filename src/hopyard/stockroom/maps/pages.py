@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import CorruptError
-from hopyard.stockroom import parsing
 from hopyard.stockroom.maps.keys import decode_many, encode_many, hash_many
+from hopyard.stockroom.records import parsing
 
 MINIMUM = 16
 """Entries that every page has but the last of its level: so each level has far fewer pages than the one below."""
@@ -32,13 +32,13 @@ _HIGHEST = (
 
 
 class Readable(Protocol):
-    """Where pages are read: ``Objects``, or a ``PackWriter`` for what is not published yet."""
+    """Where pages are read: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
 
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 
 
 class Writable(Readable, Protocol):
-    """Where pages are written: a ``PackWriter``. It can read at once what was written, and all that is there."""
+    """Where pages are written: a ``PackfileWriter``. It can read at once what was written, and all that is there."""
 
     def add_json(self, value: Any, /, kind: str) -> str: ...
 

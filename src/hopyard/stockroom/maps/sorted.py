@@ -19,7 +19,7 @@ class SortedMap:
     reads at most one page a level, and the last few hundred pages are kept.
 
     Args:
-        objects: where the pages are: ``Objects``, or a ``PackWriter``.
+        objects: where the pages are: ``Objects``, or a ``PackfileWriter``.
         root: digest of the root page; None: the empty map.
 
     Attributes:

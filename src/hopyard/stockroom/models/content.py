@@ -19,12 +19,11 @@ import numpy.typing as npt
 
 from hopyard.errors import ChangedError, CorruptError, NotFoundError, UsageError, nearest
 from hopyard.objects import Tensor, Tree, flatten, unflatten
-from hopyard.stockroom import parsing
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
-from hopyard.stockroom.packs import Location, PackWriter
-from hopyard.stockroom.quoting import check_text
-from hopyard.stockroom.records import ModelRecord
-from hopyard.stockroom.view import Readable
+from hopyard.stockroom.packfiles import Location, PackfileWriter
+from hopyard.stockroom.records import ModelRecord, parsing
+from hopyard.stockroom.records.quoting import check_text
+from hopyard.stockroom.views.view import Readable
 from hopyard.storage.format import check_format, object_header
 
 Bytes = npt.NDArray[np.uint8]
@@ -195,7 +194,7 @@ def read(objects: Readable, record: ModelRecord, name: str) -> Content:
     return Content(objects, objects.json(record.tree), name)
 
 
-def write(writer: PackWriter, taken: Taken) -> ModelRecord:
+def write(writer: PackfileWriter, taken: Taken) -> ModelRecord:
     """Add a model's objects. Tensors that are here are not written again.
 
     Raises:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from hopyard.errors import CorruptError, DataError, MissingExtraError, missing_extra
 from hopyard.objects import Tensor, Tree, flatten
 from hopyard.objects.tensors import ML_DTYPES
-from hopyard.stockroom.frozen import FrozenList
+from hopyard.stockroom.records.frozen import FrozenList
 
 Keys = tuple[int | str, ...]
 

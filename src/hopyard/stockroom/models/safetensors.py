@@ -17,10 +17,10 @@ import numpy as np
 from hopyard.errors import CorruptError, DataError, NotFoundError
 from hopyard.objects import Tensor, flatten, unflatten
 from hopyard.objects.tensorfile import Slot, file_pieces, read_header
-from hopyard.stockroom import parsing
 from hopyard.stockroom.models.content import Bytes, Content, to_json
 from hopyard.stockroom.models.leaves import Taken
 from hopyard.stockroom.models.shelf import ModelShelf
+from hopyard.stockroom.records import parsing
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 

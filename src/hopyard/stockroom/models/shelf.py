@@ -8,8 +8,8 @@ from hopyard.objects import Tree
 from hopyard.stockroom.models.content import Content, read, write
 from hopyard.stockroom.models.leaves import Taken, take_in
 from hopyard.stockroom.records import ModelRecord
-from hopyard.stockroom.shelf import NamedThings
-from hopyard.stockroom.view import Readable, writable
+from hopyard.stockroom.views.shelf import ListedThing, NamedThings
+from hopyard.stockroom.views.view import Readable, writable
 
 
 class ModelShelf(NamedThings):
@@ -87,6 +87,9 @@ class ModelShelf(NamedThings):
     def objects(self) -> Readable:
         """Where its tensors are read."""
         return self._view.objects
+
+    def _line(self, name: str) -> ListedThing:
+        return ListedThing(f"model/{name}", "model", None, self.record(name).nbytes)
 
     def _content(self, name: str, prefix: str | None) -> Content:
         content = read(self._view.objects, self.record(name), name)

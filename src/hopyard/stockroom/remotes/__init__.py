@@ -9,10 +9,10 @@ Rules:
   again. Nothing is ever moved back: a branch only goes on to commits that follow it, a tag does not move.
 * **A clone has all metadata**, data as they are asked for. From what is here it is always known what exists, how
   large it is, and what needs it.
-* **Whatever is interrupted can be done again.** What had arrived is found by the headers of packs, and not sent
+* **Whatever is interrupted can be done again.** What had arrived is found by the headers of packfiles, and not sent
   again. What had not arrived is not seen.
 * **All bytes are checked** against their digests on the way: damage does not spread.
-* **What is asked of a store is counted**: many objects come in one pack or range; a push or fetch without news asks
+* **What is asked of a store is counted**: many objects come in one packfile or range; a push or fetch without news asks
   for references only.
 
 ``closure.needs`` is the one definition of what a commit needs; verify and gc use it too.

@@ -1,4 +1,4 @@
-"""Metadata on its way from a remote: whole packs where most of one is wanted, else single objects."""
+"""Metadata on its way from a remote: whole packfiles where most of one is wanted, else single objects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.objects import Tensor
-from hopyard.stockroom import parsing
-from hopyard.stockroom.packs import Objects, PackWriter
-from hopyard.stockroom.packs.layout import Location, Pack, damaged, is_pack, read_pack
+from hopyard.stockroom.packfiles import Objects, PackfileWriter
+from hopyard.stockroom.packfiles.layout import Location, Packfile, damaged, is_packfile, read_packfile
+from hopyard.stockroom.records import parsing
 from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.storage import MemoryStore, Store
 
-_SMALL = 4 << 20  # bytes of a pack that is copied whole, whatever is wanted of it
-_AT_ONCE = 8  # packs under way
+_SMALL = 4 << 20  # bytes of a packfile that is copied whole, whatever is wanted of it
+_AT_ONCE = 8  # packfiles under way
 _REQUIRED_AT_ONCE = 1000
 
 _Bytes = npt.NDArray[np.uint8]
@@ -36,20 +36,20 @@ class Arriving:
         nbytes: what came from the remote.
     """
 
-    def __init__(self, local: Repository, remote: Repository, writer: PackWriter) -> None:
+    def __init__(self, local: Repository, remote: Repository, writer: PackfileWriter) -> None:
         self._local, self._remote, self._writer = local, remote, writer
         self._added: set[str] = set()
         self._sizes: dict[str, int] | None = None
         self.nbytes = 0
 
-    def copy_new_packs(self) -> None:
-        """Bring all packs of metadata at once that the remote has got since they were last looked at."""
-        seen = self._remote.objects.known() | {entry.name for entry in self._local.store.list("packs")}
+    def copy_new_packfiles(self) -> None:
+        """Bring all packfiles of metadata at once that the remote has got since they were last looked at."""
+        seen = self._remote.objects.known() | {entry.name for entry in self._local.store.list("packfiles")}
         sizes = self._listed()
-        new = [name for name in sizes if name.startswith("packs/meta-") and name not in seen]
+        new = [name for name in sizes if name.startswith("packfiles/meta-") and name not in seen]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            packs = list(pool.map(self._copy_if_new, new))
-        self._learn([pack for pack in packs if pack is not None])
+            packfiles = list(pool.map(self._copy_if_new, new))
+        self._learn([packfile for packfile in packfiles if packfile is not None])
 
     # Reading
 
@@ -86,7 +86,7 @@ class Arriving:
 
     def _bring(self, missing: list[str]) -> None:
         places = self._remote.objects.packed(missing)
-        packs: dict[str, dict[str, Location]] = {}
+        packfiles: dict[str, dict[str, Location]] = {}
         for digest in missing:
             if digest not in places:
                 raise NotFoundError(
@@ -94,14 +94,14 @@ class Arriving:
                     "`hopyard stock verify` there; then push that commit again from where it is. Nothing changed "
                     f"here.{unreadable([self._remote])}"
                 )
-            packs.setdefault(places[digest].pack, {})[digest] = places[digest]
-        whole = [name for name in packs if self._listed().get(name, _SMALL + 1) <= _SMALL]
+            packfiles.setdefault(places[digest].packfile, {})[digest] = places[digest]
+        whole = [name for name in packfiles if self._listed().get(name, _SMALL + 1) <= _SMALL]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            copied = [pack for pack in pool.map(self._copy, whole) if pack is not None]
+            copied = [packfile for packfile in pool.map(self._copy, whole) if packfile is not None]
         self._learn(copied)
-        for pack in copied:
-            del packs[pack.name]
-        rest = {digest: place for places in packs.values() for digest, place in places.items()}
+        for packfile in copied:
+            del packfiles[packfile.name]
+        rest = {digest: place for places in packfiles.values() for digest, place in places.items()}
         for digest, data in self._remote.objects.read_many(rest).items():
             self._writer.add(rest[digest].kind, data)
             self._added.add(digest)
@@ -109,48 +109,50 @@ class Arriving:
 
     def _listed(self) -> dict[str, int]:
         if self._sizes is None:
-            self._sizes = {e.name: e.size for e in self._remote.store.list("packs") if is_pack(e.name)}
+            self._sizes = {
+                e.name: e.size for e in self._remote.store.list("packfiles") if is_packfile(e.name)
+            }
         return self._sizes
 
-    def _learn(self, packs: Sequence[Pack]) -> None:
+    def _learn(self, packfiles: Sequence[Packfile]) -> None:
         for objects in (self._local.objects, self._remote.objects):
-            objects.learn(packs)
-        self.nbytes += sum(pack.size for pack in packs)
+            objects.learn(packfiles)
+        self.nbytes += sum(packfile.size for packfile in packfiles)
 
-    def _copy_if_new(self, name: str) -> Pack | None:
-        """Copy the pack, unless it is large, and half of it is here."""
+    def _copy_if_new(self, name: str) -> Packfile | None:
+        """Copy the packfile, unless it is large, and half of it is here."""
         size = self._listed()[name]
         if size > _SMALL:
             try:
-                pack = read_pack(self._remote.store, name, size)
+                packfile = read_packfile(self._remote.store, name, size)
             except (CorruptError, NotFoundError):  # whoever needs something of it is told
                 return None
-            held = pack.objects
-            if pack.whole != size or 2 * len(self._local.objects.missing(held)) < len(held):
+            held = packfile.objects
+            if packfile.whole != size or 2 * len(self._local.objects.missing(held)) < len(held):
                 return None
         return self._copy(name)
 
-    def _copy(self, name: str) -> Pack | None:
-        """Copy the pack; None if it is gone, or damaged in whatever part."""
+    def _copy(self, name: str) -> Packfile | None:
+        """Copy the packfile; None if it is gone, or damaged in whatever part."""
         try:
             data = self._remote.store.get(name)
-            pack = _checked(self._remote.store, name, data)
+            packfile = _checked(self._remote.store, name, data)
         except (CorruptError, NotFoundError):
             return None
         self._local.store.put(name, data)
-        return pack
+        return packfile
 
 
-def _checked(store: Store, name: str, data: bytes) -> Pack:
-    """The pack whose bytes these are.
+def _checked(store: Store, name: str, data: bytes) -> Packfile:
+    """The packfile whose bytes these are.
 
     Raises:
         CorruptError: it, or an object in it, is not what was written.
     """
     alone = MemoryStore()
     alone.put(name, data)
-    pack = read_pack(alone, name, len(data))
-    if pack.whole > len(data):
-        raise damaged(store, name, f"it has {len(data)} bytes, but its header says {pack.whole}")
-    Objects(alone).read_many(pack.objects)
-    return pack
+    packfile = read_packfile(alone, name, len(data))
+    if packfile.whole > len(data):
+        raise damaged(store, name, f"it has {len(data)} bytes, but its header says {packfile.whole}")
+    Objects(alone).read_many(packfile.objects)
+    return packfile

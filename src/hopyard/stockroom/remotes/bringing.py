@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.locks import writing
-from hopyard.stockroom.packs.layout import Location, read_pack
+from hopyard.stockroom.packfiles.layout import Location, read_packfile
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.stockroom.remotes.closure import needs as needs_of
 from hopyard.stockroom.remotes.purges import as_purged, unaccepted
@@ -134,7 +134,7 @@ def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository
 
 
 class OnDemand:
-    """``absent`` of ``Objects``: brings what is read and is not here, and what follows it in the remote's packs,
+    """``absent`` of ``Objects``: brings what is read and is not here, and what follows it in the remote's packfiles,
     more the longer reading goes on in that order. Picklable; a copy works in another process.
 
     Args:
@@ -145,7 +145,7 @@ class OnDemand:
     def __init__(self, local: Repository, remotes: Sequence[Repository]) -> None:
         self._local, self._remotes = local, list(remotes)
         self._lock, self._pid = threading.Lock(), os.getpid()
-        self._ends: dict[str, int] = {}  # by pack, where the last bytes that came end
+        self._ends: dict[str, int] = {}  # by packfile, where the last bytes that came end
         self._ahead: dict[str, int] = {}  # bytes to be read ahead there
         self._orders: dict[str, list[tuple[str, Location]]] = {}
 
@@ -201,27 +201,29 @@ class OnDemand:
         more: dict[str, Found] = {}
         last: dict[str, Location] = {}
         for place in found.values():
-            if place.kind == "fragment" and place.stop > last.get(place.pack, place).start:
-                last[place.pack] = place
-        for pack, place in last.items():
-            first = min(one.start for one in found.values() if one.pack == pack)
+            if place.kind == "fragment" and place.stop > last.get(place.packfile, place).start:
+                last[place.packfile] = place
+        for packfile, place in last.items():
+            first = min(one.start for one in found.values() if one.packfile == packfile)
             size = place.stop - first
-            goes_on = pack in self._ends and first - size < self._ends[pack] <= first
-            ahead = min(_MOST_AHEAD, max(2 * self._ahead.get(pack, 0), size, _LEAST_AHEAD)) if goes_on else 0
+            goes_on = packfile in self._ends and first - size < self._ends[packfile] <= first
+            ahead = (
+                min(_MOST_AHEAD, max(2 * self._ahead.get(packfile, 0), size, _LEAST_AHEAD)) if goes_on else 0
+            )
             stop = place.stop
-            for digest, one in self._order(remote, pack) if ahead else ():
+            for digest, one in self._order(remote, packfile) if ahead else ():
                 if one.start >= place.stop and one.stop <= place.stop + ahead and one.kind == "fragment":
                     more[digest] = Found(remote, one)
                     stop = max(stop, one.stop)
-            self._ends[pack], self._ahead[pack] = stop, ahead
+            self._ends[packfile], self._ahead[packfile] = stop, ahead
         here = more.keys() - self._local.objects.missing(more) if more else ()
         return {digest: one for digest, one in more.items() if digest not in here}
 
-    def _order(self, remote: Repository, pack: str) -> list[tuple[str, Location]]:
-        if pack not in self._orders:
-            objects = read_pack(remote.store, pack, remote.store.size(pack) or 0).objects
-            self._orders[pack] = sorted(objects.items(), key=lambda item: item[1].start)
-        return self._orders[pack]
+    def _order(self, remote: Repository, packfile: str) -> list[tuple[str, Location]]:
+        if packfile not in self._orders:
+            objects = read_packfile(remote.store, packfile, remote.store.size(packfile) or 0).objects
+            self._orders[packfile] = sorted(objects.items(), key=lambda item: item[1].start)
+        return self._orders[packfile]
 
 
 class Never:

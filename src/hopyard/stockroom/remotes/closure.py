@@ -14,7 +14,7 @@ from hopyard.stockroom.history.commits import ancestors, read_commit
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.maps.pages import Page, Pages
 from hopyard.stockroom.models import reached
-from hopyard.stockroom.packs.layout import META_KINDS
+from hopyard.stockroom.packfiles.layout import META_KINDS
 from hopyard.stockroom.records import (
     ColumnRecord,
     DatasetRecord,
@@ -23,7 +23,7 @@ from hopyard.stockroom.records import (
     RunRecord,
     parse,
 )
-from hopyard.stockroom.view import Readable, place_of
+from hopyard.stockroom.views.view import Readable, place_of
 
 _AT_ONCE = 256  # pages that are read together
 

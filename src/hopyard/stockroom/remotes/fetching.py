@@ -17,7 +17,7 @@ from hopyard.errors import (
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.locks import WAIT, Tell, alone, writing
 from hopyard.stockroom.maps import encode
-from hopyard.stockroom.packs.tombstones import Tombstone, Tombstones
+from hopyard.stockroom.packfiles.tombstones import Tombstone, Tombstones
 from hopyard.stockroom.remotes.arriving import Arriving
 from hopyard.stockroom.remotes.closure import needs
 from hopyard.stockroom.remotes.purges import Claims, Purges
@@ -187,7 +187,7 @@ def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_
     """Bring all that these commits need but data. Returns bytes.
 
     Args:
-        is_all: they are all that the remote has, so that its packs are wanted whole.
+        is_all: they are all that the remote has, so that its packfiles are wanted whole.
     """
     here = _whole_here(local)
     if commits <= here:
@@ -195,7 +195,7 @@ def bring_metadata(local: Repository, remote: Repository, commits: set[str], is_
     with local.objects.writing() as writer:
         arriving = Arriving(local, remote, writer)
         if is_all:
-            arriving.copy_new_packs()
+            arriving.copy_new_packfiles()
         arriving.require(need.digest for need in needs(arriving, commits, here) if need.is_metadata)
     return arriving.nbytes
 
@@ -205,7 +205,7 @@ def _whole_here(local: Repository) -> set[str]:
     here = {
         commit for kind in ("heads", "tags", "remotes") for commit in local.references.names(kind).values()
     }
-    return here - local.objects.missing(here)  # packs were lost
+    return here - local.objects.missing(here)  # packfiles were lost
 
 
 def _returned(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
-from hopyard.stockroom import parsing
 from hopyard.stockroom.history.references import check_name
-from hopyard.stockroom.quoting import quoted, unquoted
+from hopyard.stockroom.records import parsing
+from hopyard.stockroom.records.quoting import quoted, unquoted
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.storage import Store, open_store
 from hopyard.storage.format import check_format, format_header
@@ -104,7 +104,7 @@ def recall(local: Store, name: str) -> Known:
 
 
 def open_remote(local: Store, known: Known, store: Store | None = None) -> Repository:
-    """The remote, as transfers take it; what its packs hold is remembered here.
+    """The remote, as transfers take it; what its packfiles hold is remembered here.
 
     Args:
         store: the remote's, if it was opened already.
@@ -113,7 +113,7 @@ def open_remote(local: Store, known: Known, store: Store | None = None) -> Repos
 
 
 def index_of(local: Store, name: str) -> Path | None:
-    """The SQLite file for what a remote's packs hold; None: the repository is not of files."""
+    """The SQLite file for what a remote's packfiles hold; None: the repository is not of files."""
     return local.path(f"index-{quoted(name)}.sqlite")
 
 

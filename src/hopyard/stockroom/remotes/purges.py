@@ -30,15 +30,16 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.purging import is_stand_in, redact
+from hopyard.stockroom.data.repacking import bury, bury_samples
 from hopyard.stockroom.data.rows import encoded, plain
 from hopyard.stockroom.history.commits import ancestors, read_commit
 from hopyard.stockroom.history.locks import WAIT, alone, read_commits
+from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.history.references import logs
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import Key, encode
-from hopyard.stockroom.operations import Operation
-from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.packs.tombstones import (
+from hopyard.stockroom.packfiles import Objects
+from hopyard.stockroom.packfiles.tombstones import (
     FOLDER,
     Purged,
     Tombstone,
@@ -52,8 +53,7 @@ from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.remotes.closure import Need, changed_pages
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.stockroom.remotes.returning import Returned
-from hopyard.stockroom.repacking import bury, bury_samples
-from hopyard.stockroom.view import place_of
+from hopyard.stockroom.views.view import place_of
 from hopyard.wording import counted, one_line
 
 _SHOWN = 10
@@ -291,7 +291,7 @@ def _accept(
         except CorruptError as error:
             raise _Lie(str(error)) from error
         return
-    # Looked up anew: whoever purged deleted packs there that are remembered here.
+    # Looked up anew: whoever purged deleted packfiles there that are remembered here.
     there = remote.objects.packed([claim.object, claim.instead])
     if not there:
         raise NotFoundError(f"what is left of the fragment is neither here nor at {remote.store.url}")

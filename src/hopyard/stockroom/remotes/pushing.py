@@ -10,7 +10,7 @@ from hopyard.errors import BehindError, NotFoundError, UsageError, nearest
 from hopyard.stockroom.history.commits import ancestors, is_ancestor, log
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
-from hopyard.stockroom.packs.tombstones import FOLDER
+from hopyard.stockroom.packfiles.tombstones import FOLDER
 from hopyard.stockroom.remotes.closure import Need, needs
 from hopyard.stockroom.remotes.fetching import SHOWN
 from hopyard.stockroom.remotes.purges import as_purged, carry

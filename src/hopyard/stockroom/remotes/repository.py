@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.references import References
-from hopyard.stockroom.packs import Location, Objects
-from hopyard.stockroom.packs.objects import Absent
+from hopyard.stockroom.packfiles import Location, Objects
+from hopyard.stockroom.packfiles.objects import Absent
 from hopyard.stockroom.remotes.closure import Need
 from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
@@ -67,10 +67,10 @@ class Repository:
 
 
 def unreadable(remotes: Iterable[Repository]) -> str:
-    """For errors: which packs of these cannot be read, in which something may be that is missing."""
+    """For errors: which packfiles of these cannot be read, in which something may be that is missing."""
     reasons = [str(error) for remote in remotes for error in remote.objects.unreadable.values()]
     more = f" And {len(reasons) - 1} others." if len(reasons) > 1 else ""
-    return f" It may be in a pack that cannot be read: {reasons[0]}{more}" if reasons else ""
+    return f" It may be in a packfile that cannot be read: {reasons[0]}{more}" if reasons else ""
 
 
 def check_format(store: Store) -> None:

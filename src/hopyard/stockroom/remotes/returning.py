@@ -19,8 +19,8 @@ from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import Key, SortedMap, decode, encode
-from hopyard.stockroom.packs import Objects
-from hopyard.stockroom.packs.tombstones import Purged, Tombstone, key_of
+from hopyard.stockroom.packfiles import Objects
+from hopyard.stockroom.packfiles.tombstones import Purged, Tombstone, key_of
 from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.remotes.closure import read_pages
 from hopyard.wording import are, counted

@@ -10,11 +10,11 @@ from hopyard.errors import NotFoundError, UsageError, nearest
 from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import SortedMap, check_key, decode, encode
-from hopyard.stockroom.quoting import check_texts
+from hopyard.stockroom.maps.typed_keys import TypedKey, split_at_commas
 from hopyard.stockroom.records import ColumnRecord, parse
+from hopyard.stockroom.records.quoting import check_texts
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_thing
-from hopyard.stockroom.typed_keys import TypedKey, split_at_commas
-from hopyard.stockroom.view import Readable, place_of
+from hopyard.stockroom.views.view import Readable, place_of
 from hopyard.wording import shown
 
 Names = Sequence[str] | Literal[True]

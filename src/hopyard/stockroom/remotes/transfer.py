@@ -1,4 +1,4 @@
-"""Copies objects from repositories to another one: many in one pack, several packs at once."""
+"""Copies objects from repositories to another one: many in one packfile, several packfiles at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError
 from hopyard.objects.digests import Hasher
-from hopyard.stockroom.packs.layout import META_KINDS, Location
+from hopyard.stockroom.data.repacking import batches, piece_of, put
+from hopyard.stockroom.packfiles.layout import META_KINDS, Location
 from hopyard.stockroom.remotes.repository import Repository
-from hopyard.stockroom.repacking import batches, piece_of, put
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
-PACKS_AT_ONCE = 4
-"""Packs and files that are under way at a time; each is held in memory where stores have no files."""
+PACKFILES_AT_ONCE = 4
+"""Packfiles and files that are under way at a time; each is held in memory where stores have no files."""
 _READS_AT_ONCE = 4  # for each of them
 _READ = 8 << 20  # bytes that one of these reads asks for
 _CHUNK = 16 << 20  # bytes of a file
@@ -65,7 +65,7 @@ Report = Callable[[Progress], None]
 def copy(found: Mapping[str, Found], target: Repository, report: Report | None = None) -> int:
     """Copy objects: data and files first, then metadata, in the order given. Returns their bytes.
 
-    Each pack and file is durable once it has arrived. If the copying fails or is killed, these stay and are found
+    Each packfile and file is durable once it has arrived. If the copying fails or is killed, these stay and are found
     when it is begun again. All bytes are checked against their digests on the way.
 
     Raises:
@@ -77,7 +77,7 @@ def copy(found: Mapping[str, Found], target: Repository, report: Report | None =
         groups["files" if kind == "file" else "meta" if kind in META_KINDS else "data"].append(digest)
     total = sum(one.size for one in found.values())
     meter = _Meter(total, report)
-    with ThreadPoolExecutor(PACKS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(PACKFILES_AT_ONCE) as pool:
         files = [partial(_copy_file, found[name], name, target) for name in groups["files"]]
         _all(pool, [*_jobs("data", groups["data"], found, target), *files], meter)
         _all(pool, list(_jobs("meta", groups["meta"], found, target)), meter)
@@ -112,13 +112,13 @@ def _all(pool: ThreadPoolExecutor, jobs: Sequence[_Job], meter: _Meter) -> None:
 
 
 def _jobs(group: str, names: Sequence[str], found: Mapping[str, Found], target: Repository) -> Iterator[_Job]:
-    """A job for each pack."""
+    """A job for each packfile."""
     for batch in batches({name: found[name].size for name in names}):
-        yield _PackJob(group, {each: found[each] for each in batch}, target)
+        yield _PackfileJob(group, {each: found[each] for each in batch}, target)
 
 
 @dataclass(frozen=True)
-class _PackJob:
+class _PackfileJob:
     group: str
     found: Mapping[str, Found]
     target: Repository
@@ -134,7 +134,7 @@ def read(found: Mapping[str, Found]) -> dict[str, npt.NDArray[np.uint8]]:
     """The bytes of objects, checked; several ranges at once where they come through a network."""
     parts: list[tuple[Repository, list[str]]] = []
     size = 0
-    for name, one in sorted(found.items(), key=lambda item: (item[1].place.pack, item[1].place.start)):
+    for name, one in sorted(found.items(), key=lambda item: (item[1].place.packfile, item[1].place.start)):
         if not parts or parts[-1][0] is not one.source or size >= _READ:
             parts.append((one.source, []))
             size = 0
@@ -158,13 +158,13 @@ def _copy_file(one: Found, name: str, target: Repository) -> int:
         try:
             with write_errors(temporary), temporary.open("wb") as file:
                 for start in range(0, one.size, _CHUNK):
-                    chunk = one.source.store.get(one.place.pack, start, min(_CHUNK, one.size - start))
+                    chunk = one.source.store.get(one.place.packfile, start, min(_CHUNK, one.size - start))
                     hasher.update(chunk)
                     file.write(chunk)
             if hasher.hexdigest() != name:
                 raise CorruptError(
-                    f"{one.place.pack} in {one.source.store.url} is not what was written: it has another digest than "
-                    "its name says. Restore it from a copy, or fetch it from another remote that has it."
+                    f"{one.place.packfile} in {one.source.store.url} is not what was written: it has another digest "
+                    "than its name says. Restore it from a copy, or fetch it from another remote that has it."
                 )
             target.store.put_file(f"files/{name}", temporary)
         finally:

@@ -6,20 +6,26 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hopyard.checks import integer
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.keras.callbacks import check_callbacks
 from hopyard.training.keras.weights import ClassWeight, class_table
+from hopyard.training.transforms import Transform
+from hopyard.wording import brief
 
 if TYPE_CHECKING:
     import keras
 
     from hopyard.training.keras.binding import Inputs
 
-Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+
+_OF_KERAS = {
+    "f1": "keras.metrics.F1Score(average='macro', threshold=0.5), for labels of one number or one-hot ones,",
+    "r2": "keras.metrics.R2Score()",
+    "rmse": "keras.metrics.RootMeanSquaredError()",
+}
+"""Metrics by the names that they have with PyTorch, whose names with Keras are other ones."""
 
 
 class KerasEstimator(Estimator):
@@ -150,8 +156,9 @@ class KerasEstimator(Estimator):
         import keras
 
         if not isinstance(self.model, keras.Model):
-            raise EstimatorError(f"model={_short(self.model)}, but it must be a keras.Model.")
+            raise EstimatorError(f"model={brief(self.model)}, but it must be a keras.Model.")
         self._check_compiled()
+        self._check_metrics()
         self.batch_size = integer("batch_size", self.batch_size, 1, error=EstimatorError)
         functions = {
             "transform": "batch, rng",
@@ -161,9 +168,23 @@ class KerasEstimator(Estimator):
         for name, arguments in functions.items():
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise EstimatorError(f"{name}={_short(given)}, but it must be a function fn({arguments}).")
+                raise EstimatorError(f"{name}={brief(given)}, but it must be a function fn({arguments}).")
         if self.class_weight is not None:
             class_table(self.class_weight)
+
+    def _check_metrics(self) -> None:
+        import keras
+
+        for name in keras.tree.flatten([self.metrics, self.weighted_metrics]):
+            if not isinstance(name, str) or name not in _OF_KERAS or name in (self.custom_objects or ()):
+                continue
+            try:
+                keras.metrics.get(name)
+            except ValueError:
+                raise EstimatorError(
+                    f"metrics={name!r} was given, but Keras knows no metric of that name. Give "
+                    f"{_OF_KERAS[name]} instead."
+                ) from None
 
     def _check_compiled(self) -> None:
         """Optimizer and loss are the estimator's, or else the model's own: not some of each."""
@@ -182,7 +203,7 @@ class KerasEstimator(Estimator):
                 )
         elif compiled and _differs(self.model.loss, self.loss):
             raise EstimatorError(
-                f"The model was compiled with loss={_short(self.model.loss)}, but loss={_short(self.loss)} was given. "
+                f"The model was compiled with loss={brief(self.model.loss)}, but loss={brief(self.loss)} was given. "
                 "Take one of them out: models need not be compiled here."
             )
 
@@ -205,8 +226,3 @@ def _differs(own: Any, given: Any) -> bool:
         )
     except (TypeError, ValueError):  # several losses, or functions
         return bool(own != given)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{type(value).__name__}(...)"

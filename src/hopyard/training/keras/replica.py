@@ -6,19 +6,19 @@ import itertools
 import logging
 import math
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 
 from hopyard.errors import DivergedError, EstimatorError, HopyardError
-from hopyard.training.estimator import Context, OneBatch, Replica, Visit
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit, another_architecture
 from hopyard.training.keras.architecture import architecture
-from hopyard.training.keras.binding import Binding
+from hopyard.training.keras.binding import Binding, Inputs
 from hopyard.training.keras.callbacks import Callbacks, logs_of
 from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
 from hopyard.training.keras.loss import check_answers, check_validates, correct_losses
@@ -31,13 +31,29 @@ from hopyard.training.keras.metrics import (
 )
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
-from hopyard.training.transforms import transformed
-
-if TYPE_CHECKING:
-    from hopyard.training.keras.estimator import KerasEstimator
+from hopyard.training.keras.weights import ClassWeight
+from hopyard.training.transforms import Transform, transformed
 
 _RATE = "/learning_rate"
 _log = logging.getLogger("hopyard")
+
+
+class Arguments(Protocol):
+    """The part of a KerasEstimator that its replica uses."""
+
+    batch_size: int
+    inputs: Inputs
+    sample_weight_column: str | None
+    class_weight: ClassWeight | None
+    callbacks: list[Any]
+    model_update_fn: Callable[[Any, int, dict[str, Any]], Any] | None
+    transform: Transform | None
+    val_transform: Transform | None
+
+    def compiled_model(self) -> Any: ...
+
+    @property
+    def compiled_with(self) -> list[Any]: ...
 
 
 class KerasReplica(Replica):
@@ -49,7 +65,7 @@ class KerasReplica(Replica):
 
     framework = "keras"
 
-    def __init__(self, estimator: KerasEstimator, context: Context) -> None:
+    def __init__(self, estimator: Arguments, context: Context) -> None:
         self._estimator = estimator
         self.batch_size = estimator.batch_size
         self._model = estimator.compiled_model()
@@ -184,7 +200,7 @@ class KerasReplica(Replica):
             found = results(compiled.model, logs)
         if not math.isfinite(found["loss"]):
             raise DivergedError(
-                f"The loss became {found['loss']} in epoch {visit.epoch + 1}, partition {visit.partition}; lower the "
+                f"The loss became {found['loss']} in {visit}; lower the "
                 "learning rate, set clipnorm of the optimizer, or look for values in the data that are not finite."
             )
         rows = float(len(visit.rows))
@@ -278,11 +294,7 @@ class KerasReplica(Replica):
             trained = {"trained": tree.get("trained", {}), "optimizer": {**theirs, **rates}}
             self.load({"model": tree["model"]} | (trained if alike else {}))
         except EstimatorError as error:
-            raise EstimatorError(
-                "A trial that goes on from another one's state must have a model of the same architecture, so a "
-                "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
-                f"Make these constants of the search space, or use ASHA. {error}"
-            ) from error
+            raise another_architecture(error) from error
 
     def hidden_state(self) -> list[str]:
         return [] if self._compiled is None else self._compiled.changed_attributes()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
 from hopyard.errors import EstimatorError, MetricError
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.torchmetrics import TorchMetric, is_torchmetric
-from hopyard.training.torch.training import diverged, floats
+from hopyard.training.torch.training import Sums
 
-_FLUSH = 256
-_RETURNED = "returned loss"
+_OWN_LOSS = "loss that the module logs"
 _MEANS = ("mean", "avg", torch.mean)
 
 
@@ -26,22 +23,19 @@ class Logged:
 
     Args:
         phase: ``"train"`` or ``"val"``: names may begin with it, histories put it before all of them.
-        where: of the pass, for messages.
+        where: of the pass, for messages about losses that are not finite; None: they may be so.
+
+    Attributes:
+        rows: of the batch that values are about.
+        sums: what was logged so far; a loss that a step returned is the pass's, unless the module logs one itself.
     """
 
-    def __init__(self, phase: str, where: str) -> None:
+    def __init__(self, phase: str, where: str | None = None) -> None:
         self._phase = phase
-        self._where = where
-        self._rows = 0
-        self._seen: dict[str, int] = {}
-        self._noted: dict[str, tuple[list[Any], list[float]]] = {}
-        self._totals: dict[str, list[float]] = {}
         self._spelled: dict[str, str] = {}
+        self.rows = 0
+        self.sums = Sums(where)
         self.metrics: dict[str, Any] = {}
-
-    def of(self, rows: int) -> None:
-        """What is logged next is about ``rows`` rows."""
-        self._rows = rows
 
     def __call__(
         self,
@@ -52,16 +46,19 @@ class Logged:
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: str | Callable[[Any], Any] = "mean",
-        enable_graph: bool = False,
-        sync_dist: bool = False,
-        sync_dist_group: Any = None,
-        add_dataloader_idx: bool = True,
+        *,
         batch_size: int | None = None,
-        metric_attribute: str | None = None,
-        rank_zero_only: bool = False,
+        **options: Any,
     ) -> None:
+        """Note a value.
+
+        Args:
+            on_epoch: False: it is no value of the epoch, and is left out.
+            batch_size: rows that the value is about.
+            options: of several processes, which a search has not; and of bars and loggers.
+        """
         if on_epoch is False:
-            return  # asked not to be a value of the epoch
+            return
         if reduce_fx not in _MEANS:
             raise MetricError(
                 f"self.log({name!r}, ..., reduce_fx={getattr(reduce_fx, '__name__', reduce_fx)!r}) was called, but "
@@ -71,7 +68,10 @@ class Logged:
         if is_torchmetric(value):
             self.metrics[key] = value
         elif isinstance(value, numbers.Number) or (isinstance(value, torch.Tensor) and value.numel() == 1):
-            self._note(key, value, self._rows if batch_size is None else batch_size)
+            # Not the tensor itself: it may hold a graph, and change in place before it is read.
+            number = value.detach().clone() if isinstance(value, torch.Tensor) else value
+            key = _OWN_LOSS if key == "loss" else key
+            self.sums.note(key, number, self.rows if batch_size is None else batch_size)
         else:
             given = (
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
@@ -89,37 +89,11 @@ class Logged:
             )
         return key
 
-    def loss(self, value: torch.Tensor) -> None:
-        """A step returned this loss: the pass's, unless the module logs one itself."""
-        self._note(_RETURNED, value, self._rows)
-
-    def _note(self, key: str, value: Any, weight: float) -> None:
-        values, weights = self._noted.setdefault(key, ([], []))
-        # Not the tensor itself: it may hold a graph, and change in place before it is read.
-        values.append(value.detach().clone() if isinstance(value, torch.Tensor) else value)
-        weights.append(weight)
-        if len(values) == _FLUSH:
-            self._flush(key)
-
-    def _flush(self, key: str) -> None:
-        values, weights = self._noted.pop(key)
-        found = floats(values)
-        seen = self._seen.get(key, 0)
-        if key in ("loss", _RETURNED) and self._phase == "train" and not np.isfinite(found).all():
-            bad = int(np.flatnonzero(~np.isfinite(found))[0])
-            raise diverged(found[bad], self._where, seen + bad + 1)
-        self._seen[key] = seen + len(found)
-        total = self._totals.setdefault(key, [0.0, 0.0])
-        total[0] += math.fsum(found * np.asarray(weights, np.float64))
-        total[1] += math.fsum(weights)
-
     def _means(self) -> dict[str, list[float]]:
-        """``{name: [sum, weight]}`` of all values."""
-        for key in list(self._noted):
-            self._flush(key)
-        totals = dict(self._totals)
-        returned = totals.pop(_RETURNED, None)
-        return totals if returned is None else {"loss": returned, **totals}
+        totals = dict(self.sums.totals())
+        if own := totals.pop(_OWN_LOSS, None):
+            totals["loss"] = own
+        return totals
 
     def totals(self, rows: int) -> dict[str, list[float]]:
         """``{name: [sum, weight]}`` of a training pass; a metric object's value counts as that of ``rows`` rows.
@@ -128,34 +102,27 @@ class Logged:
             DivergedError: a loss is not finite.
             MetricError: an object computes something else than one number.
         """
-        totals = self._means()
-        for key, metric in self.metrics.items():
-            totals[key] = [_taken(metric).compute() * rows, float(rows)]
-        return totals
-
-    def updated_but_not_logged(self, metrics: Mapping[str, Any]) -> list[str]:
-        """The names of those of ``metrics`` that have seen something, and that are not, nor are in, one that was
-        logged."""
-        kept = {id(metric) for metric in self.metrics.values()}
-        logged = tuple(f"{name}." for name, metric in metrics.items() if id(metric) in kept)
-        return [
-            name
-            for name, metric in metrics.items()
-            if getattr(metric, "_update_count", 0) and not f"{name}.".startswith(logged)
-        ]
+        metrics = {
+            key: [_taken(metric).compute() * rows, float(rows)] for key, metric in self.metrics.items()
+        }
+        return {**self._means(), **metrics}
 
     def metric_set(self) -> MetricSet:
-        """What a validation pass gave, to be merged with that of other partitions.
+        """The values of a validation pass, to be merged with those of other partitions.
 
         Raises:
-            EstimatorError: there is no loss among it.
+            EstimatorError: there is no loss among them.
         """
         totals = self._means()
-        if "loss" not in totals and "loss" not in self.metrics:
-            raise EstimatorError(
-                "validation_step neither logged val_loss nor returned the loss; call self.log('val_loss', loss) in it."
-            )
+        total, weight = totals.pop("loss")
         taken = {key: _taken(metric) for key, metric in self.metrics.items()}
+        if "loss" not in taken:
+            if not weight and self.rows:
+                raise EstimatorError(
+                    "validation_step neither logged val_loss nor returned the loss; call self.log('val_loss', loss) "
+                    "in it."
+                )
+            totals["loss"] = [total, weight]
         found = MetricSet(taken)
         for key, metric in taken.items():
             found.metrics[key].state = metric.state
@@ -170,22 +137,20 @@ def _taken(metric: Any) -> TorchMetric:
     return taken
 
 
-def metrics_of(module: torch.nn.Module) -> dict[str, Any]:
-    """The torchmetrics objects in ``module``, and what is inside of them, by name."""
-    found: dict[str, Any] = {}
-    for name, part in module.named_modules():
-        owner = name
-        while owner and owner not in found:
-            owner = owner.rpartition(".")[0]
-        if owner or is_torchmetric(part) or type(part).__module__ == "torchmetrics.collections":
-            found[name] = part
-    return found
+def metrics_of(module: torch.nn.Module) -> list[Any]:
+    """The torchmetrics objects in ``module``, and all that is inside of them."""
+    outermost = [
+        part
+        for part in module.modules()
+        if is_torchmetric(part) or type(part).__module__ == "torchmetrics.collections"
+    ]
+    return list({id(part): part for metric in outermost for part in metric.modules()}.values())
 
 
 @contextmanager
-def fresh(metrics: Iterable[Any]) -> Iterator[None]:
-    """These have seen nothing when a pass begins, and nothing once it is over."""
-    own = [metric for metric in metrics if is_torchmetric(metric)]
+def fresh(module: torch.nn.Module) -> Iterator[None]:
+    """The metrics in ``module`` have seen nothing when a pass begins, and nothing once it is over."""
+    own = [metric for metric in metrics_of(module) if is_torchmetric(metric)]
     for metric in own:
         metric.reset()
     try:

@@ -12,6 +12,7 @@ import torch
 from hopyard.errors import EstimatorError
 from hopyard.objects import Tensor
 from hopyard.objects.torch import NAMES, from_bytes, is_dense, to_tensor
+from hopyard.training.estimator import another_architecture
 
 _DROP = object()
 
@@ -133,11 +134,7 @@ def adopt_module(module: torch.nn.Module, tree: Any) -> None:
     try:
         load_module(module, tree)
     except EstimatorError as error:
-        raise EstimatorError(
-            "A trial that goes on from another one's state must have a model of the same architecture, so a "
-            "search that copies states (PBT) can change learning rates and the like, but not sizes of layers. "
-            f"Make these constants of the search space, or use ASHA. {error}"
-        ) from error
+        raise another_architecture(error) from error
 
 
 def adopt_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
@@ -159,6 +156,11 @@ def adopt_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
 
 def adopt_scheduler(scheduler: torch.optim.lr_scheduler.LRScheduler, tree: Any) -> None:
     """Bring a new scheduler, with its own rates, to the step that another one had come to."""
+    if isinstance(
+        scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
+    ):  # its steps follow from what it has seen
+        scheduler.load_state_dict(from_tree(tree))
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler.step\(\)` before", UserWarning)
         for _ in range(tree["last_epoch"]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,43 +42,37 @@ class TrainingPass:
         self._clip = gradient_clip
         self._trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def run(
-        self, batches: Iterable[Mapping[str, Any]], sizes: list[int], where: str
-    ) -> dict[str, list[float]]:
-        """One pass; sums and weights of the loss and of a step's values.
+    def run(self, batches: Iterable[tuple[Any, int]], sizes: list[int], sums: Sums) -> None:
+        """One pass, noted in ``sums``.
 
         Args:
+            batches: what ``forward`` takes, each with its number of rows.
             sizes: rows of every batch, as loaded.
-            where: of the visit, for messages.
 
         Raises:
             DivergedError: the loss is not finite.
         """
-        forward, place, update = self._forward, self._forward.binding.place, self._update
-        rows_of = forward.binding.rows
-        sums = LossSums(where, forward.loss_is_sum)
+        forward, update = self._forward, self._update
         shares, ends = groups_of(sizes, self._accumulate)
         shares = None if forward.loss_is_sum else shares
-        forward.module.train()
         forward.module.zero_grad(set_to_none=True)
         self._optimizer.zero_grad(set_to_none=True)
-        for number, batch in enumerate(batches):
-            placed = place(batch)
-            result = forward(placed, training=True)
-            loss = result.loss if shares is None else result.loss * shares[number]
-            if self._scaler is None:
-                loss.backward()  # type: ignore[no-untyped-call]
-            else:
-                self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            sums.add(result, rows_of(placed))  # before the step: values may be the model's own tensors
+        for number, (batch, rows) in enumerate(batches):
+            result = forward(batch, training=True)
+            self._backward(result.loss if shares is None else result.loss * shares[number])
+            sums.add(result, rows)  # before the step: values may be the model's own tensors
             if ends is None or number in ends:
                 update()
-        return sums.totals()
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
 
     def _update(self) -> None:
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
+        self._before_step()
         if self._clip is not None:
-            if self._scaler is not None:
-                self._scaler.unscale_(self._optimizer)
             torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
         if self._scaler is None:
             self._optimizer.step()
@@ -87,17 +82,27 @@ class TrainingPass:
         # What optimizer.zero_grad() does, without its bookkeeping.
         for parameter in self._trained:
             parameter.grad = None
-        if self._scheduler is not None:
-            self._step_scheduler(self._scheduler)
+        self._after_step()
 
-    def _step_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-        if self._scaler is None:
-            scheduler.step()
-            return
-        with warnings.catch_warnings():
-            # A step that the scaler skips, as it does first of all, looks to it like a wrong order of calls.
-            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
-            scheduler.step()
+    def _before_step(self) -> None:
+        """Called when the gradients of a step are complete, and not yet clipped."""
+
+    def _after_step(self) -> None:
+        if self._scheduler is not None:
+            with steps_skipped(self._scaler):
+                self._scheduler.step()
+
+
+@contextmanager
+def steps_skipped(scaler: torch.amp.GradScaler | None) -> Iterator[None]:
+    """No warning of schedulers about steps that the scaler skips, as it does first of all: they look like a wrong order
+    of calls."""
+    if scaler is None:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
+        yield
 
 
 def groups_of(sizes: list[int], accumulate: int) -> tuple[list[float] | None, set[int] | None]:
@@ -111,69 +116,65 @@ def groups_of(sizes: list[int], accumulate: int) -> tuple[list[float] | None, se
     return [size / sum(group) for group in groups for size in group], ends
 
 
-class LossSums:
-    """Losses of a pass. They stay on the device and are read some hundred steps at a time: no wait per step."""
+class Sums:
+    """Weighted sums of losses and other values of a pass. They stay on the device and are read some hundred at a time:
+    no wait per step.
 
-    def __init__(self, where: str, is_sum: bool) -> None:
+    Args:
+        where: of the visit, for messages about losses that are not finite; None: they may be so.
+        loss_is_sum: losses are sums over batches, which their weights do not multiply.
+    """
+
+    def __init__(self, where: str | None, loss_is_sum: bool = False) -> None:
         self._where = where
-        self._is_sum = is_sum
-        self._losses: list[torch.Tensor] = []
-        self._weights: list[Any] = []
-        self._values: dict[str, list[Any]] = {}
-        self._rows: list[int] = []
-        self._seen = 0
-        self._totals: dict[str, list[float]] = {"loss": [0.0, 0.0]}
+        self._loss_is_sum = loss_is_sum
+        self._noted: dict[str, tuple[list[Any], list[Any]]] = {"loss": ([], [])}
+        self._losses_read = 0
+        self._totals: dict[str, list[float]] = {}
 
     def add(self, result: Result, rows: int) -> None:
         """Note a batch of ``rows`` rows."""
-        self._losses.append(result.loss.detach())
-        self._rows.append(rows)
-        if result.weight is not None:
-            self._weights.append(result.weight)
+        self.note("loss", result.loss.detach(), rows if result.weight is None else result.weight)
         for name, value in result.values.items():
             # Not the tensor itself: it may hold a graph, and change in place before it is read.
-            kept = value.detach().clone() if isinstance(value, torch.Tensor) else value
-            self._values.setdefault(name, []).append(kept)
-        if len(self._losses) == _FLUSH:
-            self._flush()
+            self.note(name, value.detach().clone() if isinstance(value, torch.Tensor) else value, rows)
+
+    def note(self, name: str, value: Any, weight: Any) -> None:
+        """Note one number, a tensor or not, with its weight."""
+        values, weights = self._noted.setdefault(name, ([], []))
+        values.append(value)
+        weights.append(weight)
+        if len(values) == _FLUSH:
+            self._flush(name)
 
     def totals(self) -> dict[str, list[float]]:
         """``{name: [sum, weight]}`` in float64."""
-        self._flush()
+        for name in list(self._noted):
+            self._flush(name)
         return self._totals
 
-    def _flush(self) -> None:
-        if not self._losses:
-            return
-        losses = floats(self._losses)
+    def _flush(self, name: str) -> None:
+        noted, weights = self._noted.pop(name)
+        values, by = floats(noted), floats(weights)
+        is_loss = name == "loss"
+        if is_loss and self._where is not None:
+            self._check_finite(values)
+        total = self._totals.setdefault(name, [0.0, 0.0])
+        total[0] += math.fsum(values if is_loss and self._loss_is_sum else values * by)
+        total[1] += math.fsum(by)
+
+    def _check_finite(self, losses: np.ndarray[Any, Any]) -> None:
         if not np.isfinite(losses).all():
             bad = int(np.flatnonzero(~np.isfinite(losses))[0])
-            raise diverged(losses[bad], self._where, self._seen + bad + 1)
-        rows = np.asarray(self._rows, np.float64)
-        weights = floats(self._weights) if self._weights else rows
-        self._count("loss", losses if self._is_sum else losses * weights, weights)
-        for name, values in self._values.items():
-            self._count(name, floats(values) * rows, rows)
-        self._seen += len(rows)
-        for noted in (self._losses, self._rows, self._weights, self._values):
-            noted.clear()
-
-    def _count(self, name: str, terms: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> None:
-        total = self._totals.setdefault(name, [0.0, 0.0])
-        total[0] += math.fsum(terms)
-        total[1] += math.fsum(weights)
-
-
-def diverged(loss: float, where: str, batch: int) -> DivergedError:
-    """The error for a loss that is not finite in a batch, counted from 1."""
-    return DivergedError(
-        f"The loss became {loss} in {where}, batch {batch}; lower the learning rate, set gradient_clip, or look for "
-        "values in the data that are not finite."
-    )
+            raise DivergedError(
+                f"The loss became {losses[bad]} in {self._where}, batch {self._losses_read + bad + 1}; lower the "
+                "learning rate, set gradient_clip, or look for values in the data that are not finite."
+            )
+        self._losses_read += len(losses)
 
 
 def floats(values: list[Any]) -> np.ndarray[Any, Any]:
     """Single numbers, tensors or not, as float64 (len(values),)."""
-    if all(isinstance(value, torch.Tensor) and value.is_cuda for value in values):
+    if values and all(isinstance(value, torch.Tensor) and value.is_cuda for value in values):
         return torch.stack([value.detach().reshape(()) for value in values]).double().cpu().numpy()
     return np.array([value.item() if isinstance(value, torch.Tensor) else float(value) for value in values])

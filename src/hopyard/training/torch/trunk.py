@@ -365,15 +365,11 @@ class _RowsInMemory:
         seed: int = 0,
         *,
         columns: Sequence[str] | None = None,
-        output: Output = "numpy",
-        tail: Tail = "short",
-        epoch: int = 0,
+        **options: Any,
     ) -> Iterator[dict[str, Any]]:
         """Its batches, with the outputs."""
         names = list(dict.fromkeys([*(columns or ()), *self._trunk._columns]))
-        for batch in self._rows.batches(
-            batch_size, shuffle, seed, columns=names, output=output, tail=tail, epoch=epoch
-        ):
+        for batch in self._rows.batches(batch_size, shuffle, seed, columns=names, **options):
             yield self._trunk.beside_checked(batch)
 
 

@@ -1,0 +1,1 @@
+"""The catalog of a revision: its shelves, listed, compared with those of another, and exported as files."""

@@ -1,0 +1,47 @@
+"""Trials in words: states, epochs, parameters and values of metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.hopper.state import RunState, TrialState
+
+IN_RUNGS = ("asha", "hyperband")
+"""Kinds of search that compare trials at rungs: most train for a small part of their epochs, and how much is left,
+nobody knows."""
+
+
+def describe_state(state: RunState, trial: TrialState) -> str:
+    """A trial's status; ``"waiting"`` if it has trained as far as the searcher has allowed so far, and ``"not begun"``
+    or ``"unfinished"`` in a run that has ended before it."""
+    if trial.running and state.finished is not None:
+        return "unfinished" if trial.progress.visits else "not begun"
+    return "waiting" if trial.waits else trial.status
+
+
+def describe_epochs(epochs: float) -> str:
+    """``2`` or ``0.25``: epochs done."""
+    return f"{epochs:.4g}" if epochs < 1000 else f"{epochs:.0f}"
+
+
+def describe_params(params: Any) -> str:
+    """``lr=0.01 width=64`` from a point of a search space; nested names are joined with dots."""
+    return " ".join(f"{name}={text}" for name, text in plain_params(params))
+
+
+def plain_params(params: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Names, joined with dots, and values in words of a point of a search space."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in params.items():
+        if isinstance(value, dict):
+            pairs += plain_params(value, f"{prefix}{name}.")
+        else:
+            pairs.append((f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)))
+    return pairs
+
+
+def describe_number(value: float | None) -> str:
+    """A metric's value in four decimals, or in four digits if that would hide it; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:.4f}" if value == 0 or 0.01 <= abs(value) < 1e5 else f"{value:.4g}"

@@ -1,1 +1,0 @@
-"""Models and searches on the frames of Spark, Ray Data and Dask."""

@@ -1,1 +1,0 @@
-"""How runs and models look in notebooks."""

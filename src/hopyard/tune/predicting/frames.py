@@ -1,0 +1,374 @@
+"""Frames that go into a trained model, and the same kind of frame coming out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hopyard.data import Column, Ragged, Schema, as_source
+from hopyard.data.base import BaseDataset
+from hopyard.data.preparing.policies import Nulls, Policies, null_feature, null_label, pad
+from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
+from hopyard.data.sources.columns import ColumnData, as_expected, as_ragged, holds_lists
+from hopyard.errors import ColumnError, DataError, nearest
+
+Arrays = dict[str, npt.NDArray[Any] | Ragged]
+Outputs = tuple[npt.NDArray[Any], ...]
+PREDICTION_BATCH = 1024
+_FRAMES = ("pandas", "polars", "pyarrow", "hopyard", "pyspark", "ray", "dask")
+
+
+def feature_batches(
+    data: Any,
+    columns: Sequence[str],
+    batch_size: int,
+    policies: Policies,
+    labels: Collection[str] = (),
+    preprocessing: FittedSteps | None = None,
+    part: str = "",
+    weight: str | None = None,
+) -> Iterator[Arrays]:
+    """``data`` as batches of at most ``batch_size`` rows with these columns.
+
+    Bare arrays stand for the columns in order, without those that ``policies`` add; frames must have the columns, and
+    may have more. Nulls and ragged rows become what they became in training.
+
+    Args:
+        policies: of what the model was trained on.
+        labels, weight: columns whose nulls are errors.
+        preprocessing: makes the columns of those of the data; it gives values to the nulls of those that it fills.
+        part: what the rows are of a whole that is not known here, as errors say it; such rows have no numbers.
+
+    Raises:
+        ColumnError: a column is missing. DataError: nulls, or rows that training would have refused too.
+    """
+    wanted, filled, read = columns, list[str](), list[str]()
+    if preprocessing is not None:
+        steps = preprocessing.steps
+        columns, filled, read = steps.sources(wanted), steps.filled(wanted), steps.read(wanted)
+    if not is_frame(data):
+        data = _named_arrays(data, columns, policies)
+    source = as_source(data)
+    # Rows that were prepared before have masks and lengths already.
+    added = {name: base for name, base in policies.added.items() if name not in source.columns}
+    needed = list(dict.fromkeys(added.get(name, name) for name in columns))
+    check_features(needed, source.columns)
+    masks = masks_there(policies, read, source.columns)
+    chosen = source.select(list(dict.fromkeys([*needed, *masks])))
+    chosen.expected = {name: _as_given(policies, name) for name in needed if name in policies.schema}
+    never = {*labels, *([] if weight is None else [weight])}
+    numbered, rows = source.numbered and not part, 0
+    batches = iter(chosen.batches())
+    for batch in batches:
+        if (name := _refused(batch, policies, never, filled)) is not None:
+            nulls = _nulls(name, itertools.chain([batch], batches), rows, numbered)
+            nulls = replace(nulls, among=part)
+            if name in never:
+                raise null_label(name, nulls, "label" if name in labels else "weight")
+            raise null_feature(name, nulls, policies)
+        batch = {
+            name: as_expected(data, chosen.expected[name]) if name in chosen.expected else data
+            for name, data in batch.items()
+        }
+        if not isinstance(data, BaseDataset):  # which holds times as nanoseconds, as in training
+            _check_times(batch, policies)
+        arrays = {name: _column(name, batch, policies) for name in columns}
+        count = len(arrays[columns[0]])
+        if preprocessing is not None:
+            missing = {
+                f"{name}_mask": data.missing for name, data in batch.items() if data.missing is not None
+            }
+            # Where training had a mask there is one, so that NaN counts as missing, which it then does.
+            none = dict.fromkeys(masks_of(policies.schema, read), np.zeros(count, bool))
+            prepared = {mask: batch[mask].as_batch() for mask in masks}
+            arrays = preprocessing.apply_to_arrays({**none, **missing, **prepared, **arrays})
+            arrays = {name: arrays[name] for name in wanted}
+        rows += count
+        for start in range(0, count, batch_size):
+            yield {name: _own(values[start : start + batch_size]) for name, values in arrays.items()}
+    if not rows:
+        raise DataError("the data has no rows; a model needs at least one.")
+
+
+def masks_there(policies: Policies, names: Iterable[str], there: Collection[str]) -> list[str]:
+    """The masks of these columns that rows have already, as those that were prepared before do."""
+    return [mask for mask in masks_of(policies.schema, names) if mask in there]
+
+
+def _own(values: npt.NDArray[Any] | Ragged) -> npt.NDArray[Any] | Ragged:
+    """Lists as a transform may change them, or share their memory with a tensor: Arrow's own is read-only."""
+    if isinstance(values, Ragged) and not values.values.flags.writeable:
+        return Ragged(values.values.copy(), values.offsets)
+    return values
+
+
+def _named_arrays(data: Any, columns: Sequence[str], policies: Policies) -> Any:
+    """A dict of the arrays by the columns that they stand for; of a Series, a frame."""
+    names = policies.sources(columns)
+    if len(names) == 1 and _is_series(data):
+        return data.to_frame(names[0])
+    if isinstance(data, tuple) and len(data) == len(columns):
+        names = list(columns)
+    given = data if isinstance(data, tuple | list) and len(names) > 1 else (data,)
+    if len(given) != len(names):
+        raise DataError(
+            f"{len(given)} arrays were given for the columns {names}; give one array per column, in "
+            "this order, or a dict of arrays."
+        )
+    if len(names) == 1 and isinstance(data, tuple) and len(data) == 1:
+        given = data
+    return {
+        name: array if _is_list(policies, name) and isinstance(array, list) else _array(array)
+        for name, array in zip(names, given, strict=True)
+    }
+
+
+def _is_list(policies: Policies, name: str) -> bool:
+    """Whether rows of the column may have different lengths."""
+    return name in policies.padded or policies.schema[name].kind == "ragged"
+
+
+def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
+    """Raise DataError if numbers stand where training had times: nobody knows their unit."""
+    for name in sorted(policies.times & batch.keys()):
+        found = batch[name]
+        if not found.times and (found.missing is None or not found.missing.all()) and found.kind == "tensor":
+            raise DataError(
+                f"Column {name!r} holds numbers ({found.column.dtype}), but held dates, times or durations in "
+                "training, which a model gets as nanoseconds (of dates, since 1970). Give them as such; of numbers say "
+                f"the unit, for example pandas.to_datetime(frame[{name!r}], unit='us') if they are microseconds."
+            )
+
+
+def _as_given(policies: Policies, name: str) -> Column:
+    """A column of the training data as it was before these policies."""
+    column = policies.schema[name]
+    return replace(column, kind="ragged", shape=column.shape[1:]) if name in policies.padded else column
+
+
+def _refused(
+    batch: Mapping[str, ColumnData], policies: Policies, labels: Collection[str], filled: Collection[str]
+) -> str | None:
+    """A column with rows that are null, but were not in training. ``filled``: columns whose nulls get a value."""
+    found = [name for name, data in batch.items() if data.missing is not None and name not in filled]
+    of_labels = [name for name in found if name in labels]
+    if of_labels or policies.nulls == "fill":
+        return next(iter(of_labels), None)
+    return next((name for name in found if policies.nulls == "error" or name not in policies.masked), None)
+
+
+def _nulls(name: str, batches: Iterable[Mapping[str, ColumnData]], before: int, numbered: bool) -> Nulls:
+    """Those of a column in all of the batches, of which the first has some; ``before``: rows before them."""
+    nulls = Nulls.of((batch[name].missing for batch in batches), numbered)
+    return replace(nulls, first=[before + row for row in nulls.first])
+
+
+def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> npt.NDArray[Any] | Ragged:
+    """A column as it was in training.
+
+    Raises:
+        DataError: rows are no lists, or of lengths that training would have refused.
+    """
+    if name not in batch:
+        data = batch[policies.added[name]]
+        if name.removesuffix("_mask") == data.name:
+            return np.zeros(len(data), bool) if data.missing is None else data.missing
+        _check_lists(data)
+        lists = as_ragged(data).values
+        assert isinstance(lists, Ragged)
+        return lists.lengths
+    data, column = batch[name], policies.schema[name]
+    is_list = isinstance(data.values, Ragged) and data.kind == "ragged"
+    if _is_list(policies, name):
+        _check_lists(data)
+    if column.kind == "ragged" and data.kind == "tensor":
+        return as_ragged(data).as_batch()
+    # Lists that all have one length come as a tensor, which may be narrower than in training.
+    narrow = name in policies.padded and isinstance(data.values, np.ndarray) and data.values.ndim > 1
+    if column.kind != "tensor" or not column.shape or not (is_list or narrow):
+        return data.as_batch()
+    lists = as_ragged(data).values
+    assert isinstance(lists, Ragged)
+    longest, length = int(lists.lengths.max(initial=0)), column.shape[0]
+    if name not in policies.padded:
+        shortest = int(lists.lengths.min(initial=longest))
+        raise DataError(
+            f"column {name!r} has rows of {shortest} to {longest} values, but all that the model was trained on have "
+            f"{length}. Give rows of that length, or train with ragged='pad' or ragged='keep' on rows of several."
+        )
+    if longest > length:
+        raise DataError(
+            f"column {name!r} has a row of {longest} values, but those that the model was trained on have at "
+            f"most {length}, to which they were padded. Shorten the row, or train on rows as long."
+        )
+    return pad(lists, length)
+
+
+def _check_lists(data: ColumnData) -> None:
+    """Raise DataError unless the rows are lists."""
+    if not holds_lists(data.column):
+        raise DataError(
+            f"column {data.name!r} has one value in each of its {len(data)} rows ({data.column}), but the model was "
+            "trained on rows that are lists. Give a list for each row; a single row x as [x]."
+        )
+
+
+def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
+    """Raise ColumnError if the data, whose columns ``there`` names, lacks one that the model needs."""
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise ColumnError(
+            f"the data lacks the columns {missing}{nearest(missing[0], there, '.')} "
+            f"It has {list(there)}; the model needs {list(columns)}."
+        )
+
+
+def outputs_of(
+    predict: Callable[[Arrays], npt.NDArray[Any] | Outputs],
+    columns: Sequence[str],
+    data: Any,
+    policies: Policies,
+    preprocessing: FittedSteps | None = None,
+    part: str = "",
+) -> Outputs:
+    """What ``predict`` gives for all rows of ``data``: one array of shape (n, ...) per output.
+
+    Args:
+        policies, preprocessing: of what the model was trained on.
+        part: see ``feature_batches``.
+
+    Raises:
+        ColumnError: ``data`` lacks one of ``columns``. DataError: it has no rows, or they are not what it takes.
+    """
+    parts = []
+    batches = feature_batches(
+        data, columns, PREDICTION_BATCH, policies, preprocessing=preprocessing, part=part
+    )
+    for batch in batches:
+        outputs = predict(batch)
+        parts.append(outputs if isinstance(outputs, tuple) else (outputs,))
+        _check_rows(parts[-1], len(batch[columns[0]]))
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _check_rows(outputs: Outputs, rows: int) -> None:
+    """Raise DataError if a model took the rows for something else."""
+    for output in outputs:
+        if len(output) != rows:
+            raise DataError(
+                f"the model gave an array of shape {output.shape} for {rows} rows, but one output a row is needed. "
+                "Give arrays of shape (rows, ...); a single row x as x[None]."
+            )
+
+
+def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """``data`` with further columns, as the same kind of frame. Outputs of shape (n, 1) become scalars."""
+    columns = {name: _squeezed(values) for name, values in outputs.items()}
+    kind = kind_of(data)
+    if kind == "pandas":
+        return data.assign(**{name: _cells(values) for name, values in columns.items()})
+    if kind == "polars":
+        series = type(data.get_column(data.columns[0]))
+        return data.with_columns([series(name, values) for name, values in columns.items()])
+    if kind == "pyarrow":
+        for name, values in columns.items():
+            data = data.append_column(name, arrow_column(values))
+        return data
+    if isinstance(data, Mapping):
+        return {**data, **columns}
+    if is_records(data):
+        lists = [column.tolist() for column in columns.values()]
+        return [
+            {**row, **dict(zip(columns, of_row, strict=True))}
+            for row, *of_row in zip(data, *lists, strict=True)
+        ]
+    raise DataError(
+        f"transform was given {type(data).__name__}; it takes a dict of arrays, a list of dicts, a pandas or polars "
+        "DataFrame or a pyarrow Table, or a frame of Spark, Ray Data or Dask, because it returns the same kind. For "
+        "arrays use predict(x)."
+    )
+
+
+def arrow_column(values: npt.NDArray[Any]) -> pa.Array:
+    """An output as a column: numbers, or lists of one length, nested as its dimensions are. Shape (n, 1) counts as
+    (n,)."""
+    values = _squeezed(values)
+    column = pa.array(values.ravel())
+    for size in reversed(values.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def example_rows(schema: Schema) -> Arrays:
+    """Two rows of zeros and empty texts."""
+    return {column.name: _example(column) for column in schema}
+
+
+def _example(column: Column) -> npt.NDArray[Any] | Ragged:
+    if column.kind == "tensor":
+        return np.zeros((2, *column.shape), column.dtype)
+    if column.kind == "ragged":
+        return Ragged(np.zeros((2, *column.shape), column.dtype), np.arange(3))
+    return np.array([{"string": "", "bytes": b""}[column.kind]] * 2, dtype=object)
+
+
+def column_names(data: Any) -> list[str]:
+    """The columns of a frame or a dict of arrays; none for what is neither."""
+    if isinstance(data, Mapping):
+        return list(data)
+    if is_records(data):
+        return list(data[0])
+    kind = kind_of(data)
+    if kind == "pyarrow":
+        return list(data.column_names)
+    return list(data.columns() if kind == "ray" else getattr(data, "columns", ()))
+
+
+def kind_of(data: Any) -> str:
+    """The package that an object's class comes from."""
+    return type(data).__module__.partition(".")[0]
+
+
+def is_frame(data: Any) -> bool:
+    """Whether it names its columns, in contrast to bare arrays."""
+    return not isinstance(data, Ragged | pa.Array | pa.ChunkedArray) and (
+        (kind_of(data) in _FRAMES and not _is_series(data))
+        or isinstance(data, Mapping | str)
+        or hasattr(data, "__fspath__")
+        or is_records(data)
+    )
+
+
+def _is_series(data: Any) -> bool:
+    return kind_of(data) in ("pandas", "polars") and type(data).__name__ == "Series"
+
+
+def is_records(data: Any) -> bool:
+    """Whether it is a list of rows that are dicts."""
+    return isinstance(data, list | tuple) and bool(data) and all(isinstance(row, Mapping) for row in data)
+
+
+def _array(value: Any) -> Any:
+    """As an array, if it is one or can be; rows of different lengths as they are."""
+    if isinstance(value, Ragged | pa.Array | pa.ChunkedArray):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return value
+
+
+def _squeezed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def _cells(values: npt.NDArray[Any]) -> Any:
+    return values if values.ndim == 1 else list(values)

@@ -1,0 +1,64 @@
+"""Rows of trials and of their histories, as files and other programs get them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.hopper.state import RunState, TrialState
+from hopyard.tune.callbacks import flat_params
+
+Row = dict[str, Any]
+
+
+def trial_rows(state: RunState) -> list[Row]:
+    """A row per trial, in order of number.
+
+    ``number``, ``state``, ``epochs``, ``best_epoch``, ``seconds`` in units, ``error``, ``source`` (the trial it is a
+    copy of), ``params/...``, and ``metrics/...`` of the best epoch; None where there is none.
+    """
+    rows = []
+    for trial in state.trials.values():
+        best = trial.best
+        rows.append(
+            {
+                "number": trial.number,
+                "state": trial.status,
+                "epochs": epochs_of(state, trial),
+                "best_epoch": best.epoch if best else None,
+                "seconds": trial.seconds,
+                "error": f"{trial.error.kind}: {trial.error.message}" if trial.error else None,
+                "source": trial.source,
+                **flat_params({"params": trial.params}),
+                **{f"metrics/{name}": value for name, value in (best.metrics if best else {}).items()},
+            }
+        )
+    return rows
+
+
+def history_rows(state: RunState) -> list[Row]:
+    """A row per trial and validation: ``trial``, ``epoch`` (from 1; a fraction for a part of one), ``seconds`` since
+    the run began, ``metrics/...``."""
+    rows = []
+    for trial in state.trials.values():
+        for index, (epoch, ended_at) in enumerate(
+            zip(epoch_numbers(state, trial), trial.ended_at, strict=True)
+        ):
+            metrics = {f"metrics/{name}": values[index] for name, values in trial.history.items()}
+            rows.append({"trial": trial.number, "epoch": epoch, "seconds": ended_at, **metrics})
+    return rows
+
+
+def epochs_of(state: RunState, trial: TrialState) -> float:
+    """The epochs that a trial has trained itself, also parts of one; what it was copied with does not count."""
+    return _whole((trial.progress.trained - trial.began) / state.layout.train)
+
+
+def epoch_numbers(state: RunState, trial: TrialState) -> list[float]:
+    """The number of each epoch of a trial's history, counting those of the trial it is a copy of."""
+    first = trial.began // state.layout.train + 1
+    end = _whole(trial.progress.trained / state.layout.train)
+    return [min(first + index, end) for index in range(len(trial.ended_at))]
+
+
+def _whole(number: float) -> float:
+    return int(number) if number == int(number) else number

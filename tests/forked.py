@@ -1,0 +1,455 @@
+"""Python processes that tests start, forked off one that has imported what they need instead of started from nothing.
+
+``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c`` or ``-m``, in this process and
+in those that it starts so. What starts is a process like any other: with its own signals, descriptors, environment,
+folder and exit code; it can be killed, and a killed parent leaves it behind. What is different: its parent
+is the process that forks (``main``), and modules are there already. Programs that could notice (``NOTICED``) and
+environments that Python or a library reads when it starts (``READ_AT_START``) get an interpreter of their own, and so
+does what has another session, or is to have one: nothing from outside can join its groups of processes. The fixture
+``fresh_processes`` does so for a whole test.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import os
+import pickle
+import runpy
+import secrets
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+MODULES = (
+    "numpy",
+    "pandas",
+    "pyarrow.parquet",
+    "pyarrow.compute",
+    "pyarrow.dataset",
+    "torch",
+    "torch._dynamo",
+    "hopyard.backend._worker",
+    "hopyard.cli",
+    "hopyard.stockroom",
+    "hopyard.torch",
+    "hopyard.training.unit",
+    "hopyard.tune",
+    "hopyard.tune.tensorboard",
+)
+NOTICED = ("sys.modules", "meta_path", "find_spec", "resource", "VmRSS", "RssAnon", "prctl", "tracemalloc")
+READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
+FRESH = "HOPYARD_TESTS_FRESH"
+"""With this variable in its environment a process is started from nothing."""
+
+_PYTHON = sys.executable  # which tests may change
+_SIZE = struct.Struct("!I")
+_ANSWER = struct.Struct("!qd")  # a process id or an exit status, and CPU seconds
+
+
+class Request(NamedTuple):
+    """A process to be: what ``Popen`` was given, and what a child has of its parent."""
+
+    arguments: tuple[str, ...]
+    folder: str
+    environment: dict[str, str]
+    descriptors: tuple[int, ...]
+    group: int
+    owner: int
+    ignored: tuple[int, ...]
+    umask: int
+
+
+# In processes that start others
+
+
+class Forks:
+    """The connection of a process, and of those it starts, to the one that forks.
+
+    Attributes:
+        address: of the process that forks: a socket without a file.
+        owner: process id of the tests, which CPU seconds are counted for.
+        session: of the process that forks, which no process in another one is forked for.
+        environment: what Python and libraries have read of it.
+    """
+
+    def __init__(self, address: str, owner: int, session: int, environment: Mapping[str, str]) -> None:
+        self.address = address
+        self.owner = owner
+        self.session = session
+        self.environment = _read_at_start(environment)
+
+    def takes(self, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Whether a process is none the worse for being forked."""
+        if len(arguments) < 2 or arguments[0] != _PYTHON or os.getsid(0) != self.session:
+            return False
+        kind, *rest = arguments[1:]
+        if kind not in ("-c", "-m") or not rest:
+            return False
+        text = rest[0]
+        return not any(word in text for word in NOTICED) and _read_at_start(environment) == self.environment
+
+    def start(self, request: Request, descriptors: Sequence[int]) -> Process:
+        connection = self._connect()
+        try:
+            data = pickle.dumps(tuple(request))
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            connection.sendmsg([_SIZE.pack(len(data))], [rights])
+            connection.sendall(data)
+            pid, _ = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
+        except BaseException:
+            connection.close()
+            raise
+        return Process(int(pid), connection)
+
+    def cpu(self) -> float:
+        """CPU seconds of the owner's processes that have ended."""
+        with self._connect() as connection:
+            data = pickle.dumps(self.owner)
+            connection.sendall(_SIZE.pack(len(data)) + data)
+            _, seconds = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
+        return float(seconds)
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.address)
+        return connection
+
+
+class Process:
+    """A forked process, as the one that asked for it sees it."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.connection = connection
+        self.owner = os.getpid()
+
+    def wait(self, flags: int) -> tuple[int, int]:
+        """What ``os.waitpid`` returns."""
+        if os.getpid() != self.owner:
+            raise ChildProcessError
+        if flags & os.WNOHANG:
+            with selectors.PollSelector() as selector:
+                selector.register(self.connection, selectors.EVENT_READ)
+                if not selector.select(0):
+                    return 0, 0
+        with self.connection:
+            try:
+                status, _ = _ANSWER.unpack(_exactly(self.connection, _ANSWER.size))
+            except EOFError:  # the process that forks is gone, and what it forked with it
+                status = signal.SIGKILL
+        return self.pid, int(status)
+
+
+def install(forks: Forks | Callable[[], Forks]) -> None:
+    """Let ``subprocess.Popen`` fork from now on; a function is called when something is forked first."""
+    execute, try_wait, poll = (
+        subprocess.Popen._execute_child,  # type: ignore[attr-defined]
+        subprocess.Popen._try_wait,  # type: ignore[attr-defined]
+        subprocess.Popen._internal_poll,  # type: ignore[attr-defined]
+    )
+    made: list[Forks] = []
+    lock = threading.Lock()
+
+    def connected() -> Forks:
+        with lock:
+            if not made:
+                made.append(forks if isinstance(forks, Forks) else forks())
+            return made[0]
+
+    def execute_child(
+        self: Any, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Any, cwd: Any, env: Any,
+        startupinfo: Any, creationflags: Any, shell: bool, *more: Any,
+    ) -> None:  # fmt: skip
+        *pipes, _, gid, gids, uid, umask, start_new_session, process_group = more
+        plain = not shell and preexec_fn is None and executable is None and close_fds
+        plain = (
+            plain
+            and not start_new_session
+            and gid is None
+            and gids is None
+            and uid is None
+            and umask == -1
+            and process_group == -1
+        )
+        arguments = [] if isinstance(args, (str, bytes, os.PathLike)) else [os.fsdecode(a) for a in args]
+        environment = dict(os.environ if env is None else env)
+        plain = plain and arguments[:1] == [_PYTHON] and FRESH not in environment
+        folder = str(Path(os.fsdecode("." if cwd is None else cwd)).absolute())
+        plain = plain and Path(folder).is_dir()
+        if not plain or not connected().takes(arguments, environment):
+            execute(
+                self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
+                *more,
+            )  # fmt: skip
+            return
+        p2cread, _, _, c2pwrite, _, errwrite = pipes
+        standard = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        mask = os.umask(0)
+        os.umask(mask)
+        request = Request(
+            tuple(arguments[1:]),
+            folder,
+            environment,
+            (0, 1, 2, *pass_fds),
+            os.getpgrp(),
+            connected().owner,
+            tuple(
+                number
+                for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
+                if signal.getsignal(number) is signal.SIG_IGN
+            ),
+            mask,
+        )
+        self._forked = connected().start(request, [*standard, *pass_fds])
+        self.pid = self._forked.pid
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+    def wait(self: Any, flags: int) -> tuple[int, int]:
+        forked = getattr(self, "_forked", None)
+        if forked is None:
+            return try_wait(self, flags)  # type: ignore[no-any-return]
+        try:
+            return forked.wait(flags)  # type: ignore[no-any-return]
+        except ChildProcessError:
+            return self.pid, 0
+
+    def internal_poll(self: Any, _deadstate: Any = None, **changes: Any) -> Any:
+        forked = getattr(self, "_forked", None)
+        if forked is None:
+            return poll(self, _deadstate, **changes)
+        return poll(self, _deadstate, _waitpid=lambda _, flags: forked.wait(flags))
+
+    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+    subprocess.Popen._try_wait = wait  # type: ignore[attr-defined]
+    subprocess.Popen._internal_poll = internal_poll  # type: ignore[attr-defined]
+
+
+ADDRESS = "HOPYARD_TESTS_FORKS"
+"""The variable that has the address for all processes of a run of the tests."""
+
+_started: list[subprocess.Popen[bytes]] = []
+_forks: list[Forks] = []
+
+
+def start() -> None:
+    """Start the process that forks; it lives as long as this one."""
+    name = f"hopyard-tests-{os.getpid()}-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + name)
+        listener.listen(64)  # whoever asks by now waits
+        environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **HASHING, FRESH: "1"}
+        command = [sys.executable, __file__, str(listener.fileno())]
+        _started.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[listener.fileno()])
+        )
+    os.environ[ADDRESS] = f"{os.getsid(0)} {name}"
+
+
+def connect() -> Forks:
+    """The forks of this run of the tests."""
+    if not _forks:
+        if ADDRESS not in os.environ:
+            start()
+        session, _, name = os.environ[ADDRESS].partition(" ")
+        _forks.append(Forks("\0" + name, os.getpid(), int(session), os.environ))
+    return _forks[0]
+
+
+def cpu() -> float:
+    """CPU seconds of all that was forked for this process and has ended."""
+    return _forks[0].cpu() if _forks else 0.0
+
+
+def close() -> None:
+    for process in _started:
+        process.kill()
+        process.communicate()
+
+
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of it matters; whether it asks for the hash seed that all have makes no difference."""
+    return HASHING | {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+# In the process that forks
+
+
+def main(descriptor: int) -> None:
+    """Fork what is asked for, until standard input ends. In a forked process: run what it is to run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listener = socket.socket(fileno=descriptor)
+    address = listener.getsockname().decode()
+    for name in MODULES:
+        importlib.import_module(name)
+    sys.path[0] = ""  # which was the folder of this file
+    gc.collect()
+    gc.freeze()
+    selector = selectors.PollSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    selector.register(0, selectors.EVENT_READ)
+    running: dict[int, tuple[int, int, socket.socket]] = {}  # by the descriptor of each process
+    seconds: dict[int, float] = {}  # by owner
+    while True:
+        for key, _ in selector.select():
+            if key.fd == 0:
+                os._exit(0)
+            if key.fd in running:
+                pid, owner, connection = running.pop(key.fd)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                _, status, used = os.wait4(pid, 0)
+                seconds[owner] = seconds.get(owner, 0.0) + used.ru_utime + used.ru_stime
+                with contextlib.suppress(OSError), connection:
+                    connection.sendall(_ANSWER.pack(status, 0))
+                continue
+            connection, _ = listener.accept()
+            try:
+                asked, descriptors = _receive(connection)
+            except (OSError, EOFError):  # which was killed meanwhile
+                connection.close()
+                continue
+            if isinstance(asked, int):
+                with contextlib.suppress(OSError), connection:
+                    connection.sendall(_ANSWER.pack(0, seconds.get(asked, 0.0)))
+                continue
+            request = Request(*asked)
+            if (pid := os.fork()) == 0:
+                own = [listener.fileno(), connection.fileno(), *running]
+                own += [other.fileno() for *_, other in running.values()]
+                _become(request, descriptors, own)
+                install(Forks(address, request.owner, os.getsid(0), os.environ))
+                _run(request.arguments)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            running[descriptor := os.pidfd_open(pid)] = pid, request.owner, connection
+            selector.register(descriptor, selectors.EVENT_READ)
+            with contextlib.suppress(OSError):
+                connection.sendall(_ANSWER.pack(pid, 0))
+
+
+def _receive(connection: socket.socket) -> tuple[Any, list[int]]:
+    """What is asked for, with the descriptors that came along."""
+    head, descriptors, _, _ = socket.recv_fds(connection, _SIZE.size, 64)
+    if len(head) < _SIZE.size:
+        raise EOFError
+    return pickle.loads(_exactly(connection, *_SIZE.unpack(head))), descriptors
+
+
+def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) -> None:
+    """Make this process the one that was asked for."""
+    with contextlib.suppress(OSError):  # the group has ended meanwhile
+        os.setpgid(0, request.group)
+    top = 1 + max(request.descriptors)
+    moved = []
+    for descriptor in descriptors:  # so that none stands where another belongs
+        while descriptor < top:
+            descriptor = os.dup(descriptor)
+        moved.append(descriptor)
+    for descriptor in own:
+        os.close(descriptor)
+    for descriptor, number in zip(moved, request.descriptors, strict=True):
+        os.dup2(descriptor, number)
+    os.closerange(top, 256)
+    os.umask(request.umask)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in request.ignored:
+        signal.signal(number, signal.SIG_IGN)
+    # The objects of the process that forks believe that they can seek, or cannot.
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(  # type: ignore[misc]
+        io.BufferedReader(io.FileIO(0, closefd=False)), sys.stdin.encoding
+    )
+    sys.stdout = sys.__stdout__ = _writer(1, sys.stdout)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _writer(2, sys.stderr)  # type: ignore[misc]
+    import numpy as np
+    import torch
+
+    np.random.seed()
+    threads = request.environment.get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(int(threads) if threads.isdigit() else len(os.sched_getaffinity(0)))
+
+
+def _writer(descriptor: int, like: Any) -> io.TextIOWrapper:
+    binary = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
+    is_prompt = descriptor == 2 or binary.isatty()
+    return io.TextIOWrapper(
+        binary, like.encoding, like.errors, line_buffering=is_prompt, write_through=like.write_through
+    )
+
+
+def _run(arguments: Sequence[str]) -> NoReturn:
+    """What Python does with these arguments, but in this process, whose end is that of the program."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["tests.forked"] = sys.modules["__main__"]
+    sys.modules["__main__"] = module
+    importlib.invalidate_caches()
+    sys.orig_argv[:] = [sys.executable, *arguments]
+    code: object = None
+    try:
+        _execute(arguments, module)
+    except SystemExit as error:
+        code = error.code
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        code = error if isinstance(error, KeyboardInterrupt) else 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    # What the interpreter would do with its own modules takes a third of a second, and nobody sees it.
+    module.__dict__.clear()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or None
+            stream.flush()
+    if isinstance(code, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
+
+
+def _execute(arguments: Sequence[str], module: types.ModuleType) -> None:
+    kind, *rest = arguments
+    if kind == "-m":
+        sys.argv[:] = ["-m", *rest[1:]]
+        sys.path[0] = os.getcwd()  # noqa: PTH109
+        runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
+    else:
+        sys.argv[:] = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), module.__dict__)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,89 @@
+"""Processes forked for tests are like those that Python starts: each program here is run both ways."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests import forked
+from tests.sampling import LEVEL
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or LEVEL != "quick", reason="processes are forked on Linux, at the level quick"
+)
+
+PROGRAMS = {
+    "ends": "import sys; print(__name__, sys.argv, sys.orig_argv)",
+    "exit code": "import sys; print('out'); sys.exit(3)",
+    "exit text": "import sys; sys.exit('no')",
+    "exception": "def f():\n    raise ValueError('x')\nf()",
+    "interrupted": "raise KeyboardInterrupt",
+    "killed": "import os; os.kill(os.getpid(), 9)",
+    "at exit": "import atexit, threading; atexit.register(print, 'end'); threading.Timer(0.01, print).start()",
+    "environment": "import os; print(os.environ.get('NAME'), os.getcwd(), os.getpgrp())",
+    "input": "print(input())",
+    "closed output": "import os; os.close(1)",
+    "finaliser": "class A:\n    def __del__(self):\n        print('gone')\na = A()",
+    "descriptors": "import os; print(os.path.realpath('/proc/self/fd/1') != os.path.realpath('/proc/self/fd/2'))",
+    "another": "import subprocess as s, sys; print(s.call([sys.executable, '-c', 'exit(5)']))",
+}
+
+
+def run(*arguments: str, folder: Path, **variables: str) -> tuple[int, str, str]:
+    environment = {**os.environ, "NAME": "value", **variables}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, input="line\n", capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_does_the_same(name: str, tmp_path: Path) -> None:
+    arguments = ("-c", PROGRAMS[name], "argument")
+    forks = run(*arguments, folder=tmp_path)
+    assert forks == run(*arguments, folder=tmp_path, **{forked.FRESH: "1"})
+
+
+def test_modules_do_the_same(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = __name__")
+    (tmp_path / "script.py").write_text("import sys, beside\nprint(sys.argv, beside.NAME, __file__)\n1 / 0")
+    for arguments in (("-m", "script", "a"),):
+        forks = run(*arguments, folder=tmp_path)
+        code, out, text = run(*arguments, folder=tmp_path, **{forked.FRESH: "1"})
+        assert (forks[0], forks[1]) == (code, out)
+        assert forks[2].splitlines()[-1] == text.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_a_forked_process_is_known_by_its_number_and_can_be_killed() -> None:
+    code = "import os; print(os.getpid(), flush=True); import signal; signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_programs_that_see_how_they_start_are_started_from_nothing(fresh_processes: None) -> None:
+    look = "import sys; print('torch' in sys.modules)"
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+        assert done.stdout == "False\n"
+
+
+def test_descriptors_are_handed_on(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as answers:
+        code = f"import os; os.write({writing}, b'here')"
+        subprocess.run([sys.executable, "-c", code], pass_fds=[writing], check=True)
+        os.close(writing)
+        assert answers.read() == "here"
