@@ -95,9 +95,13 @@ def test_a_lost_file_is_written_again(store, data, files_of):
 def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_path, monkeypatch, data):
     staging = tmp_path / "staging"
 
+    attempts = []
+
     def with_a_full_device(**arguments):
         staging.mkdir()
-        (staging / "0.parquet").symlink_to("/dev/full")  # the first attempt writes here, and removes it
+        attempts.append(staging)
+        if len(attempts) < 3:
+            (staging / "0.parquet").symlink_to("/dev/full")
         return str(staging)
 
     monkeypatch.setattr("hopyard.data.preparing.write.tempfile.mkdtemp", with_a_full_device)
