@@ -27,11 +27,11 @@ from hopyard.objects.digests import derive_seed
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
-_HASHED_AT_ONCE = 1 << 15
+_HASHED_AT_ONCE = 1 << 14
 """Rows: what is made of a column of numbers stays in the cache of the core."""
 _HASHING = 2
 """Threads: half of the time NumPy holds the interpreter."""
-_WORDS_AT_ONCE = 1 << 15
+_WORDS_AT_ONCE = 1 << 17
 _WORD = 8
 _FOLD = np.uint64(33)
 _FEWEST_KEYS = 16
