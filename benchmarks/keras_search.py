@@ -11,15 +11,15 @@ One JSON object a line: name, value, unit, peer, ratio (value / the peer's value
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from typing import Any
 
 import numpy as np
+
+from _scripts import run_again
 
 ROWS, BATCH, EPOCHS, PAIRS = 100_000, 256, 3, 3
 RATES = [10 ** (-4 + 3 * i / 7) for i in range(8)]
@@ -92,19 +92,9 @@ SIDES = {"hopyard": hopyard, "keras_tuner": keras_tuner}
 
 def seconds(side: str) -> float:
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
         began = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, __file__, side, folder],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        took = time.perf_counter() - began
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return took
+        run_again(__file__, side, folder)
+        return time.perf_counter() - began
 
 
 def main() -> None:
