@@ -170,7 +170,7 @@ def test_of_many_trials_the_best_are_named_and_the_others_are_grey() -> None:
         f"■ {number}" for number in range(299, 299 - MOST_TRIALS, -1)
     ]
     assert "and 290 more trials; trials() has all of them" in words(page)
-    assert "pale, the best 190 of 290 others" in words(page)
+    assert "pale: the best 190 of 290 others" in words(page)
     assert len(markup) < 100_000
     strokes = [each.attrib["stroke"] for each in page.iter() if each.tag.endswith("path")]
     assert [colour for colour in strokes if colour != "currentColor"] == list(reversed(COLOURS))

@@ -292,8 +292,8 @@ def _legend(state: RunState, named: Sequence[TrialState]) -> list[Html]:
         parts.append(_text(shortened(_name(trial), 48), left + 16, top + 17 * place))
     others = len(state.trials) - len(named)
     if others > 0:
-        drawn = "" if len(state.trials) <= MOST_CURVES else f", the best {MOST_CURVES - len(named):,} of"
-        parts.append(_text(f"pale{drawn} {others:,} others", left + 16, top + 17 * (len(named) + 1)))
+        drawn = "" if len(state.trials) <= MOST_CURVES else f" the best {MOST_CURVES - len(named):,} of"
+        parts.append(_text(f"pale:{drawn} {others:,} others", left + 16, top + 17 * (len(named) + 1)))
     return parts
 
 

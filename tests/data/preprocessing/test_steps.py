@@ -297,8 +297,8 @@ def test_what_was_fitted_is_kept_by_the_content_of_rows_and_steps(
         (lambda: StandardScale(), r"StandardScale was given the columns \(\). Give names"),
         (lambda: StandardScale(["a"]), r"Give names, one after another"),  # type: ignore[arg-type]
         (lambda: StandardScale("a", "a"), "Name each column once"),
-        (lambda: Category("a", most=0), "most=0, but it must be an int of at least 1"),
-        (lambda: Category("a", unknown="eror"), "must be 'index'.*'error'"),  # type: ignore[arg-type]
+        (lambda: Category("a", most=0), "most=0, but it must be an integer of at least 1"),
+        (lambda: Category("a", unknown="eror"), "must be one of .index., .error.; did you mean .error."),  # type: ignore[arg-type]
         (lambda: Category("a", values=[]), "values are a list of at least one category"),
         (lambda: Category("a", values=[1, 1]), "Name each category once"),
         (lambda: Impute("a", by="avg"), "by='avg', but it must be one of 'mean'"),  # type: ignore[arg-type]

@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hopyard.checks import choice, integer
 from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, present_rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.strings import Coded, as_objects
-from hopyard.errors import DataError, UsageError, nearest
+from hopyard.errors import DataError, UsageError
 
 
 class Category(Step):
@@ -42,15 +43,9 @@ class Category(Step):
         unknown: Literal["index", "error"] = "index",
     ) -> None:
         super().__init__(columns)
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise UsageError(
-                f"Category was given most={most!r}, but it must be an int of at least 1, or None."
-            )
-        if unknown not in ("index", "error"):
-            raise UsageError(
-                f"Category was given unknown={unknown!r}, but it must be 'index' (number 0) or 'error'"
-                f"{nearest(str(unknown), ('index', 'error'), '.')}"
-            )
+        if most is not None:
+            most = integer("most", most, 1, rule="an integer of at least 1, or None")
+        choice("unknown", unknown, ("index", "error"))
         if values is not None and (isinstance(values, str) or not len(values) or most is not None):
             raise UsageError(
                 f"Category was given values={values!r}{'' if most is None else f' and most={most}'}, but values are a "

@@ -6,7 +6,6 @@ import logging
 import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -192,7 +191,7 @@ class FittedSteps:
         """See :meth:`Steps.sources`."""
         return self.steps.sources(names)
 
-    @cached_property
+    @property
     def takes_coded(self) -> frozenset[str]:
         """Columns that may be ``Coded``: all steps that read them take these, and one replaces them."""
         known: dict[str, bool] = {}
@@ -464,6 +463,7 @@ class Preprocessed(Partitioned):
 class _PreprocessedStream(Stream):
     def __init__(self, dataset: Preprocessed, wanted: Wanted, rows: Stream) -> None:
         self._dataset, self._wanted, self._rows = dataset, wanted, rows
+        self._takes_coded = dataset.fitted.takes_coded
 
     def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
         # Not where rows come by way of others, as windows and mixtures, which take arrays.
@@ -472,9 +472,8 @@ class _PreprocessedStream(Stream):
             batch = self._rows.batch(first, last, buffers)
         finally:
             buffers.coded = False
-        taken = self._dataset.fitted.takes_coded
         objects = {
-            name: values if name in taken and isinstance(values, Coded) else as_objects(values)
+            name: values if name in self._takes_coded and isinstance(values, Coded) else as_objects(values)
             for name, values in batch.items()
         }
         return self._dataset.after(objects, self._wanted)

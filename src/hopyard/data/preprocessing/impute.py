@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.checks import choice, flag
 from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, as_numbers, is_text
 from hopyard.data.preprocessing.scaling import Moments
 from hopyard.data.ragged import Ragged
-from hopyard.errors import DataError, UsageError, nearest
+from hopyard.errors import DataError, UsageError
 
 By = Literal["mean", "median", "most_frequent"]
 _BY = ("mean", "median", "most_frequent")
@@ -37,20 +38,15 @@ class Impute(Step):
         self, *columns: str, by: By | None = None, value: Any = None, indicator: bool = False
     ) -> None:
         super().__init__(columns)
-        if by is not None and by not in _BY:
-            raise UsageError(
-                f"Impute was given by={by!r}, but it must be one of {', '.join(map(repr, _BY))}"
-                f"{nearest(str(by), _BY, '.')} A constant is given as value=."
-            )
+        if by is not None:
+            choice("by", by, _BY, advice="A constant is given as value=.")
         if by is not None and value is not None:
             raise UsageError(f"Impute was given by={by!r} and value={value!r}. Give one of them.")
         if value is not None and not isinstance(value, str | bytes | bool | int | float | np.generic):
             raise UsageError(f"Impute was given value={value!r}, but a constant is one number, text or bool.")
-        if not isinstance(indicator, bool):
-            raise UsageError(f"Impute was given indicator={indicator!r}, but it must be True or False.")
         self.value = value.item() if isinstance(value, np.generic) else value
         self.by = None if value is not None else by or "mean"
-        self.indicator = indicator
+        self.indicator = flag("indicator", indicator)
 
     @property
     def outputs(self) -> tuple[str, ...]:
