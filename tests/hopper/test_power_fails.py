@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,28 @@ from hopyard.storage import LocalStore
 from hopyard.storage.base import Buffer
 
 
-class Powered(LocalStore):
-    """A disk, of which a copy is made after each segment: as power would leave it, without what was not synced."""
+def nothing(data: bytes) -> bytes:
+    """A file that has its name and nothing else."""
+    return b""
 
-    def __init__(self, folder: Path, copies: Path) -> None:
+
+def zeros(data: bytes) -> bytes:
+    """A file of the right size, of which only the first bytes came to the disk."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    return data[:end] + bytes(len(data) - end)
+
+
+class Powered(LocalStore):
+    """A disk, of which a copy is made after each segment: as power would leave it, without what was not synced.
+
+    Args:
+        left: what there is of a file that was not synced.
+    """
+
+    def __init__(self, folder: Path, copies: Path, left: Callable[[bytes], bytes]) -> None:
         super().__init__(folder)
         self.synced: set[str] = set()
-        self._copies, self.cuts = copies, 0
+        self._copies, self._left, self.cuts = copies, left, 0
 
     def sync(self, names: Iterable[str]) -> None:
         super().sync(names := list(names))
@@ -41,16 +56,18 @@ class Powered(LocalStore):
             if not entry.name.startswith("lease"):
                 (to / entry.name).parent.mkdir(parents=True, exist_ok=True)
                 is_state = entry.name.endswith(".safetensors")
+                data = self.get(entry.name)
                 lost = is_state and entry.name not in self.synced
-                (to / entry.name).write_bytes(b"" if lost else self.get(entry.name))
+                (to / entry.name).write_bytes(self._left(data) if lost else data)
 
 
+@pytest.mark.parametrize("left", [nothing, zeros])
 @pytest.mark.parametrize("every", ["unit", "epoch"])
 def test_whenever_power_fails_the_run_goes_on_to_the_same_outcome(
-    game: Any, result_of: Any, tmp_path: Path, every: str
+    game: Any, result_of: Any, tmp_path: Path, every: str, left: Callable[[bytes], bytes]
 ) -> None:
     options = Options(checkpoint_every=every, keep="all")
-    store = Powered(tmp_path / "run", tmp_path / "copies")
+    store = Powered(tmp_path / "run", tmp_path / "copies", left)
     run = game(store, InlineBackend(), num_models=2, options=options, unsynced=True)
     # The writer keeps pace, so that there are many segments.
     run.on_record = lambda state, record: run.flush() if record["r"] == "unit" else None
@@ -58,11 +75,11 @@ def test_whenever_power_fails_the_run_goes_on_to_the_same_outcome(
     assert store.synced
     assert store.cuts > 10
     for cut in range(store.cuts):
-        left = tmp_path / "copies" / str(cut)
-        again = game(LocalStore(left), InlineBackend(), num_models=2, options=options, unsynced=True)
+        copy = tmp_path / "copies" / str(cut)
+        again = game(LocalStore(copy), InlineBackend(), num_models=2, options=options, unsynced=True)
         assert result_of(again.play()) == expected
         assert broken_rules(again.records()) == []
-        shutil.rmtree(left)
+        shutil.rmtree(copy)
 
 
 def test_a_state_that_the_disk_does_not_take_in_ends_the_run_before_its_record(

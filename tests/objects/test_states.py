@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, DataError, FormatError, NotFoundError, StorageFullError, UsageError
 from hopyard.objects import StateRef, Tensor, load_part, load_state, save_state
+from hopyard.objects.tree import flatten
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -86,6 +87,24 @@ def test_loaded_tensors_are_mapped_aligned_and_read_only(tmp_path: Path) -> None
         assert not array.flags.owndata
     store.delete(names(store)[0])
     assert loaded == tree
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_state_of_which_power_left_zeros_is_written_anew(tmp_path: Path, damaged: int) -> None:
+    """One that was written without ``sync``: a file with its name, header and size."""
+    store = LocalStore(tmp_path)
+    first = save_state(store, example())
+    tree = example() | {"more": tensor(9)}
+    again = save_state(store, tree, previous=first)
+    assert len(again.files) == 2
+    path = tmp_path / again.files[damaged]
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    path.write_bytes(data[:end] + bytes(len(data) - end))
+    found = save_state(store, tree, previous=None)
+    assert found.digest == again.digest
+    digests = [t.digest for t in flatten(load_state(store, found, verify=True))[0].values()]
+    assert digests == [t.digest for t in flatten(tree)[0].values()]
 
 
 def test_the_same_state_again_writes_nothing(store: Store) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.errors import CorruptError, UsageError, nearest
+from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
 from hopyard.objects.digests import digest_json
 from hopyard.objects.tensorfile import Bytes, TensorFile, wire, write_file
 from hopyard.objects.tensors import Tensor
@@ -241,11 +241,19 @@ def _write(
 
 
 def _files_if_whole(store: Store, name: str) -> list[str] | None:
-    """The files of a state that is there already; None if one of them is gone or damaged."""
+    """The files of a state that is there already; None if one of them is gone or damaged.
+
+    On a disk every byte is compared: it may have been written without ``sync`` before power failed, and then a file of
+    the right size holds zeros.
+    """
     try:
-        files = list(_Manifest(TensorFile(store, name), name).files)
-    except CorruptError:
+        file = TensorFile(store, name)
+        manifest = _Manifest(file, name)
+        if store.path(name) is not None:
+            _read_tensors(store, file, manifest, True, {}, lambda nbytes: None)
+    except (CorruptError, NotFoundError):
         return None
+    files = list(manifest.files)
     return files if all(store.exists(file) for file in files[1:]) else None
 
 
