@@ -35,7 +35,7 @@ def rows():
 
 def prepared_in(store, monkeypatch):
     """Several files, so that two can be swapped."""
-    monkeypatch.setattr("hopyard.data.preparing.write.FILE_BYTES", 2000)
+    monkeypatch.setattr("hopyard.data.preparing.files.FILE_BYTES", 2000)
     return prepare(rows(), store, validation=None, ragged="keep")
 
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import open_dataset
+from hopyard.data.layout import writer_options
 from hopyard.data.manifest import MANIFEST_NAME
 from hopyard.data.preparing import parquet
-from hopyard.data.preparing.layout import writer_options
 from hopyard.data.preparing.prepare import prepare
 from hopyard.data.preparing.unfinished import UNFINISHED, finish_names
 from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError
@@ -95,14 +95,19 @@ def test_a_lost_file_is_written_again(store, data, files_of):
 def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_path, monkeypatch, data):
     staging = tmp_path / "staging"
 
+    attempts = []
+
     def with_a_full_device(**arguments):
         staging.mkdir()
-        (staging / "0.parquet").symlink_to("/dev/full")  # the first attempt writes here, and removes it
+        attempts.append(staging)
+        if len(attempts) < 3:
+            (staging / "0.parquet").symlink_to("/dev/full")
         return str(staging)
 
     monkeypatch.setattr("hopyard.data.preparing.write.tempfile.mkdtemp", with_a_full_device)
     with pytest.raises(
-        StorageFullError, match=r"No space is left in .*staging to write rows 0 and following"
+        StorageFullError,
+        match=r"No space is left in .*staging to write a file of 200 rows. Make space there;",
     ):
         prepare(data(), MemoryStore(), None)
     assert not staging.exists()
@@ -160,7 +165,7 @@ def test_a_lost_file_is_replaced_by_one_of_other_bytes(store, monkeypatch, data)
 @pytest.mark.parametrize("what", ["killed between files", "killed before the manifest", "manifest deleted"])
 def test_an_unfinished_preparation_is_no_dataset(what, tmp_path, monkeypatch):
     """Neither for a store, nor for its path, nor as the folder of files that others wrote."""
-    monkeypatch.setattr("hopyard.data.preparing.write.FILE_BYTES", 400)
+    monkeypatch.setattr("hopyard.data.preparing.files.FILE_BYTES", 400)
     rows = {"x": np.arange(300)}
     store = LocalStore(tmp_path / "s")
     if what == "manifest deleted":

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.data.preparing.layout import stored_dtype, stored_schema
+from hopyard.data.layout import stored_dtype, stored_schema
+from hopyard.data.preparing.files import FILE_BYTES, GROUP_BYTES, GROUPS, group_size
 from hopyard.data.preparing.parquet import FileWriter
 from hopyard.data.preparing.placement import Placement
-from hopyard.data.preparing.write import FILE_BYTES, GROUP_BYTES, GROUPS, group_size
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import TENSOR_DTYPES, Column, Schema
 from hopyard.data.sources.sources import as_source

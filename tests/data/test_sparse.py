@@ -40,10 +40,8 @@ def written(store, dense, missing=None, nulls="error"):
         "id": ColumnData("id", "tensor", np.arange(len(dense))),
     }
     policies = plan_policies([columns], nulls)
-    files, statistics = SplitWriter(columns, np.arange(len(dense)), policies, store).write(
-        lambda action: action()
-    )
-    manifest = Manifest("train", "ab" * 32, policies.schema, files, statistics)
+    file, statistics = SplitWriter(policies, store).write(columns, np.arange(len(dense)), 24)
+    manifest = Manifest("train", "ab" * 32, policies.schema, (file,), statistics.result())
     return Dataset(store, publish(store, manifest))
 
 

@@ -15,15 +15,14 @@ from hopyard.data import Dataset, Ragged, Source, as_source, prepare
 from hopyard.data.base import Partitioned
 from hopyard.data.combining.computed import computed_columns
 from hopyard.data.converter.converter import SparkDatasetConverter
-from hopyard.data.frames.base import FrameSource
-from hopyard.data.frames.hashing import Hashes
-from hopyard.data.frames.packing import content_hashes
 from hopyard.data.order import Rows, permutation
+from hopyard.data.preparing.exchange import FrameSource
 from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preparing.request import Watch, source_names
-from hopyard.data.preparing.split import check_share, split_by_share, warn_of_common, warn_of_overlap
+from hopyard.data.preparing.split import check_share, held_by_share, warn_of_common, warn_of_overlap
 from hopyard.data.sources.convert import convert_columns, from_values
+from hopyard.data.sources.hashing import Hashes, content_hashes
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects import derive_seed, digest_json
 from hopyard.stockroom.data import Samples
@@ -260,13 +259,11 @@ def _split(data: Partitioned, share: Any, arguments: Arguments) -> tuple[Partiti
         return None
     check_share(share)
     hashes = _content_hashes(data, [*arguments.feature_columns, *arguments.label_columns])
-    split = split_by_share(hashes, _order(len(data), arguments.seed), float(share), arguments.seed)
-    assert split.val is not None
+    held = held_by_share(hashes, float(share), arguments.seed)
     if isinstance(data, Samples):
-        return data.part(split.train), data.part(split.val)
+        order = _order(len(data), arguments.seed)
+        return data.part(order[~held[order]]), data.part(order[held[order]])
     assert isinstance(data, Dataset)
-    held = np.zeros(len(data), bool)
-    held[split.val] = True
     return data.rows_where(~held), data.rows_where(held)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hopyard.backend import InlineBackend
 from hopyard.data import Ragged, as_source, prepare
-from hopyard.data.frames.recognise import is_frame
-from hopyard.data.frames.writing import Files
+from hopyard.data.preparing.files import Files
 from hopyard.data.preparing.prepare import peek
+from hopyard.data.sources.clusters import is_frame
 from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -293,23 +293,6 @@ def test_files_are_of_equal_size_and_few():
     assert Files.of(100_000, 3084) == Files(4, 6)
     assert Files.of(10**9, 3084) == Files(30_648, 3)
     assert Files.of(0, 8) == Files(0, 0)
-
-
-def with_copies(rows=60):
-    """Every row up to six times."""
-    rng = np.random.default_rng(1)
-    few = frame(rows).assign(maybe=[None if i % 7 == 0 else float(i) for i in range(rows)])
-    return few.iloc[rng.integers(0, rows, 6 * rows)].reset_index(drop=True)
-
-
-def test_rows_in_memory_are_split_as_those_of_a_frame(tmp_path):
-    """But for those in the part of the hashes in which the share ends, which a frame has on one side."""
-    data = with_copies()
-    here = prepare(data, LocalStore(tmp_path / "a"), 0.25, seed=3, nulls="mask")
-    there = prepare(of(data), LocalStore(tmp_path / "b"), 0.25, seed=3, nulls="mask")
-    mine, its = set(here.val[:]["id"]), set(there.val[:]["id"])
-    assert len(mine ^ its) <= 1
-    assert not mine & set(here.train[:]["id"])
 
 
 def test_null_labels_are_never_filled(tmp_path):

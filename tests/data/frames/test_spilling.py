@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from hopyard.data.frames import spilling
-from hopyard.data.frames.packing import ORDER, ORDER_BITS, Layout, Packing
-from hopyard.data.frames.reading import Reading, columns_of_types
 from hopyard.data.frames.spilling import spill, write_spilled
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Files, Writing, of_split, rows_and_sum
+from hopyard.data.preparing.files import Files, Writing, of_split, rows_and_sum
+from hopyard.data.preparing.packing import ORDER, Layout, Packing
 from hopyard.data.preparing.policies import plan_policies
+from hopyard.data.preparing.survey import ORDER_BITS
+from hopyard.data.sources.frame_batches import Reading, columns_of_types
 from hopyard.errors import StorageFullError
 from hopyard.storage import LocalStore
 
@@ -36,7 +36,7 @@ def test_the_files_of_rows_are_the_ranges_of_their_orders(counts):
 
 def packed_ids():
     layout = Layout(tuple(columns_of_types({"id": pa.int64(), "text": pa.string()}, ["id", "text"]).values()))
-    return Packing(Reading(("id", "text"), ("id", "text")), layout, None, 0)
+    return Packing(Reading(("id", "text"), ("id", "text")), layout, 0.25, 0)
 
 
 def test_every_file_gets_its_rows_of_all_runs(tmp_path, monkeypatch):
@@ -55,24 +55,23 @@ def test_every_file_gets_its_rows_of_all_runs(tmp_path, monkeypatch):
         assert all(10_000 < run.nbytes <= 20_000 for run in runs[:-1])
         assert all(np.all(np.diff(run[ORDER].to_numpy() >> ORDER_BITS - 16) >= 0) for run in runs)
 
-    columns = packing.layout.columns
-    whole = Survey(columns)
+    whole = packing.new_survey()
     for task in spilled:
         whole.merge(task.survey)
-    samples = {column.name: whole.sample(column) for column in columns}
+    samples = whole.samples(["id", "text"])
+    cut, val_rows = whole.split.cut(explicit=False)
     writing = Writing(
         packing.layout,
         {name: sample.column for name, sample in samples.items()},
         plan_policies([samples], "error", "error"),
         (LocalStore(tmp_path / "train"), LocalStore(tmp_path / "val")),
         (Files(5, 2), Files(3, 2)),
-        256,
+        cut,
     )
     names = [task.name for task in spilled]
     written = [write_spilled(writing, tmp_path / "rows", names, number) for number in range(8)]
-    assert rows_and_sum(written) == (whole.rows, whole.order_sum) == (1000, whole.order_sum)
-    val = sum(entry.rows for part in of_split(written, 1) for entry in part.entries)
-    assert val == whole.parts[:256].sum()
+    assert rows_and_sum(written) == (whole.content.rows, whole.order_sum) == (1000, whole.order_sum)
+    assert sum(part.entry.rows for part in of_split(written, 1)) == val_rows == 250
 
 
 def test_a_batch_larger_than_a_run_is_one(tmp_path, monkeypatch):
@@ -88,10 +87,10 @@ def test_a_full_disk_is_told_by_the_survey(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
     layout = Layout(tuple(columns_of_types({"a": pa.int64()}, ["a"]).values()))
-    packing = Packing(Reading(("a",), ("a",)), layout, None, 0)
+    packing = Packing(Reading(("a",), ("a",)), layout, 1, 0)
     rows = pa.record_batch({"a": [1, 2, 3]})
     survey = spill(packing, tmp_path, iter([rows])).survey
-    assert (survey.rows, survey.error) == (3, None)
+    assert (survey.content.rows, survey.error) == (3, None)
     monkeypatch.setattr(spilling.pa, "OSFile", full)
     survey = pickle.loads(pickle.dumps(spill(packing, tmp_path, iter([rows])))).survey
     with pytest.raises(StorageFullError) as error:

@@ -31,10 +31,16 @@ def dataset():
 
 
 def test_every_row_is_there_once_and_files_do_not_depend_on_blocks(dataset, tmp_path, files_of):
-    stores = [LocalStore(tmp_path / str(number)) for number in range(2)]
+    stores = [LocalStore(tmp_path / str(number)) for number in range(3)]
     prepared = prepare(dataset.repartition(1), stores[0])
     prepare(dataset.repartition(4), stores[1])
-    assert files_of(stores[0]) == files_of(stores[1])
+    here = {
+        "id": np.arange(60)[::-1],
+        "image": np.stack([np.full((2, 3), i, np.float32) for i in range(60)])[::-1],
+        "text": [f"row {i}" for i in range(60)][::-1],
+    }
+    assert prepare(here, stores[2]).fingerprint == prepared.fingerprint
+    assert files_of(stores[0]) == files_of(stores[1]) == files_of(stores[2])
     batch = prepared.train[:]
     assert sorted(batch["id"].tolist() + prepared.val[:]["id"].tolist()) == list(range(60))
     assert batch["image"].dtype == np.float32

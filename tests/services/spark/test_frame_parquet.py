@@ -6,9 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import prepare
-from hopyard.data.frames import spark_frame, writing
+from hopyard.data.frames import spark_frame
 from hopyard.data.frames.spark_frame import SparkFrame
 from hopyard.data.frames.spark_parquet import parquet_scan
+from hopyard.data.preparing import files
 from hopyard.errors import DataError
 from hopyard.storage import LocalStore
 
@@ -159,6 +160,6 @@ def test_a_column_that_some_files_lack_is_null_there(spark, folder, tmp_path):
 
 
 def test_a_file_that_gets_no_rows_is_none(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "FILE_BYTES", 16)
+    monkeypatch.setattr(files, "FILE_BYTES", 16)
     dataset = prepare(spark.range(20), LocalStore(tmp_path), validation=None).train
     assert sorted(dataset[:]["id"].tolist()) == list(range(20))

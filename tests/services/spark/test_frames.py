@@ -65,14 +65,17 @@ def test_every_row_is_there_once_and_files_do_not_depend_on_partitions(frame, tm
     assert np.array_equal(batch["pair.y"], -i)
 
 
-def test_other_engines_write_the_same_files(spark, tmp_path, files_of):
+def test_this_process_and_other_engines_write_the_same_files(spark, tmp_path, files_of):
     dask = pytest.importorskip("dask.dataframe")
     rows = spark.range(100).selectExpr("id", "cast(id * 0.5 as float) half")
     ours = prepare(rows, LocalStore(tmp_path / "spark"))
     same = pd.DataFrame({"id": range(100), "half": np.arange(100, dtype=np.float32) / 2})
     theirs = prepare(dask.from_pandas(same, npartitions=3), LocalStore(tmp_path / "dask"))
-    assert ours.fingerprint == theirs.fingerprint
-    assert files_of(LocalStore(tmp_path / "spark")) == files_of(LocalStore(tmp_path / "dask"))
+    here = prepare(same.sample(frac=1, random_state=0), LocalStore(tmp_path / "here"))
+    assert ours.fingerprint == theirs.fingerprint == here.fingerprint
+    assert ours.train.manifest.statistics == here.train.manifest.statistics
+    written = [files_of(LocalStore(tmp_path / name)) for name in ("spark", "dask", "here")]
+    assert written[0] == written[1] == written[2]
 
 
 def test_nulls_and_shapes_by_policy(spark, tmp_path):

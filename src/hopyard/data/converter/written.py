@@ -1,7 +1,7 @@
 """What Spark's executors run: the rows of a partition become Parquet files in the layout that is read fast.
 
 Columns of numbers, and of lists of one length without nulls, are written as prepared data is, so that they are
-mapped and not decoded; see ``preparing/layout.py``. A file with nulls or structs holds the columns as Arrow has them.
+mapped and not decoded; see ``data/layout.py``. A file with nulls or structs holds the columns as Arrow has them.
 Whether lists have one length shows itself only in the rows, and executors may find different lengths: the
 driver compares what they found and, if need be, has all written again with lists as lists.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.preparing.layout import Values, arrow_schema, arrow_table, writer_options
+from hopyard.data.layout import Values, arrow_schema, arrow_table, writer_options
 from hopyard.data.preparing.parquet import FileWriter
 from hopyard.data.recipe.structs import flat_columns, is_struct
 from hopyard.data.schema import Column, Schema

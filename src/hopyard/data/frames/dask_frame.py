@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.base import Exchange, Frame, Report, Types
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
@@ -18,13 +17,19 @@ from hopyard.data.frames.gathering import (
     surveys_of,
     write_block,
 )
-from hopyard.data.frames.packing import FIXED, Packing
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written, heard
+from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Report, Types
+from hopyard.data.preparing.files import Writing, Written, heard
+from hopyard.data.preparing.packing import FIXED, Packing
+from hopyard.data.preparing.survey import Survey
 from hopyard.data.sources.columns import check_names, empty_data
 from hopyard.errors import UnsupportedTypeError
 
 _ROWS_FOR_TYPES = 64
+
+
+def source_of(data: Any) -> FrameSource:
+    """The rows of a frame as a source."""
+    return FrameSource(DaskFrame(data))
 
 
 class DaskFrame(Frame):

@@ -9,9 +9,9 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopyard.data.frames.packing import FIXED, ORDER, PART, SURVEY, Packing
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, told
+from hopyard.data.preparing.files import Writing, told
+from hopyard.data.preparing.packing import FIXED, ORDER, PART, SURVEY, Packing
+from hopyard.data.preparing.survey import Survey
 from hopyard.data.sources.convert_arrow import is_unknown
 from hopyard.errors import DataError
 

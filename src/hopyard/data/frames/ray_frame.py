@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hopyard.data.frames.base import Exchange, Frame, Report, Types
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
@@ -22,9 +21,10 @@ from hopyard.data.frames.gathering import (
     surveys_of,
     write_block,
 )
-from hopyard.data.frames.packing import FIXED, Packing
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written, heard
+from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Report, Types
+from hopyard.data.preparing.files import Writing, Written, heard
+from hopyard.data.preparing.packing import FIXED, Packing
+from hopyard.data.preparing.survey import Survey
 from hopyard.data.sources.convert_arrow import is_unknown
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 _ROWS_FOR_TYPES = 64
 _LEASE_SECONDS = 3.0
 """Longer than Ray keeps a CPU for the next task after one has ended."""
+
+
+def source_of(data: Any) -> FrameSource:
+    """The rows of a frame as a source."""
+    return FrameSource(RayFrame(data))
 
 
 class RayFrame(Frame):

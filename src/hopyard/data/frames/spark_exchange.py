@@ -15,14 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.base import Exchange, Report
-from hopyard.data.frames.packing import FIXED, ORDER, PART, Packing
 from hopyard.data.frames.spark_parquet import ParquetScan
 from hopyard.data.frames.spark_progress import run_watched
 from hopyard.data.frames.spark_tasks import OnExecutors
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import HALF, Writing, Written, heard, told
+from hopyard.data.preparing.exchange import Exchange, Report
+from hopyard.data.preparing.files import HALF, Writing, Written, heard, told
+from hopyard.data.preparing.packing import FIXED, ORDER, PART, Packing
+from hopyard.data.preparing.survey import Survey
 from hopyard.errors import StorageError
 from hopyard.storage.temporary import temporary_name
 

@@ -12,12 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.base import Exchange, Frame, Types
-from hopyard.data.frames.packing import Packing
 from hopyard.data.frames.spark_exchange import KeptExchange, Rows, SpilledExchange
 from hopyard.data.frames.spark_parquet import parquet_scan
 from hopyard.data.frames.spark_plan import plan_digest
+from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Types
+from hopyard.data.preparing.packing import Packing
 from hopyard.errors import DataError
+
+
+def source_of(data: Any) -> FrameSource:
+    """The rows of a frame as a source."""
+    return FrameSource(SparkFrame(data))
 
 
 class SparkFrame(Frame):

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from hopyard.data.frames.packing import ORDER, ORDER_BITS, PART, Packing
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written
+from hopyard.data.preparing.files import Writing, Written
+from hopyard.data.preparing.packing import ORDER, PART, Packing
+from hopyard.data.preparing.survey import ORDER_BITS, Survey
 from hopyard.errors import StorageError, StorageFullError
 
 _RUN_BYTES = 128 << 20
@@ -46,7 +46,7 @@ class Spilled:
 def spill(packing: Packing, folder: Path, batches: Iterator[pa.RecordBatch | pa.Table]) -> Spilled:
     """Pack rows into a new file of the folder."""
     name = f"{uuid.uuid4().hex}.arrow"  # a task that is tried again, or runs twice, makes another file
-    survey = Survey(packing.layout.columns)
+    survey = packing.new_survey()
     if not folder.is_dir():
         survey.error = StorageError(
             f"{socket.gethostname()} does not see {folder}, where the driver made it for the rows on their way into "

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from hopyard.data.dataset import Dataset, Skipped
+from hopyard.data.layout import METADATA_KEY, stored_schema
 from hopyard.data.manifest import Fingerprint, ForeignEntry, Manifest
 from hopyard.data.opening.hive import check_own, constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
-from hopyard.data.preparing.layout import METADATA_KEY, stored_schema
 from hopyard.data.reading.listed import open_entry
 from hopyard.data.reading.parallel import of_each, on_all_cores
 from hopyard.data.reading.reader import unpack

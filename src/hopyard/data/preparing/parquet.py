@@ -11,8 +11,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hopyard.data.layout import Values, arrow_schema, arrow_table, writer_options
 from hopyard.data.manifest import FileEntry
-from hopyard.data.preparing.layout import Values, arrow_schema, arrow_table, writer_options
 from hopyard.data.preparing.placement import Placement
 from hopyard.data.reading.checks import table_of
 from hopyard.data.schema import Schema

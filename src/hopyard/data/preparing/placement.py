@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.preparing.layout import (
+from hopyard.data.layout import (
     Values,
     arrow_schema,
     arrow_table,

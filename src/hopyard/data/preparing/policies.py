@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.checks import choice
-from hopyard.data.preparing.layout import Values
+from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.columns import ColumnData, as_ragged

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hopyard.checks import choice
-from hopyard.data.frames.base import FrameSource
 from hopyard.data.manifest import FORMAT_VERSION
+from hopyard.data.preparing.exchange import FrameSource
 from hopyard.data.preparing.policies import added_columns
 from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preparing.split import check_share, warn_of_overlap
@@ -43,6 +43,11 @@ class Request:
     @property
     def labels(self) -> list[str]:
         return self.columns[1] or []
+
+    @property
+    def split_column(self) -> str | None:
+        """The column that splits the data."""
+        return self.validation if isinstance(self.validation, str) else None
 
     def settings(self) -> dict[str, Any]:
         """What shapes the files, beside the data's content."""

@@ -1,34 +1,22 @@
-"""Which rows are for validation, and the order in which rows are stored."""
+"""Which rows are for validation."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.combining.windows import Windows
-from hopyard.data.frames.hashing import Hashes
-from hopyard.data.frames.packing import content_hashes, split_key
-from hopyard.data.order import Rows, permutation
-from hopyard.data.preparing.policies import Nulls
-from hopyard.data.sources.columns import ColumnData
+from hopyard.data.preparing.survey import SplitCounts, split_numbers
+from hopyard.data.schema import Column
+from hopyard.data.sources.hashing import Hashes
 from hopyard.errors import DataError
 
 _log = logging.getLogger("hopyard")
 _SHARE_OFF = 0.02
 """How far the share of the validation set may be off without a word; of a few rows, one is more."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """Numbers of the source's rows, in the order in which they are stored; val None: no such split."""
-
-    train: Rows
-    val: Rows | None
 
 
 def check_share(validation: Any) -> None:
@@ -52,37 +40,17 @@ def warn_of_overlap(data: Any, validation: Any) -> None:
         )
 
 
-def split_rows(columns: Mapping[str, ColumnData], validation: float | str | None, seed: int) -> Split:
-    """One permutation of all rows, and which are for validation: by column those whose value is True or above 0; by
-    share those whose content has the lowest hashes, so that rows that are equal are on one side.
-
-    Raises:
-        DataError: the column is not of bools or ints, has nulls, or one of the sets would be empty.
-    """
-    rows = len(next(iter(columns.values())))
-    order = permutation(rows, seed)
-    if validation is None:
-        return Split(order, None)
-    if isinstance(validation, str):
-        flags = _flags(columns[validation])[order]
-        split = Split(order[~flags], order[flags])
-    else:
-        return split_by_share(content_hashes(columns), order, validation, seed)
-    assert split.val is not None
-    check_split(validation, rows, len(split.val))
-    return split
-
-
-def split_by_share(hashes: Hashes, order: Rows, share: float, seed: int) -> Split:
-    """Rows in this order, with the share of them for validation whose content has the lowest hashes.
+def held_by_share(hashes: Hashes, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """(n,) the rows for validation, by their hashes before ``mix``: the share of them with the lowest numbers.
 
     Raises:
         DataError: one of the sets would be empty.
     """
-    held = _lowest(split_key(hashes, seed), share)[order]
-    split = Split(order[~held], order[held])
-    check_split(share, len(order), int(held.sum()))
-    return split
+    numbers, counts = split_numbers(hashes, seed), SplitCounts(share)
+    counts.add(numbers)
+    cut, val_rows = counts.cut(explicit=False)
+    check_split(share, len(numbers), val_rows)
+    return numbers < cut
 
 
 def warn_of_equal(train: Hashes, val: Hashes) -> None:
@@ -119,26 +87,10 @@ def check_split(validation: Any, rows: int, val_rows: int) -> None:
         )
 
 
-def _lowest(keys: Hashes, share: float) -> npt.NDArray[np.bool_]:
-    """The rows with the lowest keys, as many as come nearest to the share if rows with equal keys stay together."""
-    count = round(len(keys) * share)
-    if count in (0, len(keys)):
-        return np.full(len(keys), count > 0)
-    bound = np.partition(keys, count)[count]
-    candidates = [held for held in (keys < bound, keys <= bound) if 0 < held.sum() < len(keys)]
-    return min(candidates, key=lambda held: abs(int(held.sum()) - count), default=keys < bound)
-
-
-def _flags(data: ColumnData) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    column, values = data.column, data.values
-    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "biu":
+def check_flags(column: Column) -> None:
+    """Raise DataError if a column cannot say which rows are for validation."""
+    if column.kind != "tensor" or column.shape or np.dtype(column.dtype).kind not in "biu":
         raise DataError(
             f"Column {column.name!r} cannot split the data: it is {column}, but must hold bools or ints, True or "
             "above 0 for rows of the validation set."
         )
-    if data.missing is not None:
-        raise DataError(
-            f"Column {column.name!r} splits the data but is null in {Nulls.of([data.missing], numbered=True)}. Say for "
-            "every row whether it is for validation."
-        )
-    return np.asarray(values > 0)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from hopyard.data.layout import Values, arrow_array
 from hopyard.data.manifest import ColumnStatistics
-from hopyard.data.preparing.layout import Values, arrow_array
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sparse import elements_of

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from hopyard.data.layout import METADATA_KEY
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.preparing.layout import METADATA_KEY
 from hopyard.data.reading.listed import is_whole
 from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, NotFoundError

@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.preparing.layout import Values
+from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.hugepages import mapped_size, reserve
 from hopyard.data.reading.strings import (

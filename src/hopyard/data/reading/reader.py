@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data.cache.node import NodeCache
+from hopyard.data.layout import stored_dtype
 from hopyard.data.manifest import ForeignEntry, Manifest
 from hopyard.data.order import Rows
-from hopyard.data.preparing.layout import stored_dtype
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.decoder import Decoder, Flat
 from hopyard.data.reading.flat import Block, Packs, pack

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopyard.data import sparse
-from hopyard.data.preparing.layout import WIDENED, Values
+from hopyard.data.layout import WIDENED, Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.structs import flat_columns

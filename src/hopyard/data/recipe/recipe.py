@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from hopyard.data.layout import Values
 from hopyard.data.opening.hive import constant_array
-from hopyard.data.preparing.layout import Values
 from hopyard.data.preparing.policies import Policies
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column

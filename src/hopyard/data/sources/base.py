@@ -6,7 +6,7 @@ Rules of a source:
 * **Batches** come in the order of the rows, every one with all columns and at least one row.
 * **Twice.** A source may be read again, unless it is ``one_shot``: then rows that ``head`` took
   are kept and come first in ``batches``, and a second pass is an error.
-* **Fingerprint.** Digest of the logical content; equal for equal rows, whatever holds them.
+* **Fingerprint.** Digest of the logical content; equal for the same rows in any order, whatever holds them.
 
 pandas, polars and PyTorch are recognised by the modules of their types, never imported.
 """
@@ -101,7 +101,9 @@ class Source(ABC):
     def _collect(self, spool: Path | None) -> Collected:
         known = self._collected
         if known is None or (known.columns is None and spool is not None):
-            with contextlib.closing(Collector(spool, expected=self.rows)) as collector:
+            with contextlib.closing(
+                Collector(spool, expected=self.rows, numbered=self.numbered)
+            ) as collector:
                 for batch in self.batches():
                     collector.add(batch)
                     if self.watch is not None:

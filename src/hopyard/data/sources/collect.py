@@ -1,8 +1,8 @@
-"""One pass over a source: its fingerprint, and its rows where any can be reached.
+"""One pass over a source: what its rows are, and the rows themselves where any can be reached.
 
-The fingerprint is over logical content: of each column the name, the kind, dtype and shape, the
-elements of the rows that are not null, the lengths of ragged rows and which rows are null. So a
-dict of arrays and the same rows in a frame or in files, in batches of any size, have the same.
+The fingerprint is over logical content: of each column the name, the kind and dtype, and of the rows, in
+whatever order, the elements, the lengths of lists and which are null. So a dict of arrays and the same
+rows in a frame or in files, in batches of any size, have the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import mmap
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,8 +31,9 @@ from hopyard.data.sources.columns import (
     expand,
     holds_lists,
 )
+from hopyard.data.sources.content import Content, canonical
+from hopyard.data.sources.hashing import Hashes
 from hopyard.errors import DataError, StorageFullError
-from hopyard.objects.digests import Hasher, digest_json
 
 MEMORY = 256 << 20  # bytes; a source of more is spooled to files, or read again
 _COPIED_AT_ONCE = 16 << 20
@@ -42,56 +44,73 @@ class Collected:
     """What one pass over a source found.
 
     Attributes:
-        rows: how many there are.
-        fingerprint: digest of the logical content of all columns.
+        content: of the rows.
         schema: what the columns are.
+        hashes: (n,) the first hash of each row, before ``mix``.
         columns: all rows of all columns, or None if they did not fit the memory and were not spooled.
     """
 
-    rows: int
-    fingerprint: str
+    content: Content
     schema: Mapping[str, Column]
+    hashes: Hashes
     columns: Mapping[str, ColumnData] | None
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.content.rows
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the logical content of all columns."""
+        return self.content.fingerprint()
 
 
 class Collector:
-    """Takes a source's batches, digests them and keeps them.
+    """Takes a source's batches, hashes their rows and keeps them.
 
     Args:
         spool: a directory for unnamed temporary files, for what is more than ``memory`` bytes; None:
-            such a source is only digested.
+            such rows are only hashed.
         memory: bytes kept in memory; None: ``MEMORY``.
         expected: how many rows will come, if known.
+        numbered: whether somebody can find rows by their numbers.
     """
 
     def __init__(
-        self, spool: Path | None = None, memory: int | None = None, expected: int | None = None
+        self,
+        spool: Path | None = None,
+        memory: int | None = None,
+        expected: int | None = None,
+        numbered: bool = True,
     ) -> None:
         self._columns: dict[str, _ColumnCollector] = {}
+        self._content = Content()
+        self._hashes: list[Hashes] = []
+        self._numbered = numbered
         self._spool = spool
         self._memory = MEMORY if memory is None else memory
         self._expected = expected or 0
-        self._rows = 0
         self._held = 0
 
     @property
     def rows(self) -> int:
         """How many were added."""
-        return self._rows
+        return self._content.rows
 
     def add(self, batch: Mapping[str, ColumnData]) -> None:
         if not self._columns:
             self._columns = self._begin(batch)
         if set(batch) != set(self._columns):
             self._refuse_columns(batch)
-        rows = check_lengths(batch)
+        check_lengths(batch)
         self._held += sum(data.nbytes for data in batch.values())
         if self._held > self._memory:
             for column in self._columns.values():
                 column.leave_memory(self._spool)
         for name, column in self._columns.items():
-            column.add(batch[name], self._rows)
-        self._rows += rows
+            column.add(batch[name], self.rows)
+        self._hashes.append(self._content.add({name: batch[name] for name in self._columns}, self._numbered))
 
     def _begin(self, first: Mapping[str, ColumnData]) -> dict[str, _ColumnCollector]:
         """With room for the expected rows, if they all fit the memory; else it is left at once."""
@@ -104,17 +123,18 @@ class Collector:
 
     def finish(self) -> Collected:
         """Raises DataError if there was nothing."""
-        if not self._rows:
+        if not self.rows:
             raise empty_data()
-        digests = [column.digest(self._rows) for column in self._columns.values()]
         values = {name: column.values() for name, column in self._columns.items()}
         kept = {name: data for name, data in values.items() if data is not None}
-        return Collected(
-            self._rows,
-            digest_json(digests, "hopyard.source"),
-            {name: column.column for name, column in self._columns.items()},
-            kept if len(kept) == len(values) else None,
-        )
+        hashes = self._hashes[0] if len(self._hashes) == 1 else np.concatenate(self._hashes)
+        schema = {name: column.column for name, column in self._columns.items()}
+        for (
+            name,
+            column,
+        ) in schema.items():  # what the first rows of lists without a value are, later ones say
+            self._content.found[name].column = canonical(column)
+        return Collected(self._content, schema, hashes, kept if len(kept) == len(values) else None)
 
     def close(self) -> None:
         """Let go of temporary files; what ``finish`` returned stays readable."""
@@ -124,22 +144,17 @@ class Collector:
     def _refuse_columns(self, batch: Mapping[str, ColumnData]) -> None:
         missing = sorted(set(self._columns) - set(batch)) or sorted(set(batch) - set(self._columns))
         raise DataError(
-            f"Rows from number {self._rows} on have other columns than those before: {', '.join(batch)} instead "
+            f"Rows from number {self.rows} on have other columns than those before: {', '.join(batch)} instead "
             f"of {', '.join(self._columns)} ({', '.join(missing)} differ). Give every row the same columns."
         )
 
 
 def collect(columns: Mapping[str, ColumnData]) -> Collected:
     """The same for columns that are in memory as a whole; nothing is copied."""
-    rows = check_lengths(columns)
-    digests = []
-    for data in columns.values():
-        column = _ColumnCollector(data, 0)
-        column.leave_memory(None)
-        column.add(data, 0)
-        digests.append(column.digest(rows))
-    schema = {name: data.column for name, data in columns.items()}
-    return Collected(rows, digest_json(digests, "hopyard.source"), schema, columns)
+    check_lengths(columns)
+    content = Content()
+    hashes = content.add(columns, numbered=True)
+    return Collected(content, {name: data.column for name, data in columns.items()}, hashes, columns)
 
 
 class _ColumnCollector:
@@ -147,7 +162,6 @@ class _ColumnCollector:
 
     def __init__(self, first: ColumnData, expected: int) -> None:
         self.column, self._times = first.column, first.times
-        self._hasher = Hasher("hopyard.column", threads=None)
         self._store: _Memory | _File | None = _Memory(expected)
         self._lengths: list[npt.NDArray[np.int64]] | None = None
         self._missing: list[npt.NDArray[np.bool_]] = []
@@ -174,9 +188,8 @@ class _ColumnCollector:
         self._missing.append(np.zeros(len(data), bool) if data.missing is None else data.missing)
         self._any_missing |= data.missing is not None
         self._count += data.present().size
-        for block in _blocks(data.present()):
-            self._hasher.update(block)
-            if self._store is not None:
+        if self._store is not None:
+            for block in _blocks(data.present()):
                 self._store.append(block)
 
     def _reconcile(self, data: ColumnData, rows_before: int) -> ColumnData:
@@ -207,16 +220,6 @@ class _ColumnCollector:
     def _all_missing(self) -> npt.NDArray[np.bool_]:
         return np.concatenate(self._missing) if self._missing else np.zeros(0, bool)
 
-    def digest(self, rows: int) -> dict[str, Any]:
-        """What the fingerprint of a source says of this column."""
-        return {
-            "column": self.column.to_json(),
-            "rows": rows,
-            "values": self._hasher.hexdigest(),
-            "lengths": None if self._lengths is None else _digest(np.concatenate(self._lengths)),
-            "missing": _digest(self._all_missing()) if self._any_missing else None,
-        }
-
     def values(self) -> ColumnData | None:
         if self._store is None:
             return None
@@ -237,12 +240,6 @@ class _ColumnCollector:
 def _rank(column: Column) -> tuple[int, ...] | None:
     """() for scalars, which are no lists."""
     return () if column.kind == "tensor" and not column.shape else None
-
-
-def _digest(array: npt.NDArray[Any]) -> str:
-    hasher = Hasher("hopyard.column")
-    hasher.update(_bytes(np.ascontiguousarray(array)))
-    return hasher.hexdigest()
 
 
 def _blocks(array: npt.NDArray[Any]) -> Iterable[memoryview]:

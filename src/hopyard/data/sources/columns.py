@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.preparing.layout import Values
+from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Kind
 from hopyard.errors import DataError
@@ -66,6 +66,11 @@ class ColumnData:
     def __getitem__(self, rows: slice) -> ColumnData:
         missing = None if self.missing is None else self.missing[rows]
         return replace(self, values=self.values[rows], missing=missing)
+
+    def take(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any] | None = None) -> ColumnData:
+        """The rows at these positions, in this order, copied; see :func:`gather`."""
+        missing = None if self.missing is None else self.missing[rows]
+        return replace(self, values=gather(self.values, rows, out), missing=missing)
 
     def present(self) -> npt.NDArray[Any]:
         """The elements of the rows that are not null, as they are digested and spooled."""

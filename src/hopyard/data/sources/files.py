@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from hopyard.data.layout import stored_schema
 from hopyard.data.opening.files import CSV, PARQUET, find_data, is_any, is_url
 from hopyard.data.opening.hive import check_own, constant_array, constant_column, hive_columns
 from hopyard.data.petastorm.schema import warn_of_encoded
-from hopyard.data.preparing.layout import stored_schema
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import read_group, undecodable
 from hopyard.data.recipe.structs import field_of, flat_columns

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.reading import dense_vectors
 from hopyard.data.preparing.policies import Policies
 from hopyard.data.preprocessing.fitting import FittedSteps
+from hopyard.data.sources.frame_batches import dense_vectors
 from hopyard.objects import digest
 from hopyard.training import build_replica
 from hopyard.training.estimator import Replica

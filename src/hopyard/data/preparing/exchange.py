@@ -17,15 +17,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hopyard.data.frames.packing import Packing
-from hopyard.data.frames.reading import Reading, columns_of_types, flat_names
-from hopyard.data.frames.survey import Survey
-from hopyard.data.frames.writing import Writing, Written
-from hopyard.data.recipe.structs import flat_columns
+from hopyard.data.preparing.files import Writing, Written
+from hopyard.data.preparing.packing import Packing
+from hopyard.data.preparing.survey import Survey
 from hopyard.data.schema import Column
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.columns import empty_data
+from hopyard.data.sources.frame_batches import Reading, columns_of_types, flat_paths
 
 Report = Callable[[float], None]
 """Told the share of a phase that is done, 0 to 1."""
@@ -99,7 +98,7 @@ class FrameSource(Source):
     def __init__(self, frame: Frame, names: Sequence[str] | None = None, types: Types | None = None) -> None:
         self.frame = frame
         self._types = frame.types() if types is None else types
-        self.columns = flat_names(self._types) if names is None else list(names)
+        self.columns = list(flat_paths(self._types)) if names is None else list(names)
 
     def select(self, names: Sequence[str]) -> FrameSource:
         return FrameSource(self.frame, list(pick(dict.fromkeys(self.columns), names)), self._types)
@@ -107,7 +106,8 @@ class FrameSource(Source):
     @property
     def roots(self) -> list[str]:
         """The frame's own columns in which the source's are."""
-        return list(dict.fromkeys(self._paths()[name][0] for name in self.columns))
+        paths = flat_paths(self._types)
+        return list(dict.fromkeys(paths[name][0] for name in self.columns))
 
     @property
     def types(self) -> Types:
@@ -140,7 +140,3 @@ class FrameSource(Source):
         if not rows.num_rows:
             raise empty_data()
         return self.reading.columns(rows)
-
-    def _paths(self) -> dict[str, tuple[str, ...]]:
-        fields = [(name, pa.null() if isinstance(kind, str) else kind) for name, kind in self._types.items()]
-        return {name: column.path for name, column in flat_columns(pa.schema(fields)).items()}

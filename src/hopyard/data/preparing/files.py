@@ -1,4 +1,4 @@
-"""From packed rows to the files of a dataset: which rows share a file, and a worker's part of the writing."""
+"""Which rows share a file of a dataset, and the writing of one file."""
 
 from __future__ import annotations
 
@@ -9,21 +9,36 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from hopyard.data.frames.packing import ORDER, ORDER_BITS, Layout, unpack
 from hopyard.data.manifest import FileEntry
+from hopyard.data.order import Rows
+from hopyard.data.preparing.packing import ORDER, Layout, in_order, unpack
 from hopyard.data.preparing.policies import Policies
 from hopyard.data.preparing.statistics import Statistics
-from hopyard.data.preparing.write import GROUP_BYTES, GROUPS, SplitWriter, group_size
+from hopyard.data.preparing.survey import ORDER_BITS
+from hopyard.data.preparing.write import SplitWriter
 from hopyard.data.schema import Column
+from hopyard.data.sources.columns import ColumnData
+from hopyard.data.sources.content import WORD, sum_of
 from hopyard.errors import StorageFullError
 from hopyard.storage.base import Store
 
+GROUPS = 24  # row groups are a multiple of it: it has many divisors, so many numbers of partitions are even
+GROUP_BYTES = 32 << 20
 FILE_BYTES = 96 << 20
-"""Of a file, at most and on average; less than elsewhere, since a worker holds all rows of one in memory."""
+"""Of a file, at most and on average: a worker holds all rows of one in memory."""
 
 HALF = ORDER_BITS // 2
+
+
+def group_size(rows: int, row_bytes: float, most: int = GROUP_BYTES) -> int:
+    """Rows of each row group but the last: a multiple of 24 groups if that is possible, at least 24 if
+    there are as many rows, of at most ``most`` bytes."""
+    if rows <= GROUPS:
+        return 1
+    groups = GROUPS * max(1, -int(-rows * row_bytes // (GROUPS * most)))
+    size = -(-rows // groups)
+    return size if -(-rows // size) == groups else max(1, rows // groups)
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,7 @@ class Writing:
         shapes: of the columns over all rows; see :func:`unpack`.
         stores: of the training and the validation set.
         files: of both; numbers of files go through both.
-        cut: rows of parts below are for validation.
+        cut: rows of numbers below are for validation.
     """
 
     layout: Layout
@@ -85,6 +100,10 @@ class Writing:
         """Whether the file of this number is one of the validation set."""
         return number >= self.files[0].count
 
+    def numbers_of(self, split: int) -> range:
+        """The numbers of the files of the training (0) or the validation set (1)."""
+        return range(self.files[0].count, self.count) if split else range(self.files[0].count)
+
     def orders(self, number: int) -> tuple[int, int]:
         """The rows of a file are those of its split whose order is at least the first, and below the second."""
         split = self.is_val(number)
@@ -93,19 +112,31 @@ class Writing:
         return first, last
 
     def write(self, number: int, rows: pa.Table) -> Written:
-        """One file, of all its rows, which come in any order."""
-        split = int(self.is_val(number))
-        keys = [(name, "ascending") for name in rows.column_names if name in self.layout.names]
-        if len(pc.unique(rows[ORDER])) == rows.num_rows:
-            keys = keys[:1]  # the others only tell rows of one hash apart
-        order = pc.sort_indices(rows, keys).to_numpy().astype(np.int64)
-        order_sum = int(rows[ORDER].to_numpy().view(np.uint64).sum(dtype=np.uint64))
+        """One file, of all its packed rows, which come in any order."""
+        writer = SplitWriter(self.policies, self.stores[self.is_val(number)])
         columns = unpack(self.layout, self.shapes, rows)
-        writer = SplitWriter(
-            columns, order, self.policies, self.stores[split], groups=self.files[split].groups
-        )
-        entries, statistics = writer.write_part(lambda action: action())
-        return Written(number, split, entries, statistics, order_sum)
+        return self.write_with(writer, number, columns, in_order(self.layout, rows), rows[ORDER].to_numpy())
+
+    def write_with(
+        self,
+        writer: SplitWriter,
+        number: int,
+        columns: Mapping[str, ColumnData],
+        rows: Rows,
+        order: np.ndarray,
+        watch: Callable[[int], None] | None = None,
+    ) -> Written:
+        """One file.
+
+        Args:
+            columns: in which its rows are.
+            rows: positions of its rows there, as they are stored.
+            order: their places, in any order.
+            watch: called with the rows of the file that are written, after each row group.
+        """
+        split = int(self.is_val(number))
+        entry, statistics = writer.write(columns, rows, self.files[split].groups, watch)
+        return Written(number, split, entry, statistics, sum_of(order.view(np.uint64)))
 
 
 @dataclass(frozen=True)
@@ -114,7 +145,7 @@ class Written:
 
     number: int
     split: int
-    entries: tuple[FileEntry, ...]
+    entry: FileEntry
     statistics: Statistics
     order_sum: int
 
@@ -145,8 +176,8 @@ def rows_and_sum(written: Iterable[Written]) -> tuple[int, int]:
     """Of all files: rows, and the sum of their places."""
     rows = order_sum = 0
     for each in written:
-        rows += sum(entry.rows for entry in each.entries)
-        order_sum = (order_sum + each.order_sum) % (1 << 64)
+        rows += each.entry.rows
+        order_sum = (order_sum + each.order_sum) % WORD
     return rows, order_sum
 
 

@@ -1,46 +1,44 @@
-"""Rows of a cluster's frame as bytes, so that an engine moves them without looking inside.
+"""Rows as bytes, so that an engine moves them without looking inside.
 
 All columns of single numbers, and which columns of a row are null, are one binary column; every column of
-lists, texts or bytes is one more. Beside them stand the row's place in the order of the dataset, and its part,
-which decides the split. Every engine moves the same bytes, so all of them write the same dataset.
+lists, texts or bytes is one more. Beside them stand the row's place in the order of the dataset, and its number
+for the split. Every engine moves the same bytes.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from hopyard.data.frames.hashing import Hashes, Part, Scalars, Scattered, keyed, row_hashes
-from hopyard.data.frames.reading import Reading
-from hopyard.data.frames.survey import PARTS, Survey
+from hopyard.data.preparing.survey import Survey, places, split_numbers
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
 from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, expand
-from hopyard.data.sparse import elements_of, indices_of, pair_dtype
+from hopyard.data.sources.frame_batches import Reading
+from hopyard.data.sources.hashing import Hashes, content_hashes
+from hopyard.data.sparse import pair_dtype
 from hopyard.errors import DataError, HopyardError
 
+Part: TypeAlias = npt.NDArray[np.uint8] | Ragged
+"""Bytes of n rows: (n, width), or of different lengths."""
+
 ORDER, PART, FIXED = "hopyard_order", "hopyard_part", "hopyard_fixed"
-ORDER_BITS = 62
 SURVEY = -1
 """The order of the row that carries a task's survey."""
 
 _PIECE_BYTES = 64 << 20
-_HASHED_AT_ONCE = 1 << 15
-"""Rows: what is made of a column of numbers stays in the cache of the core."""
-_HASHING = 2
-"""Threads: half of the time NumPy holds the interpreter."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the columns of a frame are in packed rows.
+    """Where columns are in packed rows.
 
     Attributes:
         columns: in order; ``"ragged"`` ones are lists, of one length or not, or sparse.
@@ -84,19 +82,23 @@ class Packing:
     """How the rows of one frame are packed. Pickles.
 
     Attributes:
-        part: of every row; the name of a column whose rows above 0 have part 0, and all others 1; None: drawn
-            by ``seed``, 0 to ``PARTS - 1``.
+        part: the number of every row for the split; the name of a column whose rows above 0 have number 0, and all
+            others 1; or the share that is for validation: numbers are drawn by ``seed``.
         seed: of the order.
     """
 
     reading: Reading
     layout: Layout
-    part: int | str | None
+    part: int | str | float
     seed: int
+
+    def new_survey(self) -> Survey:
+        """Of no rows."""
+        return Survey(self.part if isinstance(self.part, float) else None)
 
     def pack(self, batches: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch]:
         """The rows of some batches, then one row with what was found in them."""
-        survey = Survey(self.layout.columns)
+        survey = self.new_survey()
         yield from self.rows(batches, survey)
         yield self._survey_row(survey)
 
@@ -114,27 +116,13 @@ class Packing:
             survey.error = error
 
     def _pack(self, batch: pa.RecordBatch | pa.Table, survey: Survey) -> pa.RecordBatch:
-        columns = dict(self.reading.columns(batch))
+        columns = self.reading.columns(batch)
         rows = check_lengths(columns)
-        flags = None
-        if isinstance(self.part, str):
-            flags = columns.pop(self.part)
         self._check_types(columns)
-        parts = self._bytes(columns, rows)
-        first, second = row_hashes(rows, _hashed(self.layout, columns, parts[1:]))
-        if flags is not None:
-            assert isinstance(flags.values, np.ndarray)
-            above = flags.values > 0
-            survey.unsplit += 0 if flags.missing is None else int(flags.missing.sum())
-            part = np.where(above, 0, 1)
-            second = second ^ keyed(above.astype(np.uint64), "flag")
-        elif self.part is None:
-            part = (split_key(first, self.seed) >> np.uint64(64 - PARTS.bit_length() + 1)).astype(np.int64)
-        else:
-            part = np.full(rows, self.part)
-        order = (keyed(first, self.seed, "order") >> np.uint64(64 - ORDER_BITS)).view(np.int64)
-        survey.add(columns, order, part, (first, second))
-        arrays = [_numbers(order), _numbers(part.astype(np.int32)), *map(_binary, parts)]
+        hashes = survey.content.add(columns)
+        order, numbers = placed(columns, hashes, self.part, self.seed)
+        survey.place(order, numbers)
+        arrays = [_numbers(order), _numbers(numbers), *map(_binary, _bytes(self.layout, columns, rows))]
         return pa.RecordBatch.from_arrays(arrays, schema=self.layout.arrow)
 
     def _check_types(self, columns: Mapping[str, ColumnData]) -> None:
@@ -147,18 +135,6 @@ class Packing:
                     "rows one type."
                 )
 
-    def _bytes(self, columns: Mapping[str, ColumnData], rows: int) -> list[Part]:
-        width = max((stop for _, _, stop in self.layout.fixed), default=len(self.layout.columns))
-        fixed = np.zeros((rows, width), np.uint8)
-        for number, column in enumerate(self.layout.columns):
-            if (missing := columns[column.name].missing) is not None:
-                fixed[:, number] = missing
-        for column, start, stop in self.layout.fixed:
-            values = columns[column.name].values
-            assert isinstance(values, np.ndarray)
-            fixed[:, start:stop] = np.ascontiguousarray(values).view(np.uint8).reshape(rows, stop - start)
-        return [fixed, *(_row_bytes(columns[column.name]) for column in self.layout.variable)]
-
     def _survey_row(self, survey: Survey) -> pa.RecordBatch:
         found = pickle.dumps(survey)
         values: list[Any] = [[SURVEY], [0], [found], *([b""] for _ in self.layout.variable)]
@@ -168,49 +144,53 @@ class Packing:
         )
 
 
-def content_hashes(columns: Mapping[str, ColumnData]) -> Hashes:
-    """(n,) the hash of each row's content: that by which the rows of a cluster's frame are split."""
-    layout = Layout(tuple(_packed(data.column) for data in columns.values()))
-    hashes = np.empty(len(next(iter(columns.values()))), np.uint64)
-
-    def hash_piece(start: int) -> None:
-        stop = min(start + _HASHED_AT_ONCE, len(hashes))
-        piece = {name: data[start:stop] for name, data in columns.items()}
-        lists = [_row_bytes(piece[column.name]) for column in layout.variable]
-        hashes[start:stop] = row_hashes(stop - start, _hashed(layout, piece, lists), 1)[0]
-
-    with ThreadPoolExecutor(_HASHING, "hopyard-prepare") as pool:
-        list(pool.map(hash_piece, range(0, len(hashes), _HASHED_AT_ONCE)))
-    return hashes
-
-
-def split_key(hashes: Hashes, seed: int) -> Hashes:
-    """The numbers by which rows are split by share: those of the validation set have the lowest."""
-    return keyed(hashes, seed, "split")
-
-
-def _packed(column: Column) -> Column:
-    """A column of data in memory as the layout of a cluster's frame calls it: lists of one length are lists."""
-    return replace(column, kind="ragged") if column.kind == "tensor" and column.shape else column
-
-
-def _hashed(
-    layout: Layout, columns: Mapping[str, ColumnData], lists: Sequence[Part]
-) -> list[Part | Scalars | Scattered]:
-    """The rows' content, of sparse ones as if they were dense: their order, and the split, are the same.
+def placed(
+    columns: Mapping[str, ColumnData], hashes: Hashes, part: int | str | float, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """The places of rows in the order of the dataset, and their numbers for the split. A column that splits has no
+    part in the order.
 
     Args:
-        lists: the bytes of all columns but those of single numbers.
+        hashes: of all ``columns``.
+        part, seed: see ``Packing``.
     """
-    numbers = [columns[column.name].values for column, _, _ in layout.fixed]
-    missing = [columns[column.name].missing for column in layout.columns]
-    return [
-        Scalars([values for values in numbers if isinstance(values, np.ndarray)], missing),
-        *(
-            part if columns[column.name].length is None else _scattered(columns[column.name])
-            for column, part in zip(layout.variable, lists, strict=True)
-        ),
-    ]
+    if isinstance(part, float):
+        return places(hashes, seed), split_numbers(hashes, seed)
+    if isinstance(part, int):
+        return places(hashes, seed), np.full(len(hashes), part, np.int32)
+    flags = columns[part]
+    assert isinstance(flags.values, np.ndarray)
+    return places(hashes - content_hashes({part: flags}), seed), np.where(flags.values > 0, 0, 1).astype(
+        np.int32
+    )
+
+
+def in_order(layout: Layout, rows: pa.Table) -> npt.NDArray[np.int64]:
+    """The positions of packed rows in the order of the dataset: those in one place by their bytes."""
+    keys = [(name, "ascending") for name in layout.names if name != PART]
+    if len(pc.unique(rows[ORDER])) == rows.num_rows:
+        keys = keys[:1]
+    order: npt.NDArray[np.int64] = pc.sort_indices(rows, keys).to_numpy().astype(np.int64)
+    return order
+
+
+def packed(layout: Layout, columns: Mapping[str, ColumnData], order: npt.NDArray[np.int64]) -> pa.Table:
+    """Rows in these places, as they are compared."""
+    parts = _bytes(layout, columns, len(order))
+    return pa.table([_numbers(order), *map(_binary, parts)], [ORDER, *layout.names[2:]])
+
+
+def _bytes(layout: Layout, columns: Mapping[str, ColumnData], rows: int) -> list[Part]:
+    width = max((stop for _, _, stop in layout.fixed), default=len(layout.columns))
+    fixed = np.zeros((rows, width), np.uint8)
+    for number, column in enumerate(layout.columns):
+        if (missing := columns[column.name].missing) is not None:
+            fixed[:, number] = missing
+    for column, start, stop in layout.fixed:
+        values = columns[column.name].values
+        assert isinstance(values, np.ndarray)
+        fixed[:, start:stop] = np.ascontiguousarray(values).view(np.uint8).reshape(rows, stop - start)
+    return [fixed, *(_row_bytes(columns[column.name]) for column in layout.variable)]
 
 
 def _pieces(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch | pa.Table]:
@@ -218,19 +198,6 @@ def _pieces(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch | pa.Ta
     step = max(1, batch.num_rows * _PIECE_BYTES // max(batch.nbytes, _PIECE_BYTES))
     for start in range(0, batch.num_rows, step):
         yield batch.slice(start, step)
-
-
-def _scattered(data: ColumnData) -> Scattered:
-    rows = data.values
-    assert isinstance(rows, Ragged)
-    assert data.length is not None
-    elements = np.ascontiguousarray(elements_of(rows.values))
-    each = elements.itemsize // 4  # words
-    places = indices_of(rows.values).astype(np.int64)[:, None] * each + np.arange(each)
-    lengths = np.full(len(rows), data.length * elements.itemsize)
-    if data.missing is not None:
-        lengths[data.missing] = 0
-    return Scattered(elements.view(np.uint32), places.reshape(-1), rows.offsets * each, lengths)
 
 
 def _row_bytes(data: ColumnData) -> Part:

@@ -49,10 +49,13 @@ class Reading:
             DataError: a column holds what a dataset cannot.
         """
         raw = dict(zip(self.roots, batch.columns, strict=True))
-        vectors = {name: raw.pop(name) for name in self.vectors & set(raw)}
+        vectors = {name: raw[name] for name in self.names if name in self.vectors}
         if self.sparse:
             plain = [name for name in self.names if name not in vectors]
-            columns = convert_columns(pick(flatten_structs(raw), plain), _column, expected) if plain else {}
+            others = {name: array for name, array in raw.items() if name not in vectors}
+            columns = (
+                convert_columns(pick(flatten_structs(others), plain), _column, expected) if plain else {}
+            )
             columns |= {name: sparse_vectors(name, array) for name, array in vectors.items()}
             return {name: columns[name] for name in self.names}
         dense = {name: dense_vectors(array) for name, array in vectors.items()}
@@ -80,10 +83,10 @@ def columns_of_types(
     return {name: data.column for name, data in convert_columns(chosen, _no_rows, expected).items()}
 
 
-def flat_names(types: Mapping[str, pa.DataType | str]) -> list[str]:
-    """Names of all columns, with the fields of structs for the structs."""
+def flat_paths(types: Mapping[str, pa.DataType | str]) -> dict[str, tuple[str, ...]]:
+    """All columns, with the fields of structs for the structs, and where each is."""
     fields = [(name, pa.null() if isinstance(kind, str) else kind) for name, kind in types.items()]
-    return list(flat_columns(pa.schema(fields)))
+    return {name: column.path for name, column in flat_columns(pa.schema(fields)).items()}
 
 
 def _no_rows(name: str, kind: pa.DataType | str) -> ColumnData:

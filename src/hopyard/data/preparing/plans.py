@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hopyard.data.frames.base import Frame
+from hopyard.data.preparing.exchange import Frame
 from hopyard.data.preparing.prepared import Prepared, find_prepared
 from hopyard.errors import NotFoundError
 from hopyard.objects.digests import digest_json

@@ -5,14 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from hopyard.data.frames.base import Frame, FrameSource
+from hopyard.data.sources.base import Source
 from hopyard.data.sources.convert import module_of
 
-_ENGINES = {
-    "pyspark": ("spark_frame", "SparkFrame"),
-    "ray": ("ray_frame", "RayFrame"),
-    "dask": ("dask_frame", "DaskFrame"),
-}
+_ENGINES = {"pyspark": "spark_frame", "ray": "ray_frame", "dask": "dask_frame"}
+"""Modules of types, and modules of ours that are loaded for them."""
+
 _FRAMES = ("DataFrame", "Dataset", "MaterializedDataset")
 
 
@@ -22,10 +20,9 @@ def is_frame(data: Any) -> bool:
     return module_of(data) in _ENGINES and type(data).__name__ in _FRAMES
 
 
-def frame_source(data: Any) -> FrameSource | None:
+def frame_source(data: Any) -> Source | None:
     """A frame of a cluster as a source, or None if ``data`` is none."""
     if not is_frame(data):
         return None
-    module, name = _ENGINES[module_of(data)]
-    frame: Frame = getattr(import_module(f"hopyard.data.frames.{module}"), name)(data)
-    return FrameSource(frame)
+    source: Source = import_module(f"hopyard.data.frames.{_ENGINES[module_of(data)]}").source_of(data)
+    return source

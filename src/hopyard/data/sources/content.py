@@ -1,0 +1,161 @@
+"""What is known of rows once they were seen, in whatever batches and order: how many, nulls, lengths of lists, and
+sums of hashes by which the same rows are known again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hopyard.data.order import mix
+from hopyard.data.ragged import Ragged
+from hopyard.data.schema import Column
+from hopyard.data.sources.columns import ColumnData
+from hopyard.data.sources.hashing import Hashes, row_sums
+from hopyard.errors import DataError
+from hopyard.objects.digests import digest_json
+
+WORD = 1 << 64
+_FIRST = 3
+"""Null rows whose numbers are noted."""
+
+
+@dataclass
+class Found:
+    """Of one column.
+
+    Attributes:
+        column: its name, kind and dtype; all lists, of one length or not, or sparse, are ``"ragged"``.
+        missing: null rows.
+        first: numbers of the first of these, if rows have numbers.
+        nbytes: of lists, texts and bytes.
+        element: of lists the shape of their elements; None while there is none.
+        shortest, longest: lengths of lists that are not null.
+        times: whether the numbers were dates, times or durations.
+    """
+
+    column: Column
+    missing: int = 0
+    first: tuple[int, ...] = ()
+    nbytes: int = 0
+    element: tuple[int, ...] | None = None
+    shortest: int | None = None
+    longest: int | None = None
+    times: bool = False
+
+    def merge(self, other: Found) -> None:
+        """Add rows that come later."""
+        self.missing += other.missing
+        self.first = (*self.first, *other.first)[:_FIRST]
+        self.nbytes += other.nbytes
+        self.times |= other.times
+        if self.element is not None and other.element is not None and self.element != other.element:
+            raise DataError(
+                f"Column {self.column.name!r} has rows of shape {self._shape()} and rows of shape {other._shape()}: "
+                "arrays may differ in their first dimension only. Give all rows one shape, or pad them."
+            )
+        self.element = other.element if self.element is None else self.element
+        if other.shortest is not None and other.longest is not None:
+            self.shortest = other.shortest if self.shortest is None else min(self.shortest, other.shortest)
+            self.longest = other.longest if self.longest is None else max(self.longest, other.longest)
+
+    def _shape(self) -> list[int | None]:
+        return [self.longest, *(self.element or ())]
+
+    def to_json(self) -> list[Any]:
+        """What tells the column from others that have the same bytes."""
+        column = self.column
+        element = None if self.element is None else list(self.element)
+        return [column.name, column.kind, column.dtype, element, self.times]
+
+
+class Content:
+    """Of some rows; ``merge`` that of others.
+
+    Attributes:
+        rows: how many.
+        found: of each column, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.found: dict[str, Found] = {}
+        self._sums = [0, 0]
+
+    def add(self, columns: Mapping[str, ColumnData], numbered: bool = False) -> Hashes:
+        """Rows that come next. Returns the first hash of each, before ``mix``.
+
+        Args:
+            numbered: whether somebody can find rows by their numbers.
+        """
+        sums = row_sums(columns)
+        self._merge_found(_found(data, self.rows if numbered else None) for data in columns.values())
+        self.rows += sums.shape[1]
+        first: Hashes = sums[0].copy()
+        self._add_sums([sum_of(mix(each)) for each in sums])
+        return first
+
+    def merge(self, other: Content) -> None:
+        """Raises DataError where the rows cannot be of one dataset."""
+        self._merge_found(other.found.values())
+        self.rows += other.rows
+        self._add_sums(other._sums)
+
+    def _merge_found(self, found: Iterable[Found]) -> None:
+        for each in found:
+            self.found.setdefault(each.column.name, Found(each.column)).merge(each)
+
+    def with_types(self, columns: Mapping[str, Column]) -> Content:
+        """The same, where columns without a value are what ``columns`` say."""
+        other = Content()
+        other.merge(self)
+        for name, found in other.found.items():
+            found.column = canonical(columns[name])
+        return other
+
+    def _add_sums(self, sums: list[int]) -> None:
+        self._sums = [(mine + its) % WORD for mine, its in zip(self._sums, sums, strict=True)]
+
+    def fingerprint(self) -> str:
+        """Digest of the rows, in whatever order they came."""
+        columns = [found.to_json() for found in self.found.values()]
+        return digest_json({"columns": columns, "rows": self.rows, "sums": self._sums}, "hopyard.rows")
+
+
+def canonical(column: Column) -> Column:
+    """A column by what its type says alone: lists of one length are lists, and elements of any shape."""
+    if column.kind == "tensor" and column.shape and not column.sparse:
+        return Column(column.name, "ragged", column.dtype)
+    return Column(column.name, column.kind, column.dtype) if column.kind == "ragged" else column
+
+
+def sum_of(hashes: Hashes) -> int:
+    """Modulo 2 ** 64."""
+    return int(hashes.sum(dtype=np.uint64))
+
+
+def _found(data: ColumnData, number: int | None) -> Found:
+    rows, missing = len(data), 0 if data.missing is None else int(data.missing.sum())
+    found = Found(canonical(data.column), missing, times=data.times)
+    if data.missing is not None and number is not None:
+        found.first = tuple((np.flatnonzero(data.missing)[:_FIRST] + number).tolist())
+    values = data.values
+    if data.length is not None and isinstance(values, Ragged):
+        found.column = Column(data.name, "ragged", data.column.dtype, (), True)
+        found.nbytes = values.values.nbytes
+        if missing < rows:
+            found.element, found.shortest, found.longest = (), data.length, data.length
+    elif isinstance(values, Ragged):
+        found.nbytes = values.values.nbytes
+        lengths = values.lengths if data.missing is None else values.lengths[~data.missing]
+        if data.kind == "ragged" and len(lengths):
+            found.shortest, found.longest = int(lengths.min()), int(lengths.max())
+            if len(values.values):
+                found.element = values.values.shape[1:]
+    elif values.ndim > 1:
+        found.nbytes = (rows - missing) * (values.nbytes // rows)
+        if missing < rows:
+            found.element, found.shortest, found.longest = values.shape[2:], values.shape[1], values.shape[1]
+    return found
