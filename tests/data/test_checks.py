@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import open_dataset, prepare, verify
-from hopyard.data.reading import stored
-from hopyard.data.reading.stored import StoredFile
+from hopyard.data.files import stored
+from hopyard.data.files.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, HopyardError, NotFoundError
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -255,7 +255,7 @@ def test_each_chunk_is_looked_at_once_by_all_processes_of_the_machine(tmp_path, 
     read_all(store)
     assert not looked, "another process of the machine would not look again"
     program = (
-        "import sys; from hopyard.data import open_dataset; from hopyard.data.reading import stored\n"
+        "import sys; from hopyard.data import open_dataset; from hopyard.data.files import stored\n"
         "stored.damaged_chunks = None\n"
         f"print(len(open_dataset({str(tmp_path / 's')!r}, cache=False)[:]['id']))"
     )

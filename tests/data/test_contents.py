@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import open_dataset
-from hopyard.data.reading import stored
+from hopyard.data.files import stored
 from hopyard.errors import CorruptError
 from hopyard.storage import MemoryStore
 

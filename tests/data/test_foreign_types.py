@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import Column, Ragged, as_source, open_dataset, prepare
-from hopyard.data.recipe.structs import flat_columns
+from hopyard.data.columns.structs import flat_columns
 from hopyard.errors import CorruptError, DataError
 from hopyard.storage import LocalStore, MemoryStore
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.data.columns.columns import ColumnData, as_ragged
 from hopyard.data.order import mix
 from hopyard.data.ragged import Ragged
-from hopyard.data.sources.columns import ColumnData, as_ragged
 from hopyard.data.sources.hashing import row_sums
 from hopyard.data.sparse import sparse_rows
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import as_source, open_dataset, prepare
-from hopyard.data.opening.hive import hive_columns, hive_values, is_hidden
+from hopyard.data.files.hive import hive_columns, hive_values, is_hidden
 from hopyard.errors import DataError
 from hopyard.storage import LocalStore, MemoryStore
 

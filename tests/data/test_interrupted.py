@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import open_dataset
+from hopyard.data.files.unfinished import UNFINISHED, finish_names
 from hopyard.data.layout import writer_options
 from hopyard.data.manifest import MANIFEST_NAME
 from hopyard.data.preparing import parquet
 from hopyard.data.preparing.prepare import prepare
-from hopyard.data.preparing.unfinished import UNFINISHED, finish_names
 from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.faults import Fault, FaultyStore
@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from conftest import rows_to_prepare
 from hopyard.data.preparing.prepare import prepare
-from hopyard.data.preparing.unfinished import UNFINISHED, finish_names
+from hopyard.data.files.unfinished import UNFINISHED, finish_names
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 prepare(rows_to_prepare(), FaultyStore(LocalStore({path!r}), Fault({action!r}, at={at})))

@@ -14,10 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hopyard.data import open_dataset
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.reading import pages, pieces
 from hopyard.data.reading.page_header import read_page_header
 from hopyard.data.reading.pages import Chunk, are_all, are_rows, find_chunk, may_be_paged, read_rows
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Column
 from hopyard.errors import CorruptError, DataError
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hopyard.data.cache.durability import durability
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.reading.region import region_of
-from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, NotFoundError
 
 

@@ -175,14 +175,17 @@ def test_files_and_row_groups_of_empty_rows_follow_the_others(boxes):
     assert as_source(first).collect().columns["boxes"].column.shape == (4,)
 
 
-def test_rows_of_nothing_but_empty_lists_of_lists_are_refused(tmp_path):
+def test_rows_of_nothing_but_empty_lists_of_lists(tmp_path):
     table = pa.table({"v": pa.array([[], []], pa.list_(pa.list_(pa.float32())))})
     pq.write_table(table, tmp_path / "a.parquet")
     refusal = r"'v' has rows of arrays \[0\], which hold nothing\. Leave it out"
     with pytest.raises(DataError, match=refusal):
         open_dataset(tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=refusal):
-        prepare(table, LocalStore(tmp_path / "s"), None, ragged="keep")
+    # No row tells how long arrays are, so they are prepared as empty lists, from every kind of source.
+    prepared = prepare(table, LocalStore(tmp_path / "s"), None, ragged="keep").train
+    assert str(prepared.schema["v"]) == "v: float32[*]"
+    (batch,) = prepared.loader(2)
+    assert batch["v"].lengths.tolist() == [0, 0]
 
 
 def test_arrays_of_other_widths_are_refused(tmp_path):

@@ -9,14 +9,14 @@ import pytest
 
 from hopyard.data import open_dataset, prepare
 from hopyard.data.cache.node import NodeCache
+from hopyard.data.columns.columns import ColumnData
+from hopyard.data.columns.policies import plan_policies
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Manifest
-from hopyard.data.preparing.policies import plan_policies
 from hopyard.data.preparing.prepared import publish
 from hopyard.data.preparing.write import SplitWriter
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
-from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sparse import dense_rows, from_arrow, pairs_of, sparse_rows, to_arrow
 from hopyard.errors import CorruptError, DataError, FormatError, UsageError
 from hopyard.storage import LocalStore

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import open_dataset
-from hopyard.data.reading.stored import StoredFile
+from hopyard.data.files.stored import StoredFile
 from hopyard.errors import CorruptError
 from hopyard.storage import open_store
 

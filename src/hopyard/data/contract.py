@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.columns.policies import Policies
 from hopyard.data.order import Reach, Rows
-from hopyard.data.preparing.policies import Policies
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.schema import Schema

@@ -12,19 +12,18 @@ import numpy.typing as npt
 
 from hopyard.data.base import Partitioned
 from hopyard.data.cache.node import NodeCache
+from hopyard.data.columns.policies import Policies
 from hopyard.data.combining.window_columns import WindowColumns
 from hopyard.data.combining.windows import Length, Windows
-from hopyard.data.manifest import FileEntry, Fingerprint, ForeignEntry, Manifest
+from hopyard.data.files.listed import open_entry
+from hopyard.data.manifest import FILE_DOMAIN, FileEntry, Fingerprint, ForeignEntry, Manifest
 from hopyard.data.order import HELD_BYTES, Reach, Rows, Window, epoch_windows
-from hopyard.data.preparing.parquet import FILE_DOMAIN
-from hopyard.data.preparing.policies import Policies
-from hopyard.data.reading.listed import open_entry
 from hopyard.data.reading.mapped import first_rows_of
 from hopyard.data.reading.reader import Bitmap, Reader, count_selected, unpack
-from hopyard.data.reading.stream import WindowStream
 from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Schema
+from hopyard.data.stream import WindowStream
 from hopyard.errors import UsageError
 from hopyard.objects.digests import Hasher, digest, digest_json
 from hopyard.storage.base import Store

@@ -30,7 +30,7 @@ from hopyard.data.arguments import (
 from hopyard.data.contract import RowSource, Stream
 from hopyard.data.order import WINDOW_BYTES, batch_bounds, num_batches, rows_per_rank
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.reading.several import several_at_once
+from hopyard.data.reading.several import Gather, several_at_once
 from hopyard.data.reading.views import Batch
 from hopyard.errors import UsageError
 from hopyard.objects.digests import derive_seed
@@ -289,7 +289,10 @@ class Loader:
 
     def _batches(self, stream: Stream, epoch: int, steps: Iterator[Step]) -> Iterator[Any]:
         buffers, convert, transform = self._buffers, self._converted, self._transform
-        gather = stream.views if self._views else several_at_once(stream.batch, self)
+        gather: Gather = stream.views if self._views else stream.batch
+        if not self._views and self.world_size == 1:  # else the batches of a rank do not follow each other
+            dataset = self.dataset
+            gather = several_at_once(stream.batch, dataset.schema, self.wanted, self.batch_size, len(dataset))
         try:
             for first, last in steps:
                 # No name for the batch here: it would keep the memory from being used again.

@@ -22,6 +22,7 @@ from hopyard.objects.digests import digest_json
 from hopyard.storage.format import check_format, format_header
 
 MANIFEST_NAME = "manifest.json"
+FILE_DOMAIN = "hopyard.file"  # of the digests of files
 FORMAT_KIND = "dataset"
 FORMAT_VERSION = 1
 MANIFEST_DOMAIN = "hopyard.manifest"

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from hopyard.data.base import Partitioned
-from hopyard.data.preparing.policies import Policies
+from hopyard.data.columns.policies import Policies
 from hopyard.data.preprocessing.fitting import FittedSteps
 from hopyard.errors import CorruptError, EstimatorError, FormatError
 from hopyard.objects import StateRef, digest

@@ -13,12 +13,11 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.search.points import key_of
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
-from hopyard.tune.rows import Row, history_rows, trial_rows
+from hopyard.tune.rows import RecordedRun, Row, history_rows, trial_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from hopyard.tune.run import Run
 
 _TARGETS = (
     'Write "trials.jsonl", "trials.csv", "trials.parquet", "mlflow:" with a tracking URI after it, or '
@@ -27,7 +26,7 @@ _TARGETS = (
 
 
 def export_run(
-    run: Run, target: Any, *, history: bool = False, overwrite: bool = False, name: str | None = None
+    run: RecordedRun, target: Any, *, history: bool = False, overwrite: bool = False, name: str | None = None
 ) -> None:
     """Write what a run came to, for other programs; also a run that is still under way.
 
@@ -73,7 +72,7 @@ def export_run(
         raise UsageError(f"the target {text!r} is nothing that a run is exported to. {_TARGETS}")
 
 
-def _to_file(run: Run, path: Path, history: bool, overwrite: bool) -> None:
+def _to_file(run: RecordedRun, path: Path, history: bool, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise NotFoundError(f"{path} cannot be written: there is no directory {path.parent}. Make it first.")
     if path.exists() and not overwrite:

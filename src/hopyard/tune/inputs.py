@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hopyard.data import Dataset, Ragged, Source, as_source, prepare
 from hopyard.data.base import Partitioned
+from hopyard.data.columns.convert import convert_columns, from_values
 from hopyard.data.combining.computed import computed_columns
 from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.order import Rows, permutation
@@ -21,7 +22,6 @@ from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preparing.request import Watch, source_names
 from hopyard.data.preparing.split import check_share, held_by_share, warn_of_common, warn_of_overlap
-from hopyard.data.sources.convert import convert_columns, from_values
 from hopyard.data.sources.hashing import Hashes, content_hashes
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects import derive_seed, digest_json

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hopyard.errors import UsageError, missing_extra
 from hopyard.tune.callbacks import Callback, TrialInfo, flat_params
-from hopyard.tune.rows import epoch_numbers
+from hopyard.tune.rows import RecordedRun, epoch_numbers
 
 try:
     from mlflow import MlflowClient
 except ImportError as error:
     raise missing_extra("mlflow-skinny", "mlflow", "MLflowCallback") from error
 
-if TYPE_CHECKING:
-    from hopyard.tune.run import Run
 
 _RUN, _TRIAL = "hopyard.run", "hopyard.trial"
 _STATUS = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
@@ -88,7 +86,7 @@ class MLflowCallback(Callback):
             self._client.log_param(made, key, str(value)[:_MOST_OF_A_PARAM])
         return made
 
-    def export(self, run: Run, overwrite: bool) -> None:
+    def export(self, run: RecordedRun, overwrite: bool) -> None:
         """Log what ``run`` came to. Raises UsageError if it is there already. After an error all is as before."""
         earlier = self._earlier(run.run_id)
         if earlier and not overwrite:
@@ -107,7 +105,7 @@ class MLflowCallback(Callback):
                 self._client.restore_run(mlflow_run)
             raise
 
-    def _log(self, run: Run) -> None:
+    def _log(self, run: RecordedRun) -> None:
         state = run.state
         self.on_run_start(run.run_id, run.settings)
         for trial in state.trials.values():

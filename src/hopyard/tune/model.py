@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hopyard.data.preparing.policies import Policies
+from hopyard.data.columns.policies import Policies
 from hopyard.data.preprocessing.fitting import FittedSteps, schema_of
 from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.objects import StateRef
@@ -88,7 +88,7 @@ class Model:
         """What a notebook shows: the model, and its run if that is at hand."""
         from hopyard.tune.pages import model_html
 
-        return model_html(self)
+        return model_html(self.info, self._run)
 
     if not TYPE_CHECKING:  # for type checkers, an attribute that is not defined is a mistake
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hopyard.search
 from hopyard.errors import SpaceError, UsageError
@@ -16,12 +16,10 @@ from hopyard.search import space_json
 from hopyard.search.optuna import chosen, name_in, quiet
 from hopyard.search.spaces import Choice, Continuous, Quantized
 from hopyard.tune.callbacks import flat_params
-from hopyard.tune.rows import epochs_of
+from hopyard.tune.rows import RecordedRun, epochs_of
 
 import optuna  # isort: skip - the import above says what to install
 
-if TYPE_CHECKING:
-    from hopyard.tune.run import Run
 
 Params = dict[str, tuple[optuna.distributions.BaseDistribution, Any]]
 
@@ -36,7 +34,7 @@ _DIMENSIONS = (
 )  # fmt: skip
 
 
-def export_to_optuna(run: Run, target: Any, name: str, overwrite: bool) -> None:
+def export_to_optuna(run: RecordedRun, target: Any, name: str, overwrite: bool) -> None:
     """Write a run into an Optuna storage, or the database of that URL, as the study ``name``.
 
     Trials have the same numbers. A trial's value is that of its best epoch; intermediate values are those of its

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hopyard.errors import HopyardError, NotFoundError
+from hopyard.errors import HopyardError
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.markup import Html, join, tag
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.describing import describe_epochs, describe_number, describe_state
 from hopyard.tune.pictures import colours_of, curves, schedule
-from hopyard.tune.rows import epochs_of
+from hopyard.tune.predicting.saved import ModelInfo
+from hopyard.tune.rows import RecordedRun, epochs_of
 from hopyard.wording import counted, shortened
-
-if TYPE_CHECKING:
-    from hopyard.tune.model import Model
-    from hopyard.tune.run import Run
 
 MOST_TRIALS = 10
 MOST_FAILURES = 3
@@ -29,7 +26,7 @@ _LONGEST = 48
 _SPACE = "padding:2px 8px"
 
 
-def run_html(run: Run, chosen: int | None = None) -> Html:
+def run_html(run: RecordedRun, chosen: int | None = None) -> Html:
     """A run: its best trials as a table, the learning curves and the schedule. The row of ``chosen`` is bold."""
     state = run.state
     states = Counter(describe_state(state, trial) for trial in state.trials.values())
@@ -49,20 +46,18 @@ def run_html(run: Run, chosen: int | None = None) -> Html:
     )
 
 
-def model_html(model: Model) -> Html:
-    """A model: what it is, and the run that it comes from; of a model from a file its history."""
-    info = model.info
+def model_html(info: ModelInfo, run: RecordedRun | None) -> Html:
+    """A model: what it is, and the run that it comes from; of a model from a file, which has no run, its history."""
     epochs = describe_epochs(info.epoch)
     said = tag(
         "p",
         tag("b", f"model of trial {info.trial}"),
         f": {info.metric} {describe_number(info.value)} after epoch {epochs}",
     )
-    try:
-        return tag("div", said, run_html(model.run, info.trial))
-    except NotFoundError:  # it was loaded from a file
-        params = [[name, _short(value)] for name, value in _flat(info.params).items()]
-        return tag("div", said, _table(["hyperparameter", "value"], params), _history(info.history))
+    if run is not None:
+        return tag("div", said, run_html(run, info.trial))
+    params = [[name, _short(value)] for name, value in _flat(info.params).items()]
+    return tag("div", said, _table(["hyperparameter", "value"], params), _history(info.history))
 
 
 def progress_html(headline: str, titles: Sequence[str], rows: Iterable[Sequence[str]], more: int) -> Html:

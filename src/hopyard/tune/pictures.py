@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.markup import Html, tag
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune.describing import IN_RUNGS, describe_number, describe_params
-from hopyard.tune.rows import epoch_numbers, epochs_of
+from hopyard.tune.rows import RecordedRun, epoch_numbers, epochs_of
 from hopyard.wording import counted, shortened
-
-if TYPE_CHECKING:
-    from hopyard.tune.run import Run
 
 COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f", "#d37295",
@@ -66,7 +63,7 @@ class _Frame(NamedTuple):
         return (self.y[1] - y) / (self.y[1] - self.y[0]) * self.height
 
 
-def draw_schedule(run: Run, path: str | Path) -> Path:
+def draw_schedule(run: RecordedRun, path: str | Path) -> Path:
     """Write the schedule of a run as an SVG file: a row per worker, a bar per unit.
 
     Returns: the path.
@@ -78,7 +75,7 @@ def draw_schedule(run: Run, path: str | Path) -> Path:
     return _write(schedule(run.state, run.units()), run, path)
 
 
-def draw_curves(run: Run, path: str | Path) -> Path:
+def draw_curves(run: RecordedRun, path: str | Path) -> Path:
     """Write the learning curves of a run as an SVG file: the evaluation metric of every trial over its epochs.
 
     Returns: the path.
@@ -90,7 +87,7 @@ def draw_curves(run: Run, path: str | Path) -> Path:
     return _write(curves(run.state), run, path)
 
 
-def _write(picture: Html | None, run: Run, path: str | Path) -> Path:
+def _write(picture: Html | None, run: RecordedRun, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() != ".svg":
         raise UsageError(

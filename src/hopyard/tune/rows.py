@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from hopyard.hopper.state import RunState, TrialState
+from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.tune.callbacks import flat_params
 
 Row = dict[str, Any]
+
+
+class RecordedRun(Protocol):
+    """A run as its journal tells it: what pictures, pages and exporters read of a ``Run``."""
+
+    run_id: str
+    state: RunState
+    settings: dict[str, Any]
+
+    @property
+    def status(self) -> str: ...
+
+    def units(self) -> list[Record]: ...
 
 
 def trial_rows(state: RunState) -> list[Row]:

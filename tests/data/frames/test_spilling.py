@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from hopyard.data.columns.policies import plan_policies
 from hopyard.data.frames import spilling
 from hopyard.data.frames.spilling import spill, write_spilled
 from hopyard.data.preparing.files import Files, Writing, of_split, rows_and_sum
 from hopyard.data.preparing.packing import ORDER, Layout, Packing
-from hopyard.data.preparing.policies import plan_policies
 from hopyard.data.preparing.survey import ORDER_BITS
 from hopyard.data.sources.frame_batches import Reading, columns_of_types
 from hopyard.errors import StorageFullError

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.petastorm.schema import METADATA_NAME, UNISCHEMA_KEY, read_unischema
+from hopyard.data.files.unischema import METADATA_NAME, UNISCHEMA_KEY, read_unischema
 
 HERE = Path(__file__).parent
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import open_dataset, prepare
+from hopyard.data.files.unischema import Field
 from hopyard.data.petastorm.convert import convert_petastorm, petastorm_source
-from hopyard.data.petastorm.schema import Field
 from hopyard.errors import (
     DataError,
 )

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hopyard.data.files.unischema import METADATA_NAME
 from hopyard.data.petastorm.convert import convert_petastorm, is_petastorm, petastorm_source
-from hopyard.data.petastorm.schema import METADATA_NAME
 from hopyard.errors import (
     ColumnError,
     CorruptError,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.data.files.pickled import Record, Symbol, read_pickle
+from hopyard.data.files.unischema import Field, parse_unischema, read_unischema
 from hopyard.data.petastorm.convert import petastorm_source
-from hopyard.data.petastorm.pickled import Record, Symbol, read_pickle
-from hopyard.data.petastorm.schema import Field, parse_unischema, read_unischema
 from hopyard.errors import (
     CorruptError,
     HopyardError,

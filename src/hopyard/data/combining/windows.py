@@ -19,10 +19,10 @@ from hopyard.data.combining.window_columns import Parts, Step, WindowColumns
 from hopyard.data.order import Reach, Rows, epoch_windows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import first_rows_of
-from hopyard.data.reading.stream import WindowStream
 from hopyard.data.reading.strings import as_objects
 from hopyard.data.reading.views import Batch, View, Wanted
 from hopyard.data.schema import Schema
+from hopyard.data.stream import WindowStream
 from hopyard.errors import UsageError
 from hopyard.objects.digests import digest_json
 

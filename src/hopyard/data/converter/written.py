@@ -21,13 +21,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hopyard.data.columns.columns import as_ragged
+from hopyard.data.columns.convert import convert_columns
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.structs import flat_columns, is_struct
 from hopyard.data.layout import Values, arrow_schema, arrow_table, writer_options
 from hopyard.data.preparing.parquet import FileWriter
-from hopyard.data.recipe.structs import flat_columns, is_struct
 from hopyard.data.schema import Column, Schema
-from hopyard.data.sources.columns import as_ragged
-from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.errors import DataError, UsageError
 from hopyard.storage import open_store
 from hopyard.storage.temporary import remove_if_empty

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from hopyard.data.columns.columns import check_names, empty_data
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
@@ -21,7 +22,6 @@ from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Report
 from hopyard.data.preparing.files import Writing, Written, heard
 from hopyard.data.preparing.packing import FIXED, Packing
 from hopyard.data.preparing.survey import Survey
-from hopyard.data.sources.columns import check_names, empty_data
 from hopyard.errors import UnsupportedTypeError
 
 _ROWS_FOR_TYPES = 64

@@ -9,10 +9,10 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hopyard.data.columns.convert_arrow import is_unknown
 from hopyard.data.preparing.files import Writing, told
 from hopyard.data.preparing.packing import FIXED, ORDER, PART, SURVEY, Packing
 from hopyard.data.preparing.survey import Survey
-from hopyard.data.sources.convert_arrow import is_unknown
 from hopyard.errors import DataError
 
 FILE, RESULT = "hopyard_file", "hopyard_result"

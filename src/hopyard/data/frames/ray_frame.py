@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hopyard.data.columns.convert_arrow import is_unknown
 from hopyard.data.frames.gathering import (
     FILE,
     RESULT,
@@ -25,7 +26,6 @@ from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Report
 from hopyard.data.preparing.files import Writing, Written, heard
 from hopyard.data.preparing.packing import FIXED, Packing
 from hopyard.data.preparing.survey import Survey
-from hopyard.data.sources.convert_arrow import is_unknown
 
 logger = logging.getLogger(__name__)
 

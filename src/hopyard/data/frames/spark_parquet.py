@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.sources.convert_arrow import is_list
+from hopyard.data.columns.convert_arrow import is_list
 
 _RELATION = "org.apache.spark.sql.execution.datasources.LogicalRelation"
 _PROJECT = "org.apache.spark.sql.catalyst.plans.logical.Project"

@@ -15,18 +15,18 @@ import pyarrow as pa
 
 from hopyard.checks import choice, flag
 from hopyard.data.cache.node import NodeCache
+from hopyard.data.columns.convert_arrow import is_list
+from hopyard.data.columns.policies import Policies, checked_schema, nothing_but_empty, ragged_rows
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Fingerprint
 from hopyard.data.opening.filters import matching_rows
 from hopyard.data.opening.foreign import Differences, Files, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
-from hopyard.data.preparing.policies import Policies, checked_schema, nothing_but_empty, ragged_rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, digest_or_random
 from hopyard.data.recipe.recipe import Recipe, Transform, as_batch, transformed
 from hopyard.data.schema import Column, Schema, unknown_columns
-from hopyard.data.sources.convert_arrow import is_list
 from hopyard.errors import CorruptError, DataError, NotFoundError, NullsError, UsageError
 from hopyard.objects.digests import Hasher, digest, digest_json
 from hopyard.objects.identity import identity

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.opening.hive import constant_column, constant_type
+from hopyard.data.columns.convert_arrow import decimals_as_floats
+from hopyard.data.columns.structs import field_of, flat_columns
+from hopyard.data.files.hive import constant_column, constant_type
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.opening.survey import Scan, Selection
-from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.structs import field_of, flat_columns
 from hopyard.data.schema import unknown_columns
-from hopyard.data.sources.convert_arrow import decimals_as_floats
 from hopyard.errors import DataError
 
 _NESTED = "\0"  # before the name of a field that a filter names through its struct

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hopyard.data.columns.columns import ColumnData
+from hopyard.data.columns.convert import convert_columns
+from hopyard.data.columns.convert_arrow import from_arrow, is_list
+from hopyard.data.columns.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.dataset import Dataset, Skipped
+from hopyard.data.files.hive import check_own, constant_column, hive_columns
+from hopyard.data.files.listed import open_entry
+from hopyard.data.files.parallel import of_each, on_all_cores
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import METADATA_KEY, stored_schema
 from hopyard.data.manifest import Fingerprint, ForeignEntry, Manifest
-from hopyard.data.opening.hive import check_own, constant_column, hive_columns
 from hopyard.data.opening.survey import Scan, Selection, is_any_list
-from hopyard.data.reading.listed import open_entry
-from hopyard.data.reading.parallel import of_each, on_all_cores
 from hopyard.data.reading.reader import unpack
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import read_column, wider
-from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.schema import Column, Schema, unknown_columns
-from hopyard.data.sources.columns import ColumnData
-from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import from_arrow, is_list
 from hopyard.errors import CorruptError, DataError, UnsupportedTypeError
 from hopyard.objects.digests import digest_json
 from hopyard.storage.base import Store

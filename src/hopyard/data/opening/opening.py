@@ -9,13 +9,13 @@ from copy import copy
 from typing import Any, Literal, TypeAlias
 
 from hopyard.data.dataset import Dataset
+from hopyard.data.files.found import CSV, PARQUET, FoundFile, find_data, is_any, is_url, is_wild
+from hopyard.data.files.hive import is_hidden
+from hopyard.data.files.unfinished import refuse_leftovers
+from hopyard.data.files.unischema import local_directory, warn_of_encoded
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.data.opening.assemble import Cache, Options, as_cache, assemble
-from hopyard.data.opening.files import CSV, PARQUET, FoundFile, find_data, is_any, is_url, is_wild
 from hopyard.data.opening.foreign import Files, files_of, foreign_files
-from hopyard.data.opening.hive import is_hidden
-from hopyard.data.petastorm.schema import local_directory, warn_of_encoded
-from hopyard.data.preparing.unfinished import refuse_leftovers
 from hopyard.data.recipe.recipe import Transform
 from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError, nearest
 from hopyard.storage import open_store

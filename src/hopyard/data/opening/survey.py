@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hopyard.data.columns.structs import FlatColumn, field_of
 from hopyard.data.dataset import Skipped
-from hopyard.data.reading.stored import StoredFile
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import damaged_column, read_group
-from hopyard.data.recipe.structs import FlatColumn, field_of
 from hopyard.errors import CorruptError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hopyard.data.dataset import Dataset, check_bytes
+from hopyard.data.files.unfinished import refuse_leftovers
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.preparing.unfinished import refuse_leftovers
 from hopyard.errors import CorruptError, DataError, FormatError, NotFoundError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store, has_root

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hopyard.data.petastorm.schema import Field
+from hopyard.data.columns.columns import ColumnData, expand, settle
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.files.unischema import Field
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.recipe.decoding import Decoder, decode_rows
 from hopyard.data.recipe.images import ImageDecoder, pillow
 from hopyard.data.schema import TENSOR_DTYPES, Column
-from hopyard.data.sources.columns import ColumnData, expand, settle
-from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.errors import CorruptError, DataError, UnsupportedTypeError
 
 _DAMAGED = (

@@ -29,16 +29,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hopyard.checks import choice
-from hopyard.data.opening.files import PARQUET, find_files
-from hopyard.data.opening.hive import hive_values
+from hopyard.data.columns.columns import ColumnData, empty_data
+from hopyard.data.files.found import PARQUET, find_files
+from hopyard.data.files.hive import hive_values
+from hopyard.data.files.stored import StoredFile
+from hopyard.data.files.unischema import Field, is_petastorm, local_directory, read_unischema
 from hopyard.data.petastorm.codecs import RowDecoder, decode_field, encoded_rows, settles, unsupported
-from hopyard.data.petastorm.schema import Field, is_petastorm, local_directory, read_unischema
 from hopyard.data.preparing.prepare import prepare
 from hopyard.data.preparing.prepared import Prepared
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import unknown_columns
 from hopyard.data.sources.base import Batch, Source
-from hopyard.data.sources.columns import ColumnData, empty_data
 from hopyard.errors import CorruptError, DataError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store

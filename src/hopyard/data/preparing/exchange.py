@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from hopyard.data.columns.columns import empty_data
 from hopyard.data.preparing.files import Writing, Written
 from hopyard.data.preparing.packing import Packing
 from hopyard.data.preparing.survey import Survey
 from hopyard.data.schema import Column
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
-from hopyard.data.sources.columns import empty_data
 from hopyard.data.sources.frame_batches import Reading, columns_of_types, flat_paths
 
 Report = Callable[[float], None]

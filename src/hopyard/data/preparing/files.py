@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from hopyard.data.columns.columns import ColumnData
+from hopyard.data.columns.policies import Policies
 from hopyard.data.manifest import FileEntry
 from hopyard.data.order import Rows
 from hopyard.data.preparing.packing import ORDER, Layout, in_order, unpack
-from hopyard.data.preparing.policies import Policies
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.preparing.survey import ORDER_BITS
 from hopyard.data.preparing.write import SplitWriter
 from hopyard.data.schema import Column
-from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.content import WORD, sum_of
 from hopyard.errors import StorageFullError
 from hopyard.storage.base import Store

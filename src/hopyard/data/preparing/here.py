@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.columns.columns import ColumnData, as_expected
 from hopyard.data.order import Rows, mix
 from hopyard.data.preparing.exchange import Exchange, Report
 from hopyard.data.preparing.files import Writing, Written
@@ -18,7 +19,6 @@ from hopyard.data.preparing.split import check_flags, warn_of_equal
 from hopyard.data.preparing.survey import ORDER_BITS, Survey
 from hopyard.data.preparing.write import SplitWriter
 from hopyard.data.sources.collect import Collected
-from hopyard.data.sources.columns import ColumnData, as_expected
 from hopyard.data.sources.hashing import row_sums
 
 _LOW = np.uint64(0xFFFFFFFF)

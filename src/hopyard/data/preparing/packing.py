@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hopyard.data.columns.columns import ColumnData, as_ragged, check_lengths, expand
 from hopyard.data.preparing.survey import Survey, places, split_numbers
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
-from hopyard.data.sources.columns import ColumnData, as_ragged, check_lengths, expand
 from hopyard.data.sources.frame_batches import Reading
 from hopyard.data.sources.hashing import Hashes, content_hashes
 from hopyard.data.sparse import pair_dtype

@@ -11,14 +11,12 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hopyard.data.files.checks import table_of
 from hopyard.data.layout import Values, arrow_schema, arrow_table, writer_options
-from hopyard.data.manifest import FileEntry
+from hopyard.data.manifest import FILE_DOMAIN, FileEntry
 from hopyard.data.preparing.placement import Placement
-from hopyard.data.reading.checks import table_of
 from hopyard.data.schema import Schema
 from hopyard.objects.digests import Hasher
-
-FILE_DOMAIN = "hopyard.file"
 
 
 class FileWriter:

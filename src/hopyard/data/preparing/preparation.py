@@ -15,20 +15,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hopyard.data.columns.policies import Nulls, Policies, plan_policies, refuse_nulls
 from hopyard.data.dataset import Dataset
+from hopyard.data.files.unfinished import written_sizes
 from hopyard.data.manifest import Manifest
 from hopyard.data.preparing.exchange import Exchange, FrameSource
 from hopyard.data.preparing.files import Files, Writing, Written, of_split, rows_and_sum
 from hopyard.data.preparing.here import HereExchange
 from hopyard.data.preparing.packing import Layout, Packing
 from hopyard.data.preparing.plans import PlanIndex
-from hopyard.data.preparing.policies import Nulls, Policies, plan_policies, refuse_nulls
 from hopyard.data.preparing.prepared import Prepared, check_labels, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch
 from hopyard.data.preparing.split import check_flags, check_split
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.preparing.survey import Survey
-from hopyard.data.preparing.unfinished import written_sizes
 from hopyard.data.schema import Column
 from hopyard.errors import DataError, UsageError
 from hopyard.storage.base import Store

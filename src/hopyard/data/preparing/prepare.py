@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from hopyard.data.columns.columns import ColumnData
+from hopyard.data.columns.policies import plan_policies
 from hopyard.data.preparing.exchange import FrameSource
-from hopyard.data.preparing.policies import plan_policies
 from hopyard.data.preparing.preparation import Preparation, Repeat, known_fingerprint
 from hopyard.data.preparing.prepared import Prepared
 from hopyard.data.preparing.request import Watch, request_of
 from hopyard.data.ragged import Ragged
-from hopyard.data.sources.columns import ColumnData
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.full import wait_for_space
@@ -58,7 +58,7 @@ def prepare(
         feature_columns, label_columns: only these are kept, if either is given; else all columns are.
         seed: of the order in which rows are stored, and of the split by share.
         nulls: ``"error"``, ``"fill"`` or ``"mask"``; ragged: ``"error"``, ``"keep"`` or ``"pad"``;
-            see :mod:`hopyard.data.preparing.policies`.
+            see :mod:`hopyard.data.columns.policies`.
         val: an explicit validation set, of the same columns; ``validation`` is then ignored.
         progress: called with (rows written, rows in all) as they are.
         masked: columns whose nulls are filled and marked in a bool column ``<name>_mask``, whatever ``nulls`` says.

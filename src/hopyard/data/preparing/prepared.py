@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hopyard.data.columns.policies import Nulls, null_label
 from hopyard.data.dataset import Dataset
+from hopyard.data.files.listed import is_whole
+from hopyard.data.files.parallel import of_each
+from hopyard.data.files.unfinished import finish_names
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.preparing.policies import Nulls, null_label
-from hopyard.data.preparing.unfinished import finish_names
-from hopyard.data.reading.listed import is_whole
-from hopyard.data.reading.parallel import of_each
 from hopyard.errors import CorruptError, DataError, NotFoundError, SettingsError
 from hopyard.storage.base import Store
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hopyard.checks import choice
+from hopyard.data.columns.policies import added_columns
 from hopyard.data.manifest import FORMAT_VERSION
 from hopyard.data.preparing.exchange import FrameSource
-from hopyard.data.preparing.policies import added_columns
 from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preparing.split import check_share, warn_of_overlap
 from hopyard.data.schema import unknown_columns

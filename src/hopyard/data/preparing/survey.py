@@ -7,9 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.preparing.policies import Columns, Nulls
+from hopyard.data.columns.columns import ColumnData, empty_data
+from hopyard.data.columns.policies import Columns, Nulls
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.data.sources.columns import ColumnData, empty_data
 from hopyard.data.sources.content import WORD, Content, Found, sum_of
 from hopyard.data.sources.frame_batches import unequal_vectors
 from hopyard.data.sources.hashing import Hashes, keyed

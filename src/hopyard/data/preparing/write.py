@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.columns.columns import ColumnData
+from hopyard.data.columns.policies import Policies
+from hopyard.data.files.listed import is_whole
+from hopyard.data.files.unfinished import unfinished_name
 from hopyard.data.layout import Values
 from hopyard.data.manifest import FileEntry
 from hopyard.data.order import Rows
 from hopyard.data.preparing.parquet import FileWriter
-from hopyard.data.preparing.policies import Policies
 from hopyard.data.preparing.statistics import Statistics
-from hopyard.data.preparing.unfinished import unfinished_name
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.listed import is_whole
-from hopyard.data.sources.columns import ColumnData
 from hopyard.errors import StorageFullError
 from hopyard.storage.base import Store
 

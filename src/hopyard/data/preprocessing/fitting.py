@@ -20,11 +20,11 @@ from hopyard.data.preprocessing.base import State, Step
 from hopyard.data.preprocessing.category import Categories
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.reading.stream import WindowStream
 from hopyard.data.reading.strings import Coded, as_objects
 from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.sources import as_source
+from hopyard.data.stream import WindowStream
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.objects.digests import digest_json
 from hopyard.storage.base import Store

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hopyard.data.cache.node import Claim, Found, NodeCache
+from hopyard.data.files.parallel import on_all_cores
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
 from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
-from hopyard.data.reading.parallel import on_all_cores
 from hopyard.data.reading.pieces import Group, one_ahead, pieces_of
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column, Schema

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.reading.buffers import Buffers
@@ -27,7 +28,6 @@ from hopyard.data.reading.page_header import (
     PLAIN,
     read_page_header,
 )
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Column
 from hopyard.data.sparse import dense_rows
 from hopyard.errors import CorruptError

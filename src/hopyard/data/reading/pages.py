@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.page_header import (
     LONGEST_HEADER,
@@ -27,7 +28,6 @@ from hopyard.data.reading.page_header import (
     read_page_header,
     read_varint,
 )
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.schema import Column
 

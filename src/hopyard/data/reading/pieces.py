@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hopyard.data.files.parallel import on_all_cores
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.reading.flat import Packs, Piece
 from hopyard.data.reading.pages import Chunk, find_chunk, may_be_paged, read_rows
-from hopyard.data.reading.parallel import on_all_cores
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import present, undecodable
 from hopyard.data.recipe.recipe import Recipe
 

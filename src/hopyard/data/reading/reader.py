@@ -14,13 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hopyard.data.cache.node import NodeCache
+from hopyard.data.files.listed import Guard, check_content, open_entry
+from hopyard.data.files.parallel import of_each
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import stored_dtype
 from hopyard.data.manifest import ForeignEntry, Manifest
 from hopyard.data.order import Rows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.decoder import Decoder, Flat
 from hopyard.data.reading.flat import Block, Packs, pack
-from hopyard.data.reading.listed import Guard, check_content, open_entry
 from hopyard.data.reading.mapped import (
     Bodies,
     MappedColumn,
@@ -29,10 +31,8 @@ from hopyard.data.reading.mapped import (
     first_rows_of,
     stored_as,
 )
-from hopyard.data.reading.parallel import of_each
 from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.reading.strings import LARGE, VIEW, Lying, MappedStrings, side_by_side
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of

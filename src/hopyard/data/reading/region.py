@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.files.stored import StoredFile, remember
 from hopyard.data.reading.hugepages import HUGE_PAGE
-from hopyard.data.reading.stored import StoredFile, remember
 from hopyard.errors import CorruptError, NotFoundError, StorageError
 
 _MAP_FIXED = 0x10  # the same on Linux and macOS; Python's mmap names neither

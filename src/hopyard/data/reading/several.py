@@ -7,13 +7,11 @@ many: each begins at a multiple of 64 bytes, and no two share memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from hopyard.data.reading.buffers import ALIGNMENT, Buffers
-from hopyard.data.reading.views import Batch
-
-if TYPE_CHECKING:
-    from hopyard.data.loader import Loader
+from hopyard.data.reading.views import Batch, Wanted
+from hopyard.data.schema import Schema
 
 Gather: TypeAlias = Callable[[int, int, Buffers], Batch]
 """As ``Stream.batch``."""
@@ -22,26 +20,23 @@ _GATHERED_AT_ONCE = 256 << 10  # bytes; with what is done with them they stay in
 _MOST_AT_ONCE = 16  # batches
 
 
-def several_at_once(gather: Gather, loader: Loader) -> Gather:
-    """``gather``, for that loader's batches: several at once if they are small and follow each other."""
-    schema = loader.dataset.schema
-    names = [[columns] if isinstance(columns, str) else columns for columns in loader.wanted.values()]
-    if loader.world_size > 1 or any(schema[name].width is None for columns in names for name in columns):
+def several_at_once(gather: Gather, schema: Schema, wanted: Wanted, batch_size: int, rows: int) -> Gather:
+    """``gather`` for batches that follow each other up to the row ``rows``: several at once if they are small."""
+    names = [[columns] if isinstance(columns, str) else columns for columns in wanted.values()]
+    if any(schema[name].width is None for columns in names for name in columns):
         return gather
-    widths = [sum(schema[name].width or 0 for name in columns) * loader.batch_size for columns in names]
+    widths = [sum(schema[name].width or 0 for name in columns) * batch_size for columns in names]
     count = min(_GATHERED_AT_ONCE // max(sum(widths), 1), _MOST_AT_ONCE)
-    return (
-        gather if count < 2 or any(width % ALIGNMENT for width in widths) else _Several(gather, count, loader)
-    )
+    if count < 2 or any(width % ALIGNMENT for width in widths):
+        return gather
+    return _Several(gather, count * batch_size, rows)
 
 
 class _Several:
-    """Batches of a stream, ``count`` of them gathered at once."""
+    """Batches of a stream, those of ``rows`` rows gathered at once."""
 
-    def __init__(self, gather: Gather, count: int, loader: Loader) -> None:
-        self._gather = gather
-        self._rows = count * loader.batch_size
-        self._end = len(loader.dataset)
+    def __init__(self, gather: Gather, rows: int, end: int) -> None:
+        self._gather, self._rows, self._end = gather, rows, end
         self._first = self._last = 0
         self._batches: Batch = {}
 

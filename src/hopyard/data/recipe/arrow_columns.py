@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from hopyard.data import sparse
+from hopyard.data.columns.columns import ColumnData, all_missing, as_ragged, of_shape, settle
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.restore import lists_of_arrays
+from hopyard.data.columns.structs import flat_columns
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import WIDENED, Values
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.structs import flat_columns
 from hopyard.data.schema import Column
-from hopyard.data.sources.columns import ColumnData, all_missing, as_ragged, of_shape, settle
-from hopyard.data.sources.convert_arrow import from_arrow
-from hopyard.data.sources.restore import lists_of_arrays
 from hopyard.errors import CorruptError, DataError, NullsError
 
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from hopyard.data.columns.columns import ColumnData, as_ragged, check_names, settle
+from hopyard.data.columns.convert import from_values
+from hopyard.data.columns.policies import Policies
+from hopyard.data.columns.structs import field_of
+from hopyard.data.files.hive import constant_array
 from hopyard.data.layout import Values
-from hopyard.data.opening.hive import constant_array
-from hopyard.data.preparing.policies import Policies
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.decoding import Decoder, decode_rows
-from hopyard.data.recipe.structs import field_of
 from hopyard.data.schema import Column, Schema
-from hopyard.data.sources.columns import ColumnData, as_ragged, check_names, settle
-from hopyard.data.sources.convert import from_values
 from hopyard.errors import DataError, HopyardError
 
 Arrays = dict[str, Any]

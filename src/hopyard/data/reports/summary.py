@@ -12,9 +12,9 @@ from rich.text import Text
 
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.dataset import Dataset
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.manifest import ColumnStatistics
 from hopyard.data.opening.opening import open_dataset
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Schema
 from hopyard.errors import DataError, HopyardError, NotFoundError
 from hopyard.terminal import Shown

@@ -29,11 +29,11 @@ from hopyard.checks import integer
 from hopyard.data.arguments import Output
 from hopyard.data.base import BaseDataset
 from hopyard.data.dataset import Dataset
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.loader import Batches
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.order import WINDOW_BYTES, Rows, batch_bounds, epoch_windows, permutation
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.schema import Column, Schema
 from hopyard.objects.digests import derive_seed
 from hopyard.terminal import Shown

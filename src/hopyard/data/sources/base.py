@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from hopyard.data.columns.columns import ColumnData, check_lengths
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
 from hopyard.data.sources.collect import Collected, Collector
-from hopyard.data.sources.columns import ColumnData, check_lengths
 
 Batch = Mapping[str, ColumnData]
 

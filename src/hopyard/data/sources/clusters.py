@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from hopyard.data.columns.convert import module_of
 from hopyard.data.sources.base import Source
-from hopyard.data.sources.convert import module_of
 
 _ENGINES = {"pyspark": "spark_frame", "ray": "ray_frame", "dask": "dask_frame"}
 """Modules of types, and modules of ours that are loaded for them."""

@@ -20,9 +20,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.data.schema import Column, unknown_columns
-from hopyard.data.sources.columns import (
+from hopyard.data.columns.columns import (
     ColumnData,
     as_expected,
     as_ragged,
@@ -31,6 +29,8 @@ from hopyard.data.sources.columns import (
     expand,
     holds_lists,
 )
+from hopyard.data.ragged import Ragged, offsets_of
+from hopyard.data.schema import Column, unknown_columns
 from hopyard.data.sources.content import Content, canonical
 from hopyard.data.sources.hashing import Hashes
 from hopyard.errors import DataError, StorageFullError

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from hopyard.data.columns.columns import ColumnData
 from hopyard.data.order import mix
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
-from hopyard.data.sources.columns import ColumnData
 from hopyard.data.sources.hashing import Hashes, row_sums
 from hopyard.errors import DataError
 from hopyard.objects.digests import digest_json

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from hopyard.data.opening.files import FoundFile
+from hopyard.data.columns.columns import check_names
+from hopyard.data.files.found import FoundFile
 from hopyard.data.schema import TENSOR_DTYPES
-from hopyard.data.sources.columns import check_names
 from hopyard.errors import ColumnError, DataError, UsageError, nearest
 from hopyard.storage.oserrors import read_error
 

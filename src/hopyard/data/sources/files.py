@@ -8,22 +8,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from hopyard.data.columns.columns import ColumnData, check_names
+from hopyard.data.columns.convert import convert_columns
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.restore import restore
+from hopyard.data.columns.structs import field_of, flat_columns
+from hopyard.data.files.found import CSV, PARQUET, find_data, is_any, is_url
+from hopyard.data.files.hive import check_own, constant_array, constant_column, hive_columns
+from hopyard.data.files.stored import StoredFile
+from hopyard.data.files.unischema import warn_of_encoded
 from hopyard.data.layout import stored_schema
-from hopyard.data.opening.files import CSV, PARQUET, find_data, is_any, is_url
-from hopyard.data.opening.hive import check_own, constant_array, constant_column, hive_columns
-from hopyard.data.petastorm.schema import warn_of_encoded
-from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.arrow_columns import read_group, undecodable
-from hopyard.data.recipe.structs import field_of, flat_columns
 from hopyard.data.schema import Schema
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
-from hopyard.data.sources.columns import ColumnData, check_names
-from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.data.sources.csv_files import check_same_columns, read_csv_files
 from hopyard.data.sources.memory import from_table
-from hopyard.data.sources.restore import restore
 from hopyard.errors import DataError, UsageError
 
 _ROWS_AT_ONCE = 1 << 16

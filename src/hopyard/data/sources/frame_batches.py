@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hopyard.data.columns.columns import ColumnData
+from hopyard.data.columns.convert import convert_columns
+from hopyard.data.columns.convert_arrow import from_arrow, is_list, is_unknown
+from hopyard.data.columns.structs import flat_columns, flatten_structs
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.data.recipe.structs import flat_columns, flatten_structs
 from hopyard.data.schema import Column
 from hopyard.data.sources.collect import pick
-from hopyard.data.sources.columns import ColumnData
-from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import from_arrow, is_list, is_unknown
 from hopyard.data.sparse import pairs_of, sparse_rows
 from hopyard.errors import DataError, UnsupportedTypeError
 

@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.columns.columns import ColumnData, as_ragged
 from hopyard.data.order import mix
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.data.sources.columns import ColumnData, as_ragged
 from hopyard.data.sparse import elements_of, indices_of
 from hopyard.objects.digests import derive_seed
 

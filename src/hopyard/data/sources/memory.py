@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hopyard.data.recipe.structs import flatten_structs, is_struct
+from hopyard.data.columns.columns import ColumnData, check_lengths, check_names
+from hopyard.data.columns.convert import convert_columns, from_numpy, from_rows, from_values
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.structs import flatten_structs, is_struct
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import Collected, collect, pick
-from hopyard.data.sources.columns import ColumnData, check_lengths, check_names
-from hopyard.data.sources.convert import convert_columns, from_numpy, from_rows, from_values
-from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.errors import UnsupportedTypeError
 
 Convert = Callable[[str, Any], ColumnData]

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from hopyard.data.base import BaseDataset
+from hopyard.data.columns.columns import empty_data
+from hopyard.data.columns.convert import from_values, module_of
 from hopyard.data.sources.base import Source
 from hopyard.data.sources.clusters import frame_source
-from hopyard.data.sources.columns import empty_data
-from hopyard.data.sources.convert import from_values, module_of
 from hopyard.data.sources.csv_files import delimiter_in, types_of
 from hopyard.data.sources.files import check_csv, from_paths
 from hopyard.data.sources.memory import from_mapping, from_pandas, from_polars, from_table

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.recipe.structs import flatten_structs
+from hopyard.data.columns.columns import check_names, empty_data
+from hopyard.data.columns.convert import convert_columns, from_rows
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.structs import flatten_structs
 from hopyard.data.schema import Column
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
-from hopyard.data.sources.columns import check_names, empty_data
-from hopyard.data.sources.convert import convert_columns, from_rows
-from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.data.sources.memory import Convert, MemorySource, from_mapping
 from hopyard.errors import DataError
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from hopyard.data import Dataset
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.manifest import FORMAT_KIND, FileEntry, Manifest
-from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.packfiles import Objects, PackfileWriter

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from hopyard.data.columns.convert_arrow import from_arrow, runs_decoded
 from hopyard.data.ragged import Ragged
-from hopyard.data.sources.convert_arrow import from_arrow, runs_decoded
 from hopyard.errors import DataError, UnsupportedTypeError
 from hopyard.wording import counted
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import Bodies, MappedColumn
 from hopyard.data.reading.region import region_of
-from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, is_plainly

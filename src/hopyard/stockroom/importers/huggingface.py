@@ -21,13 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from hopyard.data.columns.columns import as_ragged
+from hopyard.data.columns.convert import convert_columns
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.images import pillow
-from hopyard.data.recipe.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.schema import Column
-from hopyard.data.sources.columns import as_ragged
-from hopyard.data.sources.convert import convert_columns
-from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.errors import CorruptError, DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Samples
 from hopyard.stockroom.importers.mapped import refuse_nulls, samples_of

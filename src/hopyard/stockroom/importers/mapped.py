@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.columns.columns import ColumnData
 from hopyard.data.ragged import Ragged
-from hopyard.data.sources.columns import ColumnData
 from hopyard.errors import DataError
 from hopyard.stockroom.importers.base import ColumnSource, Samples
 from hopyard.wording import counted

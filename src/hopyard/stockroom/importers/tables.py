@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hopyard.data.columns.columns import ColumnData, gather, settle
+from hopyard.data.columns.convert import from_rows
+from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.structs import flat_columns
 from hopyard.data.dataset import Dataset
-from hopyard.data.opening.files import CSV, find_data, find_files, is_any
+from hopyard.data.files.found import CSV, find_data, find_files, is_any
+from hopyard.data.files.listed import open_entry
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.listed import open_entry
-from hopyard.data.recipe.structs import flat_columns
-from hopyard.data.sources.columns import ColumnData, gather, settle
-from hopyard.data.sources.convert import from_rows
-from hopyard.data.sources.convert_arrow import from_arrow
 from hopyard.data.sources.csv_files import delimiter_in, read_csv_files, types_in
 from hopyard.errors import DataError, NullsError, UnsupportedTypeError, UsageError, nearest
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Samples

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.sources.convert import module_of, torch_to_numpy
+from hopyard.data.columns.convert import module_of, torch_to_numpy
 from hopyard.errors import DataError, UnsupportedTypeError, UsageError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 

@@ -13,8 +13,8 @@ in the manner of the prolly trees of Noms and of Merkle search trees (Auvolat, T
 Maps are immutable, may be shared by threads, and pickle if their objects do.
 """
 
-from hopyard.stockroom.maps.diff import merge
 from hopyard.stockroom.maps.keys import Key, check_key, decode, encode
+from hopyard.stockroom.maps.merge import merge
 from hopyard.stockroom.maps.pages import Readable, Writable
 from hopyard.stockroom.maps.sorted import SortedMap
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from hopyard.errors import CorruptError
 from hopyard.stockroom.maps.pages import Pages
-
-if TYPE_CHECKING:
-    from hopyard.stockroom.maps.sorted import SortedMap
 
 _ENTRY = -1
 _text = json.JSONEncoder(sort_keys=True).encode
@@ -97,28 +94,3 @@ def same(a: Any, b: Any) -> bool:
             "a page of a sorted map holds a value that is nested too deep, as Hopyard writes none. Bring that column, "
             "model or value from a remote or a copy; verify() says which it is."
         ) from None
-
-
-Conflict = Callable[[bytes, Any | None, Any | None, Any | None], Any | None]
-"""Called with a key and its values in base, ours and theirs; returns the value to have, None for no entry."""
-
-
-def merge(base: SortedMap, ours: SortedMap, theirs: SortedMap, conflict: Conflict) -> dict[bytes, Any | None]:
-    """The changes to ``ours`` (for ``update``) that bring in what ``theirs`` changed since ``base``.
-
-    What both changed alike is no conflict. ``conflict`` decides where they changed a key differently; what it
-    raises is not caught. Only pages in which ``base`` and ``theirs`` differ are read, and of ``ours`` those with
-    these keys.
-    """
-    if ours.root == theirs.root:
-        return {}
-    changes: dict[bytes, Any | None] = {}
-    for key, before, new in base.diff(theirs):
-        present = ours.get(key)
-        if same(present, new):
-            continue
-        if not same(present, before):
-            new = conflict(key, before, present, new)
-        if not same(present, new):
-            changes[key] = new
-    return changes

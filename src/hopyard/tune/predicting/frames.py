@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.data.base import BaseDataset
-from hopyard.data.preparing.policies import Nulls, Policies, null_feature, null_label, pad
+from hopyard.data.columns.columns import ColumnData, as_expected, as_ragged, holds_lists
+from hopyard.data.columns.policies import Nulls, Policies, null_feature, null_label, pad
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
-from hopyard.data.sources.columns import ColumnData, as_expected, as_ragged, holds_lists
 from hopyard.errors import ColumnError, DataError, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.preparing.policies import Policies
+from hopyard.data.columns.policies import Policies
 from hopyard.data.preprocessing.fitting import FittedSteps
 from hopyard.data.sources.frame_batches import dense_vectors
 from hopyard.objects import digest

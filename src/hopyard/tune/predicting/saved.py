@@ -7,7 +7,7 @@ import pickle
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hopyard.data.preparing.policies import Policies
+from hopyard.data.columns.policies import Policies
 from hopyard.errors import CorruptError, EstimatorError, NotFoundError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.objects.identity.usercode import user_code_by_value

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+from hopyard.data.files.hive import is_hidden
+from hopyard.data.files.stored import StoredFile
+from hopyard.data.files.unfinished import refuse_leftovers
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.opening.hive import is_hidden
-from hopyard.data.preparing.unfinished import refuse_leftovers
-from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import DataError, NotFoundError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store

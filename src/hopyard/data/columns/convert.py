@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hopyard.data.columns.columns import ColumnData, check_names, empty_data, settle, valueless
+from hopyard.data.columns.convert_arrow import SUPPORTED, from_arrow
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import TENSOR_DTYPES, Column
-from hopyard.data.sources.columns import ColumnData, check_names, empty_data, settle, valueless
-from hopyard.data.sources.convert_arrow import SUPPORTED, from_arrow
 from hopyard.errors import DataError, UnsupportedTypeError
 
 T = TypeVar("T")

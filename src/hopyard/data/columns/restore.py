@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopyard.data import sparse
+from hopyard.data.columns.columns import ColumnData
+from hopyard.data.columns.convert_arrow import from_arrow, is_list, one_chunk
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column
-from hopyard.data.sources.columns import ColumnData
-from hopyard.data.sources.convert_arrow import from_arrow, is_list, one_chunk
 from hopyard.errors import CorruptError
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.manifest import FileEntry, ForeignEntry
 from hopyard.data.order import Rows
-from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.storage.base import Store
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.sources.columns import check_names
+from hopyard.data.columns.columns import check_names
 from hopyard.errors import DataError
 
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.petastorm.pickled import Record, Symbol, read_pickle
+from hopyard.data.files.pickled import Record, Symbol, read_pickle
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UnsupportedTypeError, UsageError
 from hopyard.storage.base import Store
 

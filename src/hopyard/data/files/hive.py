@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopyard.data.reading.stored import StoredFile
-from hopyard.data.recipe.structs import FlatColumn, field_of
+from hopyard.data.columns.structs import FlatColumn, field_of
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.schema import Column
 from hopyard.errors import DataError
 

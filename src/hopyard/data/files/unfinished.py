@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from hopyard.data.files.listed import is_whole
+from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import METADATA_KEY
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.reading.listed import is_whole
-from hopyard.data.reading.stored import StoredFile
 from hopyard.errors import CorruptError, DataError, NotFoundError
 from hopyard.storage import files
 from hopyard.storage.base import Store

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.checks import choice
+from hopyard.data.columns.columns import ColumnData, as_ragged
 from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
-from hopyard.data.sources.columns import ColumnData, as_ragged
 from hopyard.errors import ColumnError, DataError
 
 Columns = Mapping[str, ColumnData]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128
 
-from hopyard.data.reading.parallel import on_all_cores
+from hopyard.data.files.parallel import on_all_cores
 from hopyard.errors import CorruptError
 
 MAGIC = b"HOPCHKS\x01"  # the last byte is the version

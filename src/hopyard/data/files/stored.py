@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from hopyard.data.cache.format import boot_id
 from hopyard.data.cache.known import DATA, Known, key_of, known
 from hopyard.data.cache.node import cache_directory
-from hopyard.data.reading.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
-from hopyard.data.reading.ranges import RangeReader
+from hopyard.data.files.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
+from hopyard.data.files.ranges import RangeReader
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.storage.base import REMEDY, Store

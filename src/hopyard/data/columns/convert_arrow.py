@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hopyard.data.columns.columns import ColumnData, expand, settle
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.data.sources.columns import ColumnData, expand, settle
 from hopyard.errors import DataError, UnsupportedTypeError
 
 SUPPORTED = (
