@@ -60,6 +60,32 @@ def test_columns_that_files_lack_are_null_where_that_is_wanted(grown):
     assert np.concatenate([each["new"] for each in shuffled])[order].tolist() == batch["new"].tolist()
 
 
+@pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]])
+def test_a_file_of_nothing_but_empty_lists_has_the_type_of_the_others(order, tmp_path):
+    """As pandas writes them where all lists of a file are empty: lists of no type."""
+    rows = {"a": [[], None, []], "b": [[1, 2], [3], [], None]}
+    for name, lists in rows.items():
+        table = pa.table({"id": pa.array(range(len(lists))), "words": pa.array(lists)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    paths = [tmp_path / f"{name}.parquet" for name in order]
+    dataset = open_dataset(paths, nulls="mask", ragged="keep")
+    batch = dataset[:]
+    wanted = [row for name in order for row in rows[name]]
+    assert [row.tolist() for row in batch["words"]] == [row or [] for row in wanted]
+    assert batch["words_mask"].tolist() == [row is None for row in wanted]
+    prepared = prepare(paths, LocalStore(tmp_path / "s"), None, nulls="mask", ragged="keep").train
+    assert str(prepared.schema) == str(dataset.schema)
+    assert sorted(map(str, prepared[:]["words"])) == sorted(map(str, batch["words"]))
+    with pytest.raises(
+        DataError, match="'words' holds nothing but nulls or empty lists, so its type is unknown"
+    ):
+        open_dataset(tmp_path / "a.parquet", nulls="mask")
+    with pytest.raises(
+        DataError, match=r"words \(nothing but empty lists, of no type: give it one, such as pyarrow's"
+    ):
+        prepare(tmp_path / "a.parquet", LocalStore(tmp_path / "t"), None, nulls="mask")
+
+
 @pytest.mark.parametrize("columns", [["new"], ["old"], ["name", "id"], ["s.b"], ["words"]])
 def test_some_columns_of_files_that_lack_them(grown, columns):
     every = open_dataset(grown, missing="null", nulls="fill")[:]

@@ -146,7 +146,10 @@ def test_types_that_only_memory_holds_are_prepared(column):
             array([[[1], [2, 3]]], pa.list_(pa.list_(pa.int8()))),
             r"x \(lists that are ragged in more than one",
         ),
-        (array([None, None], pa.null()), "column 'x' holds nothing but nulls, so its type is unknown"),
+        (
+            array([None, None], pa.null()),
+            "column 'x' holds nothing but nulls or empty lists, so its type is unknown",
+        ),
         (array([[], []], pa.list_(pa.int8(), 0)), r"x: int8\[0\] has rows of 0 bytes"),
         (
             array([10**17], pa.timestamp("us")),

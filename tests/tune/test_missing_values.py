@@ -19,8 +19,8 @@ from tests.tune import missing
 
 from hopyard import load_model
 from hopyard.backend import InlineBackend
-from hopyard.data import Ragged, open_dataset, prepare
-from hopyard.errors import ColumnError, DataError
+from hopyard.data import Ragged, mix, open_dataset, prepare
+from hopyard.errors import ColumnError, DataError, TrialError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
@@ -149,6 +149,28 @@ def test_evaluate_refuses_null_labels() -> None:
         DataError, match=r"label column 'price' is null in 2 rows \(the first are rows 40, 41\)"
     ):
         model.evaluate(data)
+
+
+@pytest.mark.parametrize("nulls", ["fill", "mask"])
+@pytest.mark.parametrize("kind", ["opened", "mixed", "windows"])
+def test_null_labels_that_were_filled_when_data_was_opened_are_not_evaluated(
+    nulls: Any, kind: str, tmp_path: Any
+) -> None:
+    model = search(regression(2), ["age", "height"], "price", nulls="fill").fit(people())
+    data = people()
+    data.loc[[40, 41], "price"] = np.nan
+    data.to_parquet(tmp_path / "a.parquet")
+    opened: Any = open_dataset(tmp_path / "a.parquet", nulls=nulls)
+    if kind == "mixed":
+        opened = mix([opened, opened])
+    elif kind == "windows":
+        parts = {name: (name, 0) for name in ("age", "height")} | {"price": ("price", 1)}
+        opened = opened.windows(2, columns=parts)
+    with pytest.raises(
+        DataError, match=r"label column 'price' is null in (2|some) rows.*Labels are never filled"
+    ):
+        model.evaluate(opened)
+    assert len(model.predict(opened)) == len(opened)
 
 
 # Features -------------------------------------------------------------------------------------
@@ -404,6 +426,12 @@ def test_null_weights_are_never_filled(nulls: str, tmp_path: Any) -> None:
     ):
         model.evaluate(gaps)
     assert model.predict(gaps[["age"]]).shape == (400,)
+    gaps.to_parquet(tmp_path / "gaps.parquet")
+    opened = open_dataset(tmp_path / "gaps.parquet", nulls=nulls)
+    with pytest.raises(DataError, match=r"The weight column 'w' is null in some rows. Weights are never"):
+        Weighted(tmp_path / "four", nulls).search.fit(opened)
+    with pytest.raises(DataError, match=r"The weight column 'w' is null in some rows. Weights are never"):
+        model.evaluate(opened)
 
 
 def test_an_auc_of_one_class_is_said_once(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -427,6 +455,44 @@ def test_an_auc_of_one_class_is_said_once(tmp_path: Any, caplog: pytest.LogCaptu
     caplog.clear()
     assert np.isnan(model.evaluate(rows)["auc"])
     assert "auc of these rows is nan, so that nothing can be ranked by it. An AUC is nan" in caplog.text
+
+
+def test_a_search_whose_metric_is_undefined_everywhere_says_what_to_do(tmp_path: Any) -> None:
+    rows = pd.DataFrame({"age": np.arange(40.0), "price": np.zeros(40, np.float32)})
+
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(Sum(1), torch.optim.SGD, torch.nn.BCEWithLogitsLoss(), ["auc"])
+
+    with pytest.raises(TrialError) as raised:
+        search(make, ["age"], "price", evaluation_metric="auc").fit(rows)
+    assert str(raised.value).endswith(
+        "has no model: 0 of 2 trials failed. val_auc was no number in any epoch. Rank by another metric "
+        "(evaluation_metric=), or train and validate on rows for which it is defined."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("age", r"numbers \(float64\) in training\. Give it as it was there, .* frame\['age'\]\.astype\("),
+        ("at", r"dates, times or durations in training\. Give it as .* pandas\.to_datetime\(frame\['at'\]\)"),
+    ],
+)
+def test_texts_where_training_had_none_are_refused(name: str, text: str, tmp_path: Any) -> None:
+    rows = missing.people(rows=40).assign(at=pd.date_range("2024-01-01", periods=40))
+    model = missing.search(tmp_path, features=("age", "at")).fit(rows)
+    with pytest.raises(DataError, match=f"Column '{name}' holds texts, but held {text}"):
+        model.predict(rows.assign(**{name: rows[name].astype(str)}))
+
+
+def test_transform_of_a_series_is_refused_in_words(tmp_path: Any) -> None:
+    rows = missing.people(rows=40)
+    model = missing.search(tmp_path, features=("age",)).fit(rows)
+    assert model.predict(rows["age"]).shape == (40,)
+    with pytest.raises(
+        DataError, match=r"was given Series; it takes .* For arrays and Series use predict\(x\)"
+    ):
+        model.transform(rows["age"])
 
 
 def test_zero_rows_are_refused_in_words(tmp_path: Any) -> None:

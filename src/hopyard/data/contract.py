@@ -97,6 +97,11 @@ class RowSource(ABC):
             CorruptError: one was, so that some of its rows may be old and some new; names it.
         """
 
+    def filled(self) -> dict[str, int | None]:
+        """Columns with nulls that were replaced by zeros or empty texts when the rows were prepared or opened, and how
+        many nulls there were; None where nobody counted them."""
+        return {}
+
     def describe(self) -> dict[str, Any]:
         """What a loader's state records of its dataset: JSON values that tell datasets apart, in words too."""
         return {

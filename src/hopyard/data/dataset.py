@@ -108,6 +108,11 @@ class Dataset(Partitioned):
         nulls = "fill" if self.recipe.filled else "error"
         return replace(self.recipe.policies or Policies(self.schema, nulls=nulls), schema=self.schema)
 
+    def filled(self) -> dict[str, int | None]:
+        """Columns with nulls that were filled, and how many, if preparation counted them."""
+        counted = {name: known.missing for name, known in self.manifest.statistics.items() if known.missing}
+        return {**dict.fromkeys(self.recipe.filled), **counted}
+
     @property
     def fingerprint(self) -> str:
         """Digest of what the rows are. Of files that ``prepare`` did not write, those of this machine are read for it

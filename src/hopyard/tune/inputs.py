@@ -67,6 +67,9 @@ class Inputs(ABC):
         """Whose tasks read the data, and write it; None: nobody's."""
         return None
 
+    given: tuple[Any, Any]
+    """Training and validation data as the search got them; None for a validation set that is split off."""
+
     @abstractmethod
     def fingerprint(self) -> str | None:
         """Identifies the data without preparing it; None if only preparation can (one-shot iterators)."""
@@ -95,6 +98,7 @@ class Raw(Inputs):
     source: Source
     val: Source | None
     arguments: Arguments
+    given: tuple[Any, Any]
 
     @property
     def has_validation(self) -> bool:
@@ -148,11 +152,7 @@ class Raw(Inputs):
 
 @dataclass
 class Ready(Inputs):
-    """Data that models can visit as it is.
-
-    Attributes:
-        given: what it was made of, before a validation set was split off.
-    """
+    """Data that models can visit as it is."""
 
     splits: Splits
     arguments: Arguments
@@ -173,6 +173,7 @@ class Ready(Inputs):
         wanted = (*self.arguments.source_columns, *self.arguments.label_columns)
         check_columns(wanted, train.schema.names, "training")
         check_labels((train, val), self.arguments.label_columns)
+        self.arguments.steps.check_made(train.schema.names)
         check_filled((train, val), self.arguments.steps.read(self.arguments.feature_columns))
         check_partitions(self.arguments, train.num_row_groups)
         if val is not None:
@@ -208,7 +209,9 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
     warn_of_overlap(data, arguments.validation if val is None else None)
     named = [*arguments.source_columns, *arguments.label_columns]
     names = source_names(named, arguments.nulls, arguments.ragged)
-    return Raw(as_source(data, names), None if val is None else as_source(val, names), arguments)
+    sources = as_source(data, names), None if val is None else as_source(val, names)
+    arguments.steps.check_made(sources[0].columns)
+    return Raw(*sources, arguments, (data, val))
 
 
 def _opened(data: Any) -> Any:

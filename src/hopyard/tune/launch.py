@@ -120,7 +120,8 @@ class Launch:
             with self._progress.preparing() as watch:
                 splits = self._inputs.prepare(watch, self._progress.say)
             if self._weight_column is not None:
-                check_labels((splits.train, splits.val), [self._weight_column], "weight")
+                given = (*self._inputs.given, splits.train, splits.val)
+                check_labels(given, [self._weight_column], "weight")
             if in_turns:
                 running.enter_context(_running(arguments.backend))
                 facts = preflight(arguments.backend, arguments.store)

@@ -110,10 +110,17 @@ class Run:
                 f"epoch. Run the same script again{more} to go on; if it says fresh=True, which begins another run, "
                 f"`hopyard run resume STORE {self.run_id}`."
             )
-        first = errors[0].describe() if errors else f"{self.state.metric.key} was no number in any epoch."
+        first = (
+            errors[0].describe()
+            if errors
+            else (
+                f"{self.state.metric.key} was no number in any epoch. Rank by another metric (evaluation_metric=), or "
+                "train and validate on rows for which it is defined."
+            )
+        )
         raise TrialError(
-            f"run {self.run_id} has no model: {len(errors)} of {len(self.state.trials)} trials failed. "
-            f"See run.trials() for all of them; the first says:\n{first}",
+            f"run {self.run_id} has no model: {len(errors)} of {counted(len(self.state.trials), 'trial')} failed. "
+            + (f"See run.trials() for all of them; the first says:\n{first}" if errors else first),
             errors[0] if errors else None,
         )
 

@@ -267,6 +267,29 @@ def test_datasets_after_the_steps_keep_rows_order_and_partitions(tmp_path: Any) 
     assert others.of(train).fingerprint != fitted.of(train).fingerprint != train.fingerprint
 
 
+@pytest.mark.parametrize(
+    "step", [Impute("a", indicator=True), Apply(SimpleImputer(), "a", output="a_missing")]
+)
+def test_a_step_never_replaces_a_column_of_the_data_by_one_that_it_adds(step: Step) -> None:
+    data = {"a": [1.0, 2.0], "a_missing": [3.0, 4.0]}
+    with pytest.raises(
+        UsageError, match=r"makes a column 'a_missing', but the data has one of that name\. Rename"
+    ):
+        fit_steps([step], prepare(data, MemoryStore(), None).train)
+
+
+@pytest.mark.parametrize("step", [Category("words"), StandardScale("words"), Impute("words", value=7)])
+def test_steps_do_not_take_padding_for_values(step: Step) -> None:
+    data = {"words": [[5, 6, 7], [5], [7, 0]]}
+    text = r"'words', whose rows ragged='pad' filled with zeros .* Leave 'words' out of preprocess, .* words_length"
+    padded = prepare(data, MemoryStore(), None, ragged="pad").train
+    with pytest.raises(DataError, match=text):
+        fit_steps([step], padded)
+    even = prepare({"words": [[5, 6], [5, 7], [7, 0]]}, MemoryStore(), None).train
+    with pytest.raises(DataError, match=text):  # nor do steps that other rows were fitted on
+        fit_steps([step], even).of(padded)
+
+
 def test_states_do_not_depend_on_the_partitions(tmp_path: Any) -> None:
     train = prepare(frame(), LocalStore(tmp_path), validation=None, masked=["age", "city"]).train
     steps = [StandardScale("fare", "huge"), Impute("age")]

@@ -244,8 +244,11 @@ def _elements(name: str, array: pa.Array) -> npt.NDArray[Any]:
             raise
         if not len(values):
             missing = array.is_null().to_pylist()
-            what = "nothing but nulls" if all(missing) else "nothing but empty lists"
-            raise UnsupportedTypeError(f"{name} ({what})", missing) from error
+            what = "nulls" if all(missing) else "empty lists"
+            raise UnsupportedTypeError(
+                f"{name} (nothing but {what}, of no type: give it one, such as pyarrow's list_(int64()))",
+                missing,
+            ) from error
         if any(error.unknown):
             raise _nulls_inside(name, sum(error.unknown)) from error
         raise UnsupportedTypeError(f"{name} (lists of nothing but empty lists)") from error

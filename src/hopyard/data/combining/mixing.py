@@ -97,6 +97,10 @@ class Mix(BaseDataset):
         """The columns that can stand side by side."""
         return self.datasets[0].row_schema
 
+    def filled(self) -> dict[str, int | None]:
+        """Columns with nulls that were filled in one of the datasets; a mixture does not count them."""
+        return {name: None for dataset in self.datasets for name in dataset.filled()}
+
     @property
     def fingerprint(self) -> str:
         """Digest of what the datasets, the weights and the stop are."""

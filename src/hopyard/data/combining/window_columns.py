@@ -66,6 +66,10 @@ class Parts:
         """The columns of the dataset that are needed."""
         return list(dict.fromkeys(pick.source for pick in self._picks.values()))
 
+    def source(self, name: str) -> str:
+        """The column of the dataset that the windows' column ``name`` is a part of."""
+        return self._picks[name].source
+
     @property
     def row_schema(self) -> Schema:
         """The columns of one row of a window, under their names here."""

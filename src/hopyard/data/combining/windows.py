@@ -130,6 +130,14 @@ class Windows(BaseDataset):
         """Whether neighbouring windows share rows, or would with all rows between their first and last."""
         return self._step < self._span
 
+    def filled(self) -> dict[str, int | None]:
+        """Columns of windows that are made of columns with nulls that were filled."""
+        filled = self.base.filled()
+        return {name: None for name in self.schema.names if self._source(name) in filled}
+
+    def _source(self, name: str) -> str:
+        return name if self._parts is None else self._parts.source(name)
+
     @property
     def fingerprint(self) -> str:
         """Digest of what the windows are."""

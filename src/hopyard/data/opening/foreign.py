@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hopyard.data.columns.columns import ColumnData
 from hopyard.data.columns.convert import convert_columns
-from hopyard.data.columns.convert_arrow import from_arrow, is_list
+from hopyard.data.columns.convert_arrow import from_arrow, is_list, is_unknown
 from hopyard.data.columns.structs import FlatColumn, field_of, flat_columns
 from hopyard.data.dataset import Dataset, Skipped
 from hopyard.data.files.hive import check_own, constant_column, hive_columns
@@ -318,7 +318,7 @@ def _columns_of(scan: Scan, number: int, flats: Mapping[str, FlatColumn]) -> dic
 
     # The columns of a wide frame are of a few types: one column of each tells what the others are.
     firsts: dict[pa.DataType, str] = {}
-    typed = {name: flat for name, flat in flats.items() if not pa.types.is_null(flat.type)}
+    typed = {name: flat for name, flat in flats.items() if not is_unknown(flat.type)}
     alike = {
         name: name if _is_nested_list(flat.type) else firsts.setdefault(flat.type, name)
         for name, flat in typed.items()
@@ -445,8 +445,8 @@ def _common(
     for name, (column, _) in common.items():
         if column is None:
             raise UnsupportedTypeError(
-                f"{_listed(files)}: column {name!r} holds nothing but nulls, so its type is unknown. Drop the column, "
-                "or write it with a type."
+                f"{_listed(files)}: column {name!r} holds nothing but nulls or empty lists, so its type is unknown. "
+                "Drop the column, or write it with a type."
             )
     return {name: column for name, (column, _) in common.items() if column is not None}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hopyard.data.columns.policies import Nulls, null_label
+from hopyard.data.contract import RowSource
 from hopyard.data.dataset import Dataset
 from hopyard.data.files.listed import is_whole
 from hopyard.data.files.parallel import of_each
@@ -41,24 +42,20 @@ def check_labels(
     """Raise DataError if nulls of a column of labels, or of weights, were filled when one of the datasets was prepared
     or opened."""
     for dataset in datasets:
-        if not isinstance(dataset, Dataset):
-            continue
-        known, filled = dataset.manifest.statistics, dataset.recipe.filled
+        filled = dataset.filled() if isinstance(dataset, RowSource) else {}
         for name in labels:
-            count = known[name].missing if name in known else 0
-            if count or name in filled:
-                raise null_label(name, Nulls(count or None), role)
+            if name in filled:
+                raise null_label(name, Nulls(filled[name]), role)
 
 
 def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
     """Raise DataError if nulls of a column that steps read were filled before, so that nobody knows them."""
     for dataset in datasets:
-        if not isinstance(dataset, Dataset):
+        if not isinstance(dataset, RowSource):
             continue
-        known, filled, there = dataset.manifest.statistics, dataset.recipe.filled, set(dataset.schema.names)
+        filled, there = dataset.filled(), set(dataset.schema.names)
         for name in names:
-            count = known[name].missing if name in known else 0
-            if f"{name}_mask" not in there and (count or name in filled):
+            if name in filled and f"{name}_mask" not in there:
                 raise DataError(
                     f"preprocess reads column {name!r}, but its nulls were filled with zeros or empty texts "
                     f"in {dataset.split!r} data, and no column {name}_mask says which they were. Prepare or open the "

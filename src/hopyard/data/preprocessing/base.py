@@ -113,11 +113,13 @@ def as_numbers(step: str, name: str, values: Any) -> npt.NDArray[np.float64]:
         DataError: it holds none, or an infinite one.
     """
     if isinstance(values, Ragged) or values.dtype.kind not in "biuf":
-        kind = "rows of different lengths" if isinstance(values, Ragged) else "texts, bytes or objects"
-        raise DataError(
-            f"{step} takes numbers, but column {name!r} holds {kind}. Make them numbers first: with Category({name!r}) "
-            "for texts, with ragged='pad' for lists."
+        kind, advice = (
+            "texts, bytes or objects",
+            f"Make them numbers first: Category({name!r}) does for texts.",
         )
+        if isinstance(values, Ragged):
+            kind, advice = "rows of different lengths", "Change them in transform= and val_transform=."
+        raise DataError(f"{step} takes numbers, but column {name!r} holds {kind}. {advice}")
     numbers = np.asarray(values, np.float64)
     if np.isinf(numbers).any():
         raise DataError(

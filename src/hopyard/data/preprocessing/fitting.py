@@ -82,6 +82,16 @@ class Steps:
         """The columns that steps add to those they read."""
         return {name for step in self.steps for name in step.outputs if name not in step.columns}
 
+    def check_made(self, there: Collection[str]) -> None:
+        """Raise UsageError if a column that a step adds is in the data already: the step would replace it."""
+        for step in self.steps:
+            for name in step.outputs:
+                if name in there and name in self.made():
+                    raise UsageError(
+                        f"preprocess has {step}, which makes a column {name!r}, but the data has one of that name. "
+                        f"Rename {name!r} in the data, or drop it."
+                    )
+
     def sources(self, names: Iterable[str]) -> list[str]:
         """The columns that the data must have for columns ``names`` to be made."""
         needed = list(dict.fromkeys(names))
@@ -222,6 +232,7 @@ class FittedSteps:
 
     def of(self, dataset: Partitioned, names: Sequence[str] | None = None) -> Partitioned:
         """``dataset`` with the steps applied to every batch; ``names``: the columns it then has, by default all."""
+        _check_not_padded(dataset, _read_by(self.steps))
         every = dict.fromkeys([*dataset.schema.names, *self.columns])
         return Preprocessed(dataset, self, tuple(every if names is None else names))
 
@@ -245,7 +256,9 @@ def fit_steps(steps: Any, dataset: BaseDataset) -> FittedSteps:
                 f"preprocess reads column {name!r}, which the data has not{nearest(name, dataset.schema.names, '.')} "
                 f"It has {dataset.schema.names}."
             )
+    steps.check_made(dataset.schema.names)
     check_filled([dataset], needed)
+    _check_not_padded(dataset, needed)
     schema = dataset.schema.select(list(dict.fromkeys([*needed, *masks_of(dataset.schema, needed)])))
     width = sum(_TEXT_BYTES if column.width is None else column.width for column in schema)
     rows = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(width, 1)))
@@ -288,6 +301,17 @@ def fit_steps_on_rows(steps: Steps, rows: Mapping[str, Any]) -> FittedSteps:
             lost = np.isnan(values)
             some[name] = np.where(lost.all(0), np.zeros_like(values), values)
     return _fitted(steps, lambda: [some], "")
+
+
+def _check_not_padded(dataset: BaseDataset, names: Iterable[str]) -> None:
+    """Raise DataError if rows of a column that steps read were padded: steps would take the zeros for values."""
+    for name in names:
+        if name in dataset.policies.padded:
+            raise DataError(
+                f"preprocess reads column {name!r}, whose rows ragged='pad' filled with zeros up to the longest one; "
+                f"a step would take these zeros for values. Leave {name!r} out of preprocess, and change its rows in "
+                f"transform= and val_transform=: {name}_length says how long each one is."
+            )
 
 
 def _read_by(steps: Steps) -> list[str]:
@@ -396,6 +420,11 @@ class Preprocessed(Partitioned):
     def fingerprint(self) -> str:
         """Of the rows before the steps, and of these."""
         return self._digest(self.base.fingerprint)
+
+    def filled(self) -> dict[str, int | None]:
+        """As of the rows before the steps, for the columns that no step makes."""
+        made = self.fitted.steps.made()
+        return {name: count for name, count in self.base.filled().items() if name not in made}
 
     def content(self) -> str:
         """As the fingerprint, of the rows on this machine and now."""

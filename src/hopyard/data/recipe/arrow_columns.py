@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopyard.data import sparse
-from hopyard.data.columns.columns import ColumnData, all_missing, as_ragged, of_shape, settle
+from hopyard.data.columns.columns import ColumnData, all_missing, as_ragged, of_shape, settle, valueless
 from hopyard.data.columns.convert_arrow import from_arrow
 from hopyard.data.columns.restore import lists_of_arrays
 from hopyard.data.columns.structs import flat_columns
@@ -17,7 +17,7 @@ from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import WIDENED, Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
-from hopyard.errors import CorruptError, DataError, NullsError
+from hopyard.errors import CorruptError, DataError, NullsError, UnsupportedTypeError
 
 
 def read_as(column: Column, array: pa.ChunkedArray, where: str) -> Values:
@@ -49,6 +49,10 @@ def read_column(
             return ColumnData(column.name, "ragged", rows)
     try:
         data = from_arrow(column.name, array)
+    except UnsupportedTypeError as error:
+        if error.unknown is None:
+            raise UnsupportedTypeError(f"{where}: {error}") from error
+        return valueless(column, np.asarray(error.unknown, bool))
     except DataError as error:
         raise type(error)(f"{where}: {error}") from error
     if column.kind == "tensor" and data.kind == "ragged":

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hopyard.data.columns.columns import ColumnData, check_names
 from hopyard.data.columns.convert import convert_columns
-from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.convert_arrow import from_arrow, is_list, is_unknown
 from hopyard.data.columns.restore import restore
 from hopyard.data.columns.structs import field_of, flat_columns
 from hopyard.data.files.found import CSV, PARQUET, find_data, is_any, is_url
@@ -19,10 +19,11 @@ from hopyard.data.files.stored import StoredFile
 from hopyard.data.files.unischema import warn_of_encoded
 from hopyard.data.layout import stored_schema
 from hopyard.data.recipe.arrow_columns import read_group, undecodable
-from hopyard.data.schema import Schema
+from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.csv_files import check_same_columns, read_csv_files
+from hopyard.data.sources.frame_batches import column_of_type
 from hopyard.data.sources.memory import from_table
 from hopyard.errors import DataError, UsageError
 
@@ -116,6 +117,7 @@ class ParquetSource(Source):
 
     def batches(self) -> Iterator[Batch]:
         own = [name for name in self.columns if name not in self._constants]
+        expected = self._expected(own)
         for number, file in enumerate(self._files):
             flats, schema = self._flats[number], self._schemas[number]
             for table in read_batches(file, own):
@@ -125,7 +127,20 @@ class ParquetSource(Source):
                     else field_of(table, flats[name].path)
                     for name in self.columns
                 }
-                yield convert_columns(raw, _converter(schema))
+                yield convert_columns(raw, _converter(schema), expected)
+
+    def _expected(self, names: Sequence[str]) -> dict[str, Column]:
+        """Columns of which one file knows only that all is null or empty, as the others have them."""
+        known = dict(self.expected)
+        for name in names:
+            types = [flats[name].type for flats in self._flats if name in flats]
+            typed = [kind for kind in types if not is_unknown(kind)]
+            nested = any(
+                is_list(kind) and is_list(kind.value_type) for kind in typed
+            )  # of a shape that rows tell
+            if typed and len(typed) < len(types) and not nested:
+                known[name] = column_of_type(name, typed[0]).column
+        return known
 
     def _constant(self, name: str, number: int, rows: int) -> pa.Array:
         values = self._constants[name]

@@ -80,7 +80,7 @@ def columns_of_types(
     flat = {column.name: column.type for column in flat_columns(pa.schema(list(known.items()))).values()}
     unknown = {name: kind for name, kind in types.items() if isinstance(kind, str)}
     chosen = pick(flat | unknown, names)
-    return {name: data.column for name, data in convert_columns(chosen, _no_rows, expected).items()}
+    return {name: data.column for name, data in convert_columns(chosen, column_of_type, expected).items()}
 
 
 def flat_paths(types: Mapping[str, pa.DataType | str]) -> dict[str, tuple[str, ...]]:
@@ -89,7 +89,8 @@ def flat_paths(types: Mapping[str, pa.DataType | str]) -> dict[str, tuple[str, .
     return {name: column.path for name, column in flat_columns(pa.schema(fields)).items()}
 
 
-def _no_rows(name: str, kind: pa.DataType | str) -> ColumnData:
+def column_of_type(name: str, kind: pa.DataType | str) -> ColumnData:
+    """No rows of a column of a frame, by its type; of lists, what their elements are."""
     if isinstance(kind, str):
         raise UnsupportedTypeError(f"{name} ({kind})")
     if pa.types.is_null(kind):
@@ -117,7 +118,7 @@ def _column(name: str, array: pa.Array | pa.ChunkedArray) -> ColumnData:
         and not is_unknown(kind)
         and not len(array.flatten() if isinstance(array, pa.Array) else pc.list_flatten(array))
     ):
-        empty = _no_rows(name, kind)  # what is in the lists cannot be seen in this batch
+        empty = column_of_type(name, kind)  # what is in the lists cannot be seen in this batch
         missing = np.array(array.is_null().to_pylist(), bool)
         return ColumnData(name, "ragged", _empty_lists(name, empty.column.dtype, len(array)).values, missing)
     return from_arrow(name, array)

@@ -100,10 +100,11 @@ class Forward:
         outputs = self.explained_outputs(batch)
         labels = self.labels(batch, outputs)
         self.check_fit(outputs, labels)
+        weights = self.binding.weights(batch)
         try:
             with self.autocast(), warnings.catch_warnings():
                 warnings.simplefilter("error")  # what broadcasts is only warned of
-                self.loss(outputs, labels, self.binding.weights(batch), training=True)
+                self.loss(outputs, labels, weights, training=True)
         except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
             raise EstimatorError(
                 f"The loss {describe(self.loss.module)} failed on outputs {shape_of(outputs)} and labels "

@@ -15,6 +15,7 @@ from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.data.base import BaseDataset
 from hopyard.data.columns.columns import ColumnData, as_expected, as_ragged, holds_lists
 from hopyard.data.columns.policies import Nulls, Policies, null_feature, null_label, pad
+from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
 from hopyard.errors import ColumnError, DataError, nearest
 
@@ -54,6 +55,8 @@ def feature_batches(
         columns, filled, read = steps.sources(wanted), steps.filled(wanted), steps.read(wanted)
     if not is_frame(data):
         data = _named_arrays(data, columns, policies)
+    check_labels([data], labels)
+    check_labels([data], [] if weight is None else [weight], "weight")
     source = as_source(data)
     # Rows that were prepared before have masks and lengths already.
     added = {name: base for name, base in policies.added.items() if name not in source.columns}
@@ -78,6 +81,7 @@ def feature_batches(
         }
         if not isinstance(data, BaseDataset):  # which holds times as nanoseconds, as in training
             _check_times(batch, policies)
+        _check_texts(batch, policies)
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
@@ -144,6 +148,21 @@ def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
                 "training, which a model gets as nanoseconds (of dates, since 1970). Give them as such; of numbers say "
                 f"the unit, for example pandas.to_datetime(frame[{name!r}], unit='us') if they are microseconds."
             )
+
+
+def _check_texts(batch: Mapping[str, ColumnData], policies: Policies) -> None:
+    """Raise DataError if texts stand where training had numbers or times."""
+    for name, found in batch.items():
+        if found.kind != "string" or name not in policies.schema or policies.schema[name].kind != "tensor":
+            continue
+        if found.missing is not None and found.missing.all():
+            continue
+        held, how = f"numbers ({policies.schema[name].dtype})", f"frame[{name!r}].astype(...) in pandas"
+        if name in policies.times:
+            held, how = "dates, times or durations", f"pandas.to_datetime(frame[{name!r}])"
+        raise DataError(
+            f"Column {name!r} holds texts, but held {held} in training. Give it as it was there, for example by {how}."
+        )
 
 
 def _as_given(policies: Policies, name: str) -> Column:
@@ -270,7 +289,7 @@ def _check_rows(outputs: Outputs, rows: int) -> None:
 def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
     """``data`` with further columns, as the same kind of frame. Outputs of shape (n, 1) become scalars."""
     columns = {name: _squeezed(values) for name, values in outputs.items()}
-    kind = kind_of(data)
+    kind = "Series" if _is_series(data) else kind_of(data)
     if kind == "pandas":
         return data.assign(**{name: _cells(values) for name, values in columns.items()})
     if kind == "polars":
@@ -291,7 +310,7 @@ def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
     raise DataError(
         f"transform was given {type(data).__name__}; it takes a dict of arrays, a list of dicts, a pandas or polars "
         "DataFrame or a pyarrow Table, or a frame of Spark, Ray Data or Dask, because it returns the same kind. For "
-        "arrays use predict(x)."
+        "arrays and Series use predict(x)."
     )
 
 
