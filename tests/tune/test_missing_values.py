@@ -19,7 +19,7 @@ from tests.tune import missing
 
 from hopyard import load_model
 from hopyard.backend import InlineBackend
-from hopyard.data import Ragged, mix, open_dataset, prepare
+from hopyard.data import Ragged, StandardScale, mix, open_dataset, prepare
 from hopyard.errors import ColumnError, DataError, TrialError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
@@ -74,9 +74,18 @@ def padded_inside(batch: Mapping[str, Any], rng: Any = None) -> dict[str, Any]:
     return {**batch, "tokens": matrix, "lengths": lengths}
 
 
-def of_tokens(params: dict[str, Any], **more: Any) -> TorchEstimator:
+class Matrix(MeanOfTokens):
+    """Of tokens that are padded with zeros."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(tokens, (tokens > 0).sum(1))
+
+
+def of_tokens(
+    params: dict[str, Any], model: type[MeanOfTokens] = MeanOfTokens, **more: Any
+) -> TorchEstimator:
     return TorchEstimator(
-        model=MeanOfTokens(), optimizer=torch.optim.Adam, optimizer_params={"lr": params["lr"]},
+        model=model(), optimizer=torch.optim.Adam, optimizer_params={"lr": params["lr"]},
         loss=torch.nn.CrossEntropyLoss(), metrics=["accuracy"], batch_size=16, **more,
     )  # fmt: skip
 
@@ -371,10 +380,6 @@ def test_kept_lists_are_padded_in_a_transform(tmp_path: Any) -> None:
     data = sentences()
 
     def of_matrix(params: dict[str, Any]) -> TorchEstimator:
-        class Matrix(MeanOfTokens):
-            def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-                return super().forward(tokens, (tokens > 0).sum(1))
-
         return TorchEstimator(
             model=Matrix(), optimizer=torch.optim.Adam, optimizer_params={"lr": params["lr"]},
             loss=torch.nn.CrossEntropyLoss(), metrics=["accuracy"], batch_size=16,
@@ -483,6 +488,73 @@ def test_texts_where_training_had_none_are_refused(name: str, text: str, tmp_pat
     model = missing.search(tmp_path, features=("age", "at")).fit(rows)
     with pytest.raises(DataError, match=f"Column '{name}' holds texts, but held {text}"):
         model.predict(rows.assign(**{name: rows[name].astype(str)}))
+
+
+def test_floats_where_training_had_integers_must_be_whole() -> None:
+    rows = sentences()
+    padded: dict[str, Any] = {"transform": padded_inside, "val_transform": padded_inside, "model": Matrix}
+    model = search(lambda params: of_tokens(params, **padded), ["tokens"], "label", ragged="keep").fit(rows)
+    wanted = model.predict(rows["tokens"])
+    assert np.array_equal(model.predict([[float(token) for token in row] for row in rows["tokens"]]), wanted)
+    for bad in ([[3.9, 4.0]], [[2.0**70]], pd.DataFrame({"tokens": [[1.0, 2.5]]})):
+        with pytest.raises(
+            DataError,
+            match=r"Column 'tokens' holds \S+ \(float64\), but held int64 in training\. Give whole numbers",
+        ):
+            model.predict(bad)
+
+
+def test_a_transform_gets_lists_as_tensors_everywhere() -> None:
+    rows, kinds = sentences(), set()
+
+    def noted(batch: Mapping[str, Any], rng: Any = None) -> dict[str, Any]:
+        tokens = batch["tokens"]
+        kinds.update(map(type, (tokens.values, tokens.offsets, tokens.lengths, tokens[0])))
+        return padded_inside(batch)
+
+    model = search(
+        lambda params: of_tokens(params, transform=noted, val_transform=noted, model=Matrix),
+        ["tokens"],
+        "label",
+        ragged="keep",
+    ).fit(rows)
+    assert model.predict(rows["tokens"]).shape[0] == len(rows["label"])
+    model.evaluate(rows)
+    assert kinds == {torch.Tensor}
+
+
+@pytest.mark.parametrize("bad", ["no", 1000])
+def test_a_mask_that_comes_with_rows_is_of_bools_and_hides_no_nulls(bad: Any) -> None:
+    model = search(regression(3), ["age", "height", "age_mask"], "price", nulls="mask").fit(people())
+    rows = people()[:20]
+    wanted = model.predict(rows[["age", "height"]])
+    assert np.array_equal(model.predict(rows.assign(age_mask=False)), wanted)
+    with pytest.raises(
+        DataError, match=r"Column 'age_mask' is .*, but must be bools without nulls: it says which rows"
+    ):
+        model.predict(rows.assign(age_mask=bad))
+
+
+def test_times_are_told_from_numbers_also_in_parquet_as_it_is(tmp_path: Any) -> None:
+    rows = missing.people(rows=80).assign(at=pd.date_range("2024-01-01", periods=80))
+    rows[:60].to_parquet(tmp_path / "train.parquet")
+    rows[60:].to_parquet(tmp_path / "val.parquet")
+    splits = [open_dataset(tmp_path / f"{name}.parquet", name) for name in ("train", "val")]
+    for data in (splits, [splits[0]]):
+        scaled: Any = {
+            "preprocess": [StandardScale("at")],
+            "store": LocalStore(tmp_path / str(len(data))),
+            "num_partitions": 1,
+        }
+        model = search(regression(2), ["age", "at"], "price", **scaled).fit(*data)
+        assert model.predict(rows).shape[0] == 80
+        with pytest.raises(DataError, match=r"'at' holds numbers \(int64\), but held dates"):
+            model.predict(rows.assign(at=rows["at"].astype("int64")))
+        with pytest.raises(
+            DataError,
+            match=r"'age' holds dates, times or durations, but held numbers \(float64\) in training\. Give",
+        ):
+            model.predict(rows.assign(age=rows["at"]))
 
 
 def test_transform_of_a_series_is_refused_in_words(tmp_path: Any) -> None:

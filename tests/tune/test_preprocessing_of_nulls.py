@@ -86,6 +86,25 @@ def people(seed: int, gaps: tuple[float, float, float] = (0.2, 0.2, 0.2), rows: 
     )
 
 
+@pytest.mark.parametrize("nulls", ["error", "fill", "mask"])
+def test_nulls_of_data_that_was_opened_before_are_null_to_steps(nulls: str, tmp_path: Path) -> None:
+    steps = [StandardScale("x"), Impute("k"), Category("city", values=["", "Rome", "Oslo"])]
+    frame = people(0)
+    frame.to_parquet(tmp_path / "all.parquet")
+    wanted = search(tmp_path / "frame", steps, "fill").fit(frame)
+    opened = open_dataset(tmp_path / "all.parquet", nulls="mask")
+    model = search(tmp_path / "opened", steps, nulls).fit(opened)
+    assert model.get_history()["val_mae"] == pytest.approx(wanted.get_history()["val_mae"], rel=1e-6)
+    assert model.evaluate(opened)["mae"] == pytest.approx(wanted.evaluate(frame)["mae"], rel=1e-6)
+    np.testing.assert_allclose(model.predict(frame), wanted.predict(frame), rtol=1e-5)
+    lost = open_dataset(tmp_path / "all.parquet", nulls="fill")
+    for call in (model.predict, model.evaluate, search(tmp_path / "lost", steps, nulls).fit):
+        with pytest.raises(
+            DataError, match=r"preprocess reads column 'x', but its nulls were filled .* nulls='mask'"
+        ):
+            call(lost)
+
+
 def _fills(steps: list[Any]) -> bool:
     return bool(steps[0].fills)
 

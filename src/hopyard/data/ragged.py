@@ -17,6 +17,8 @@ class Ragged:
     Attributes:
         values: (total,) the values of all rows, one row after another; or (total, *shape), where each is an array.
         offsets: (n + 1,) int64; row i is ``values[offsets[i]:offsets[i + 1]]``; ``offsets[0]`` is 0.
+
+    In batches for PyTorch both are tensors, and so are rows and lengths.
     """
 
     values: npt.NDArray[Any]
@@ -37,7 +39,7 @@ class Ragged:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """(n,) int64, the number of values of each row."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def dtype(self) -> np.dtype[Any]:

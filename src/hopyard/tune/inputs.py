@@ -15,6 +15,7 @@ from hopyard.data import Dataset, Ragged, Source, as_source, prepare
 from hopyard.data.base import Partitioned
 from hopyard.data.columns.convert import convert_columns, from_values
 from hopyard.data.combining.computed import computed_columns
+from hopyard.data.contract import RowSource
 from hopyard.data.converter.converter import SparkDatasetConverter
 from hopyard.data.order import Rows, permutation
 from hopyard.data.preparing.exchange import FrameSource
@@ -137,7 +138,10 @@ class Raw(Inputs):
 
     def _how(self) -> dict[str, Any]:
         """How the data is prepared."""
-        arguments = self.arguments
+        arguments, features = self.arguments, self.arguments.feature_columns
+        filled = {name for data in self.given if isinstance(data, RowSource) for name in data.filled()}
+        masked = arguments.steps.masked(features, arguments.nulls)
+        masked += [name for name in arguments.steps.read(features) if name in filled]
         return {
             "validation": arguments.validation,
             "feature_columns": list(arguments.source_columns),
@@ -145,7 +149,7 @@ class Raw(Inputs):
             "seed": arguments.seed,
             "nulls": arguments.nulls,
             "ragged": arguments.ragged,
-            "masked": arguments.steps.masked(arguments.feature_columns, arguments.nulls),
+            "masked": list(dict.fromkeys(masked)),
             "val": self.val,
         }
 
@@ -203,6 +207,7 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
     if isinstance(data, Dataset) and isinstance(val, Dataset):
         return Ready(Splits.of(data, val), arguments, (data, val))
     check_labels((data, val), arguments.label_columns)
+    check_filled((data, val), arguments.steps.read(arguments.feature_columns))
     splits = _versions(data, val, arguments)
     if splits is not None:
         return Ready(splits, arguments, (data, val))

@@ -37,6 +37,32 @@ def test_batches_are_those_of_the_stream_epoch_by_epoch(dataset):
         batches.on_epoch_end()
 
 
+def test_fit_gets_the_epochs_in_turn_also_if_it_builds_the_model_first(dataset):
+    batches = dataset.keras_dataset("id", "id", batch_size=4, shuffle=True, seed=1)
+    expected = [
+        [its["id"].tolist() for its in loader] for loader in [dataset.loader(4, shuffle=True, seed=1)] * 3
+    ]
+    seen = []
+
+    class Recorder(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(keras.ops.cast(x, "float32")[:, None])
+
+        def train_step(self, data):
+            seen.append(np.asarray(data[0]).tolist())
+            return super().train_step(data)
+
+    model = Recorder()
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(batches, epochs=2, shuffle=False, verbose=0)
+    model.fit(batches, epochs=1, shuffle=False, verbose=0)
+    assert [seen[first : first + 7] for first in (0, 7, 14)] == expected
+
+
 def test_threads_may_ask_for_any_batch(dataset):
     batches = dataset.keras_dataset("image", "id", batch_size=4, shuffle=True)
     whole = ids(batches)

@@ -328,6 +328,30 @@ def test_yes_no_labels_beyond_0_and_1_are_refused_in_every_batch(loss: Any, form
             call()
 
 
+@pytest.mark.parametrize("bad", [-1, CLASSES, 99])
+def test_class_numbers_without_an_output_are_refused_in_functions_of_every_backend(bad: int) -> None:
+    """JAX would take them for classes that cost nothing."""
+    columns = table(label=labels_of("class"))
+    columns["label"][30] = bad
+    estimator = KerasEstimator(
+        model_of("softmax", CLASSES),
+        "sgd",
+        "sparse_categorical_crossentropy",
+        inputs=["features"],
+        run_eagerly=True,
+    )
+    replica = estimator.replica(Context(("features",), ("label",), "cpu", (ROWS,), 1))
+    visit = Visit(Batches({name: values[17:] for name, values in columns.items()}), 0, 0, 0)
+    text = rf"from 0 to the number of outputs - 1, here {CLASSES - 1}, not {bad}; store the classes as such numbers"
+    for call in (
+        lambda: replica.train(visit),
+        lambda: replica.validate(visit),
+        lambda: replica.evaluate(Batches(columns).batches()),
+    ):
+        with pytest.raises(EstimatorError, match=text):
+            call()
+
+
 @pytest.mark.parametrize("weight", [-0.5, np.nan])
 def test_row_weights_below_zero_are_refused(weight: float) -> None:
     columns = table(label=labels_of("number"))

@@ -260,7 +260,7 @@ def _recipe(files: Files, options: Options) -> Recipe:
     facts = _facts(files, options)
     policies, stored, filled = _policies(files, options, facts)
     recipe = Recipe(stored, policies.schema, "", files.paths, files.constants, filled, files.varied)
-    if policies.masked or policies.padded:
+    if policies.masked or policies.padded or policies.times:
         recipe = replace(recipe, policies=policies)
     recipe = _with_decoders(recipe, files, options)
     recipe = _with_transform(recipe, files, options)
@@ -387,10 +387,15 @@ def _policies(
             masked.add(name)
             result.append(Column(f"{name}_mask", "tensor", "bool"))
     return (
-        Policies(checked_schema(result), frozenset(masked), padded, options.nulls),
+        Policies(checked_schema(result), frozenset(masked), padded, options.nulls, _times(files)),
         Schema(stored),
         frozenset(filled),
     )
+
+
+def _times(files: Files) -> frozenset[str]:
+    """Columns that the files hold as dates, times or durations."""
+    return frozenset(name for name, flat in files.flats[0].items() if pa.types.is_temporal(flat.type))
 
 
 def _settled(column: Column, facts: Facts | None) -> Column:

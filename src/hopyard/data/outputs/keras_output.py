@@ -42,7 +42,9 @@ def _named(group: Names | None) -> dict[str, str | tuple[str, ...]]:
 class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
     """Batches ``(x, y)`` or ``(x, y, sample_weight)`` by number; made by ``dataset.keras_dataset(...)``.
 
-    ``on_epoch_end``, which Keras calls, goes on to the next epoch's order. Any thread may ask for any batch.
+    ``on_epoch_end``, which Keras calls, goes on to the next epoch's order, if the last batch was asked for: Keras
+    calls it too after it looked at one batch to build a model. Where workers fetch batches ahead of Keras, that
+    cannot be told apart, and it always goes on. Any thread may ask for any batch.
 
     Args:
         loader: with ``output="numpy"`` and the columns that :func:`columns_of` names.
@@ -72,6 +74,7 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
             self._stream.close()
         epoch, steps = self._loader.steps()
         self._epoch, self._steps = epoch, tuple(steps)
+        self._ended = False
         self._stream = self._loader.stream(epoch)
 
     def __len__(self) -> int:
@@ -82,6 +85,7 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """Batch ``index`` of the epoch."""
         with self._lock:  # a stream belongs to one thread at a time
             batch = self._read(self._steps[index])
+            self._ended |= index in (-1, len(self._steps) - 1)
         if keras.backend.backend() == "jax":
             from hopyard.data.outputs.jax_output import check_narrow
 
@@ -100,6 +104,7 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
         )
 
     def on_epoch_end(self) -> None:
-        """Go on to the next epoch."""
+        """Go on to the next epoch, if this one was read to its end or workers read ahead."""
         with self._lock:
-            self._begin()
+            if self._ended or self.workers > 1:
+                self._begin()

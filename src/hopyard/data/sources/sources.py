@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from hopyard.data.base import BaseDataset
-from hopyard.data.columns.columns import empty_data
+from hopyard.data.columns.columns import ColumnData, empty_data
 from hopyard.data.columns.convert import from_values, module_of
 from hopyard.data.sources.base import Source
 from hopyard.data.sources.clusters import frame_source
@@ -129,4 +130,9 @@ def _checked_rows(rows: Iterator[Any]) -> Iterator[Mapping[str, Any]]:
 def _from_dataset(data: BaseDataset) -> StreamSource:
     width = sum(column.width or _ROW_OF_UNKNOWN_SIZE for column in data.schema)
     rows = min(max(_BYTES_AT_ONCE // max(width, 1), 1), _ROWS_AT_ONCE)
-    return StreamSource(Stream(lambda: iter(data.loader(rows)), one_shot=False), from_values)
+    times = data.policies.times
+
+    def convert(name: str, values: Any) -> ColumnData:
+        return replace(from_values(name, values), times=name in times)
+
+    return StreamSource(Stream(lambda: iter(data.loader(rows)), one_shot=False), convert)

@@ -88,6 +88,11 @@ class Binding:
         packed = keras.tree.pack_sequence_as(self._label_form, labels)
         return (inputs, packed) if weights is None else (inputs, packed, weights)
 
+    @property
+    def output_shapes(self) -> list[tuple[int | None, ...]]:
+        """The shapes of the model's outputs; none before a batch, or if the model does not tell them."""
+        return self._output_shapes or []
+
     def _input(self, batch: Batch, group: Sequence[str]) -> np.ndarray[Any, Any]:
         arrays = [_numbers(batch, name, "feature") for name in group]
         if len(arrays) == 1:

@@ -8,7 +8,7 @@ noted with their divisors in validation, and correct the average.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -186,20 +186,34 @@ def is_of_answers(loss: Any) -> bool:
     )
 
 
-def check_answers(model: Any, labels: Any) -> None:
+def check_answers(model: Any, labels: Any, shapes: Sequence[tuple[int | None, ...]]) -> None:
     """
+    Args:
+        shapes: of the model's outputs.
+
     Raises:
-        EstimatorError: labels of such a loss are beyond 0 and 1, which Keras takes without a word.
+        EstimatorError: labels of such a loss are beyond 0 and 1, which Keras takes without a word; or there are class
+            numbers that the model has no output for, which JAX takes for classes that cost nothing.
     """
     given = keras.tree.flatten(labels)
-    for loss, label in zip(losses_of(model, len(given)), given, strict=False):
-        if not is_of_answers(loss):
-            continue
-        bad = label[(label < 0) | (label > 1)]
-        if len(bad):
+    losses = losses_of(model, len(given))
+    for loss, label in zip(losses, given, strict=False):
+        if is_of_answers(loss) and len(bad := label[(label < 0) | (label > 1)]):
             raise EstimatorError(
                 f"{loss.name} takes labels from 0 (no) to 1 (yes), not {float(bad[0]):g}; store the label column as 0 "
                 "and 1."
+            )
+    for loss, label, shape in zip(losses, given, shapes, strict=False):
+        is_of_classes = getattr(loss, "fn", None) is keras.losses.sparse_categorical_crossentropy
+        if not is_of_classes or not shape or shape[-1] is None:
+            continue
+        bad = label[(label < 0) | (label >= shape[-1])]
+        ignored = loss._fn_kwargs.get("ignore_class")
+        bad = bad if ignored is None else bad[bad != ignored]
+        if len(bad):
+            raise EstimatorError(
+                f"{loss.name} takes class numbers from 0 to the number of outputs - 1, here {shape[-1] - 1}, not "
+                f"{float(bad[0]):g}; store the classes as such numbers, or give the model's last layer more outputs."
             )
 
 

@@ -146,7 +146,7 @@ class KerasReplica(Replica):
                 compiled = self._ready(arguments)
                 check_validates(compiled.model)
                 compiled.run("test", [arguments])
-                check_answers(compiled.model, arguments[1])
+                check_answers(compiled.model, arguments[1], self._binding.output_shapes)
                 check_thresholds(compiled.model)
                 check_functions(compiled.model, arguments)
                 check_additive(compiled.model, partial(compiled.run, "test"), arguments)
@@ -218,7 +218,9 @@ class KerasReplica(Replica):
         arguments = self._arguments(self._prepared(batches), weigh_classes=False)
         first = next(arguments)
         compiled = self._ready(first)
-        return self._measured(_checked(compiled, itertools.chain([first], arguments)), compiled).compute()
+        return self._measured(
+            self._checked(compiled, itertools.chain([first], arguments)), compiled
+        ).compute()
 
     def _measured(self, batches: Iterable[tuple[Any, ...]], compiled: Compiled) -> KerasMetricSet:
         with compiled.lock:
@@ -234,7 +236,17 @@ class KerasReplica(Replica):
         arguments = self._arguments(batches, weigh_classes)
         first = next(arguments)
         compiled = self._sharing(first)
-        return _checked(compiled, itertools.chain([first], arguments)), compiled
+        return self._checked(compiled, itertools.chain([first], arguments)), compiled
+
+    def _checked(self, compiled: Compiled, batches: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The batches, whose labels fit the losses.
+
+        Raises:
+            EstimatorError: they do not.
+        """
+        for arguments in batches:
+            check_answers(compiled.model, arguments[1], self._binding.output_shapes)
+            yield arguments
 
     def _arguments(
         self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
@@ -362,17 +374,6 @@ class KerasReplica(Replica):
                 f"{path} does not do all that model.predict does; it leaves out val_transform= (its inputs are what "
                 "that gives). Do that to what it is given."
             )
-
-
-def _checked(compiled: Compiled, batches: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """The batches, whose labels fit the losses.
-
-    Raises:
-        EstimatorError: they do not.
-    """
-    for arguments in batches:
-        check_answers(compiled.model, arguments[1])
-        yield arguments
 
 
 def _kind(values: Any) -> str:

@@ -204,7 +204,9 @@ def as_tensors(batch: Mapping[str, Any]) -> Batch:
 
 
 def _tensor(value: Any) -> Any:
-    """Arrays as tensors that share their memory; strings and ragged rows as they are."""
+    """Arrays as tensors that share their memory; a ``Ragged`` as one of tensors; strings as they are."""
+    if isinstance(value, Ragged):
+        return Ragged(_tensor(value.values), _tensor(value.offsets))
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     return value

@@ -15,7 +15,7 @@ from hopyard.data import Column, Ragged, Schema, as_source
 from hopyard.data.base import BaseDataset
 from hopyard.data.columns.columns import ColumnData, as_expected, as_ragged, holds_lists
 from hopyard.data.columns.policies import Nulls, Policies, null_feature, null_label, pad
-from hopyard.data.preparing.prepared import check_labels
+from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
 from hopyard.errors import ColumnError, DataError, nearest
 
@@ -23,6 +23,7 @@ Arrays = dict[str, npt.NDArray[Any] | Ragged]
 Outputs = tuple[npt.NDArray[Any], ...]
 PREDICTION_BATCH = 1024
 _FRAMES = ("pandas", "polars", "pyarrow", "hopyard", "pyspark", "ray", "dask")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
 def feature_batches(
@@ -53,10 +54,13 @@ def feature_batches(
     if preprocessing is not None:
         steps = preprocessing.steps
         columns, filled, read = steps.sources(wanted), steps.filled(wanted), steps.read(wanted)
+        # Data that came with masks of its own told the steps which rows were null; so do later rows.
+        filled += [name for name in read if f"{name}_mask" in policies.schema]
     if not is_frame(data):
         data = _named_arrays(data, columns, policies)
     check_labels([data], labels)
     check_labels([data], [] if weight is None else [weight], "weight")
+    check_filled([data], read)
     source = as_source(data)
     # Rows that were prepared before have masks and lengths already.
     added = {name: base for name, base in policies.added.items() if name not in source.columns}
@@ -66,6 +70,7 @@ def feature_batches(
     chosen = source.select(list(dict.fromkeys([*needed, *masks])))
     chosen.expected = {name: _as_given(policies, name) for name in needed if name in policies.schema}
     never = {*labels, *([] if weight is None else [weight])}
+    given_masks = {*masks, *(f"{name}_mask" for name in policies.masked)}
     numbered, rows = source.numbered and not part, 0
     batches = iter(chosen.batches())
     for batch in batches:
@@ -81,7 +86,9 @@ def feature_batches(
         }
         if not isinstance(data, BaseDataset):  # which holds times as nanoseconds, as in training
             _check_times(batch, policies)
+            batch |= {mask: _given_mask(batch[mask], batch) for mask in batch if mask in given_masks}
         _check_texts(batch, policies)
+        batch = {name: _whole_numbers(data, policies, read) for name, data in batch.items()}
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
@@ -138,6 +145,19 @@ def _is_list(policies: Policies, name: str) -> bool:
     return name in policies.padded or policies.schema[name].kind == "ragged"
 
 
+def _given_mask(mask: ColumnData, batch: Mapping[str, ColumnData]) -> ColumnData:
+    """A mask that rows came with: a row is null where it says so, or where the column itself is null."""
+    name = mask.name.removesuffix("_mask")
+    if mask.column.dtype != "bool" or mask.column.shape or mask.missing is not None:
+        raise DataError(
+            f"Column {mask.name!r} is {mask.column.dtype}, but must be bools without nulls: it says which rows of "
+            f"{name!r} are null. Give such ones, or leave it out, and it is made of the nulls."
+        )
+    nulls = batch[name].missing if name in batch else None
+    assert isinstance(mask.values, np.ndarray)
+    return mask if nulls is None else replace(mask, values=mask.values | nulls)
+
+
 def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
     """Raise DataError if numbers stand where training had times: nobody knows their unit."""
     for name in sorted(policies.times & batch.keys()):
@@ -148,6 +168,40 @@ def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
                 "training, which a model gets as nanoseconds (of dates, since 1970). Give them as such; of numbers say "
                 f"the unit, for example pandas.to_datetime(frame[{name!r}], unit='us') if they are microseconds."
             )
+    for name, found in batch.items():
+        if not found.times or name not in policies.schema:
+            continue
+        known = policies.schema[name]
+        if known.kind == "tensor" and known.dtype != "int64":
+            raise DataError(
+                f"Column {name!r} holds dates, times or durations, but held numbers ({known.dtype}) in training. Give "
+                f"numbers of the same unit, for example frame[{name!r}].dt.total_seconds() in pandas."
+            )
+
+
+def _whole_numbers(data: ColumnData, policies: Policies, read: Collection[str]) -> ColumnData:
+    """A column that held integers in training as such, where it comes as floats; steps take either.
+
+    Raises:
+        DataError: a value is no whole number, of which a framework may cut off the rest.
+    """
+    name = data.name
+    wanted = policies.schema[name].dtype if name in policies.schema and name not in read else ""
+    if wanted not in _INTEGERS or not data.column.dtype.startswith("float") or data.length is not None:
+        return data
+    values = data.values.values if isinstance(data.values, Ragged) else data.values
+    if data.missing is not None and values is data.values:
+        values = np.where(data.missing.reshape(-1, *[1] * (values.ndim - 1)), 0, values)
+    limits = np.iinfo(wanted)
+    whole = (np.floor(values) == values) & (values >= limits.min) & (values <= limits.max)
+    if not whole.all():
+        raise DataError(
+            f"Column {name!r} holds {values[~whole].flat[0]:g} ({data.column.dtype}), but held {wanted} in training. "
+            "Give whole numbers in that range."
+        )
+    integers = values.astype(wanted)
+    rows = Ragged(integers, data.values.offsets) if isinstance(data.values, Ragged) else integers
+    return replace(data, values=rows)
 
 
 def _check_texts(batch: Mapping[str, ColumnData], policies: Policies) -> None:
