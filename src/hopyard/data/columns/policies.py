@@ -28,7 +28,7 @@ from hopyard.data.columns.columns import ColumnData, as_ragged
 from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
-from hopyard.errors import ColumnError, DataError
+from hopyard.errors import ColumnError, DataError, NullsError
 
 Columns = Mapping[str, ColumnData]
 _MAX_WIDTH = (1 << 31) - 1
@@ -191,7 +191,7 @@ def added_columns(names: Iterable[str], there: Collection[str], nulls: str, ragg
 def refuse_nulls(
     found: Mapping[str, Nulls], nulls: str, labels: Collection[str], added: Collection[str]
 ) -> None:
-    """Raise DataError where rows to train on are null that may not be.
+    """Raise NullsError where rows to train on are null that may not be; DataError for labels.
 
     Args:
         found: of the columns that have some.
@@ -202,7 +202,7 @@ def refuse_nulls(
             raise null_label(name, rows)
     refused = [f"column {name!r} in {rows}" for name, rows in found.items() if f"{name}_mask" not in added]
     if refused and nulls == "error":
-        raise DataError(
+        raise NullsError(
             f"There are null values: {'; '.join(refused)}. Remove those rows, or pass nulls='fill' (0, False or an "
             "empty string instead) or nulls='mask' (filled, and a column <name>_mask that is True there). A search can "
             "also learn what to put there: preprocess=[Impute('column'), ...]."
@@ -218,10 +218,10 @@ def null_label(name: str, rows: Nulls, role: Literal["label", "weight"] = "label
     )
 
 
-def null_feature(name: str, rows: Nulls, policies: Policies) -> DataError:
+def null_feature(name: str, rows: Nulls, policies: Policies) -> NullsError:
     """The error of a feature with these null rows in data for a model that was trained with these policies."""
     why = "nulls='error'" if policies.nulls == "error" else "nulls='mask', but no null in this column"
-    return DataError(
+    return NullsError(
         f"column {name!r} is null in {rows}, and the model was trained with {why}, so that it gives nothing for them. "
         f"Remove or fill these rows, or train with nulls='fill' or nulls='mask' (with {name}_mask as a feature) on "
         f"data that has such rows, or with preprocess=[Impute({name!r}), ...]."
