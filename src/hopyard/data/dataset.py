@@ -33,12 +33,12 @@ _VERIFIED_AT_ONCE = 16 << 20
 
 @dataclass(frozen=True)
 class Skipped:
-    """What opening with ``corrupt="skip"`` left out: a file, or a row group of one.
+    """A part of the files that ``corrupt="skip"`` left out at opening: a file, or a row group of one.
 
     Attributes:
         file: its name.
-        row_group, column, rows: where the damage is and how many rows are lost; None if that is unknown.
-        reason: what Arrow said.
+        row_group, column, rows: place of the damage and number of lost rows; None if unknown.
+        reason: Arrow's message.
     """
 
     file: str
@@ -148,12 +148,12 @@ class Dataset(Partitioned):
         return self._reader
 
     def node_cache(self) -> NodeCache | None:
-        """Where what is made of the rows may be kept on this machine; None: in memory only."""
+        """The node cache for data that is decoded or computed from the rows; None: it stays in memory."""
         kept = self.cache is not False and (self.store is None or self.store.shared)
         return (self.cache or NodeCache()) if kept else None
 
     def content(self) -> str:
-        """As the fingerprint; differs also if a file was replaced or written to since that was made."""
+        """Digest like the fingerprint; differs also if a file was replaced or written to since that was made."""
         return digest_json(
             [self.fingerprint, self.split, self.reader().identities()], "hopyard.dataset-content"
         )
@@ -283,7 +283,7 @@ class Dataset(Partitioned):
         )
 
     def common_rows(self, other: Dataset) -> int:
-        """How many rows of the same files both have. Files are the same if their content is."""
+        """Number of rows that both datasets have from the same files. Files are the same if their content is."""
         mine = self._selections()
         return sum(
             int(np.count_nonzero(mine[place] & rows))
@@ -292,7 +292,8 @@ class Dataset(Partitioned):
         )
 
     def _selections(self) -> dict[tuple[str, int], npt.NDArray[np.bool_]]:
-        """Of each row group, by its file's content and its number there, the rows that belong to the dataset."""
+        """Mask of the rows of each row group that belong to the dataset, by the content of the file and the group's
+        number there."""
         found = {}
         for group, bitmap in zip(self._groups, self.selected, strict=True):
             number, within = self.manifest.locate(group)
@@ -320,7 +321,7 @@ class Dataset(Partitioned):
 
 
 def check_bytes(store: Store | None, entry: FileEntry) -> None:
-    """Read every byte of a file that ``prepare`` wrote, whatever was found before.
+    """Read every byte of a file that ``prepare`` wrote, also if it was found good before.
 
     Raises:
         CorruptError: it is not what was written; names file, row group and column if they can be told.

@@ -1,4 +1,4 @@
-"""What a dataset's columns are: names, kinds, dtypes and shapes of one row.
+"""Columns of a dataset: names, kinds, dtypes and shapes of one row.
 
 Four kinds of column, chosen by what a batch of n rows is in memory:
 

@@ -1,4 +1,4 @@
-"""What ``make_torch_dataloader`` and ``make_tf_dataset`` are told, in Petastorm's words and in Hopyard's."""
+"""Arguments of ``make_torch_dataloader`` and ``make_tf_dataset``, in Petastorm's words and in Hopyard's."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class Marker:
-    """What says that a directory is a converter's, and is finished.
+    """The mark of a converter's finished directory.
 
     Attributes:
-        directory: its own name, so that a copied marker makes no other directory a converter's.
-        parameters: that the rows were converted with.
+        directory: name of the directory, so that a copied marker makes no other directory a converter's.
+        parameters: of the conversion.
         files: in the order of their rows.
     """
 
@@ -93,7 +93,7 @@ def usable_marker(store: Store) -> Marker | None:
 
 
 def new_attempt() -> str:
-    """What the names of the files of one attempt begin with."""
+    """A new prefix for the names of the files of one attempt."""
     return f"{_PREFIX}{machine()}-{os.getpid()}-{os.urandom(6).hex()}"
 
 

@@ -1,4 +1,4 @@
-"""What Spark says of tasks that failed, in one sentence and with the next step."""
+"""Spark's messages about failed tasks, in one sentence and with the next step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopyard.errors import (
 LAST_FAILURE = re.compile(
     r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>\S+) executor (?P<id>\S+)\): (?P<why>.*)", re.S
 )
-"""In the message of a job that was given up."""
+"""Pattern of the last failure in the message of a job that was given up."""
 
 _UNFIT = (
     "Cannot run program",
@@ -38,7 +38,7 @@ _RAISED = re.compile(r"^hopyard\.errors\.(?P<kind>\w+): (?P<message>.*)", re.M |
 
 
 def executor_name(executor: str, host: str) -> str:
-    """As messages call it; in local mode Spark's id for it is ``"driver"``."""
+    """Name of an executor in messages; in local mode its id in Spark is ``"driver"``."""
     return "the driver's own executor" if executor == "driver" else f"executor {executor} on {host}"
 
 

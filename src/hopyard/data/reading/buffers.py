@@ -36,7 +36,7 @@ class Buffer(NamedTuple):
 
 
 def _references_of_an_idle_buffer() -> int:
-    """What ``getrefcount`` says, in a loop as in the pool's, of a buffer that only the pool holds."""
+    """The value of ``getrefcount`` for a buffer that only the pool holds, in a loop as the pool's."""
     for buffer in deque([Buffer.new(1, 1)]):
         return sys.getrefcount(buffer.owner)
     raise AssertionError

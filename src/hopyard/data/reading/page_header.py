@@ -17,7 +17,7 @@ _LONGEST_VARINT = 10  # bytes
 
 @dataclass(frozen=True)
 class DataPage:
-    """What the header of a data page says; nothing of it is checked.
+    """Fields of the header of a data page, unchecked.
 
     Attributes:
         version: 1 or 2.
