@@ -27,7 +27,7 @@ _OWN_NAME = re.compile(r"[0-9a-f]{64}\.parquet")
 
 
 def unfinished_name(store: Store, name: str) -> str:
-    """What a file of a dataset is called until the manifest is about to be written."""
+    """Name of a file of a dataset until the manifest is about to be written."""
     return name if store.path(name) is None else name + UNFINISHED
 
 
@@ -89,7 +89,7 @@ def _base(name: str) -> str:
 
 
 def _is_own(store: Store | None, name: str) -> bool:
-    """Whether Hopyard wrote the file; also if it cannot be read."""
+    """Whether Hopyard wrote the file; True also if it cannot be read."""
     if store is None and not Path(name).is_file():
         return False
     try:

@@ -1,4 +1,4 @@
-"""From what a user names to a dataset: a store, a path, a URL, or Parquet files as they are."""
+"""Opens a dataset from a store, a path, a URL, or Parquet files as they are."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _from_store(store: Store, split: str, options: Options) -> Dataset:
 
 
 def _newest(place: Store, listed: Sequence[str], split: str) -> Dataset | None:
-    """The newest of the datasets in the directories below ``place``, of which all names are ``listed``."""
+    """The newest of the datasets in the directories below ``place``; ``listed`` are all names there."""
     found: list[tuple[str, str, Manifest]] = []
     for each in listed:
         directory, _, name = each.rpartition("/")
