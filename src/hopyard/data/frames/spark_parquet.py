@@ -2,8 +2,8 @@
 
 Spark hands rows to Python through the JVM, list by list and row by row, which takes longer than all that is
 done with them afterwards. If a frame's plan is a scan of Parquet files, with columns at most chosen and renamed,
-then Arrow reads the same values from the same files. That is known only for few types and settings; whatever
-else there is, Spark reads.
+then Arrow reads the same values from the same files. That is known only for few types and settings; all
+others are read by Spark.
 """
 
 from __future__ import annotations

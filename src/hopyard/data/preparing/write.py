@@ -37,7 +37,7 @@ _BUFFERS = 3  # row groups: being gathered, written, and summed up
 
 @dataclass(frozen=True)
 class _Group:
-    """Some rows, ready to be written."""
+    """Rows of a row group, ready to be written."""
 
     values: Mapping[str, Values]
     missing: Mapping[str, int]

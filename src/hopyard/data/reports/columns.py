@@ -161,7 +161,7 @@ def first_rows(data: Any, columns: Sequence[ColumnReport]) -> list[list[Any]]:
         data: what :func:`describe_columns` described, and ``columns`` what it returned.
 
     Returns:
-        For each row a value of each column; None for what is missing, a ``Thumbnail`` for an image.
+        For each row a value of each column; None for a missing value, a ``Thumbnail`` for an image.
     """
     dataset = _splits(data)[0]
     rows = np.arange(min(FIRST_ROWS, len(dataset)))
@@ -195,7 +195,7 @@ def _splits(data: Any) -> list[Dataset]:
 
 
 def _masks_of(dataset: Dataset) -> dict[str, str]:
-    """By column that had nulls and holds fill values there, the column that says where."""
+    """Mask columns by column: a column that had nulls holds fill values where its mask column is True."""
     policies = dataset.recipe.policies
     masked = [] if policies is None else list(policies.masked)
     if dataset.prepared and dataset.manifest.settings.get("nulls") == "mask":
@@ -282,7 +282,7 @@ def _facts(dataset: Dataset, sample: ColumnSample, **more: Any) -> ColumnFacts:
 
 
 def _moments(dataset: Dataset, sample: ColumnSample, numbers: Numbers) -> dict[str, Any]:
-    """Statistics of numbers: those that ``prepare`` wrote, in which fill values count, else those of the sample."""
+    """Statistics of numbers: as ``prepare`` wrote them, with fill values counted, else of the sample."""
     moments: dict[str, Any] = {"nan": numbers.nan, "infinite": numbers.infinite}
     known = _written_statistics(dataset, sample)
     distinct = None

@@ -122,7 +122,7 @@ def from_dict_rows(rows: Iterable[Any]) -> StreamSource:
 def from_torch(data: Any, names: Sequence[str] | None = None) -> StreamSource | MemorySource:
     """A torch Dataset, map-style or iterable (one-shot).
 
-    Items that are dicts name their columns. Those of tuples are ``names``, if there are as many, else
+    Items that are dicts name their columns. Columns of tuples are named ``names``, if there are as many, else
     ``"features"``, ``"label"``, then ``"column_2"`` and so on; a single value is ``"features"``.
     """
     if hasattr(data, "tensors"):
