@@ -114,7 +114,7 @@ class BaseDataset(RowSource):
                 scalar columns of one dtype, which become one array.
             weights: a column of sample weights.
             batch_size, shuffle, seed, epoch: as of :meth:`loader`; so are ``options``. Give ``fit`` its
-                ``shuffle=False``: what is shuffled here need not be again.
+                ``shuffle=False``: batches that are shuffled here need not be again.
             workers, max_queue_size: threads that fetch batches ahead, and how many batches.
 
         Raises:

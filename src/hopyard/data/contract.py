@@ -3,7 +3,7 @@
 Rules that every implementation keeps:
 
 * **Order.** What a stream gives is a function of (the dataset, seed, epoch, shuffle, reach) and of nothing
-  else: not of the columns asked for, of ranks, batch sizes, threads, or of what is cached.
+  else: not of the columns asked for, of ranks, batch sizes, threads, or of the cache.
 * **Each row once.** Positions 0 to ``len(dataset) - 1`` of a stream are all rows of the dataset, each once
   (a mixture of datasets states its own rule). Positions behind the end are those of the start again.
 * **Ownership.** What ``batch`` and ``take`` return belongs to the caller: writable, and never changed again.
@@ -43,7 +43,7 @@ class Stream(ABC):
         return self.batch(first, last, buffers)
 
     def close(self) -> None:  # noqa: B027, most streams have nothing to end
-        """End what runs in the background. Closing twice is fine."""
+        """End the work in the background. Closing twice is fine."""
 
 
 class RowSource(ABC):
@@ -67,7 +67,7 @@ class RowSource(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Digest of what the rows are; datasets that differ in rows or columns differ in it."""
+        """Digest of the rows' content; datasets that differ in rows or columns differ in it."""
 
     @property
     @abstractmethod

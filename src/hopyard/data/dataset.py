@@ -51,7 +51,7 @@ class Skipped:
 class Dataset(Partitioned):
     """Rows of a prepared dataset, of one of its partitions, or of Parquet files as they are.
 
-    Picklable: what travels is where the files are and the part of the manifest that is about them.
+    Picklable: the places of the files travel, and the part of the manifest that is about them.
     Files are opened at the first read, once per process. Threads may share a dataset.
 
     Args:
@@ -63,7 +63,7 @@ class Dataset(Partitioned):
         recipe: how rows of the files become the manifest's columns; None: they are.
         selected: of each of the groups, which rows belong to the dataset (``numpy.packbits``), None: all.
         cache: where decoded row groups are kept on a machine; None: the default place there; False: in memory only.
-        skipped: what was left out because it is corrupt.
+        skipped: parts that were left out because they are corrupt.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Dataset(Partitioned):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the rows are. Of files that ``prepare`` did not write, those of this machine are read for it
+        """Digest of the rows' content. Of files that ``prepare`` did not write, those of this machine are read for it
         when it is first asked for, once as long as nobody touches them.
 
         Raises:

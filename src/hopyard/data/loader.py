@@ -84,11 +84,11 @@ class Loader:
         output: ``"numpy"``; ``"torch"``: tensors that share memory with the arrays; ``"jax"``: JAX arrays.
         window: bytes. A dataset whose rows are at most so many, decoded, is permuted as a whole; a larger one in
             windows of so many: whole row groups, drawn anew each epoch from all files, one window after another, with
-            a permutation of all rows within. None permutes any data as a whole; what cannot be mapped is decoded
-            before the first batch then. The order does not depend on where the files lie or what is cached.
+            a permutation of all rows within. None permutes any data as a whole; data that cannot be mapped is decoded
+            before the first batch then. The order does not depend on the place of the files or on the cache.
         transform: ``fn(batch, rng)``, whose result is yielded instead of the batch. Never cached. ``rng`` is a
             ``numpy.random.Generator`` seeded by seed, epoch, dataset and the batch's place in the stream.
-        tail: what becomes of a last batch of fewer than ``batch_size / 2`` rows: a ``"short"``
+        tail: treatment of a last batch of fewer than ``batch_size / 2`` rows: a ``"short"``
             batch, or rows that ``"join"`` the batch before it. ``"drop"`` leaves out any batch that is not full.
         epoch: of the first iteration.
         views: batches of mapped data are read-only views of the files where the rows of a batch lie side by
@@ -324,7 +324,7 @@ class Loader:
         convert: Callable[[Batch], Batch] | None = None,
         buffers: Buffers | None = None,
     ) -> Loader:
-        """The same loader where it is, but for what is given: its share, order, or how batches are made."""
+        """A loader at the same position, with changes to its share, its order, or the making of batches."""
         other = copy.copy(self)
         other.rank = self.rank if rank is None else rank
         other.world_size = self.world_size if world_size is None else world_size

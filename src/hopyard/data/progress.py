@@ -15,7 +15,7 @@ from hopyard.terminal import Terminal
 from hopyard.wording import describe_seconds, visible
 
 SELDOM = 30.0
-"""Seconds between two lines in what others than commands print, such as the log of a job."""
+"""Seconds between two lines in output of others than commands, such as the log of a job."""
 
 
 class RowProgress:

@@ -42,14 +42,14 @@ def pairs_of(indices: Array, elements: Array) -> Array:
 
 
 def sparse_rows(dense: Array) -> Ragged:
-    """The sparse rows of a (n, length) array. What has a bit set is no zero: -0.0 stays what it is."""
+    """The sparse rows of a (n, length) array. An element with any bit set is no zero: -0.0 stays as it is."""
     rows, indices = np.nonzero(dense.view(f"u{dense.itemsize}"))
     counts = np.bincount(rows, minlength=len(dense))
     return Ragged(pairs_of(indices, dense[rows, indices]), offsets_of(counts))
 
 
 def dense_rows(rows: Ragged, length: int, out: Array | None = None) -> Array:
-    """(n, length): sparse rows filled up with zeros, in ``out`` if given."""
+    """Dense rows, (n, length): sparse rows filled up with zeros, in ``out`` if given."""
     dense = np.empty((len(rows), length), rows.dtype[1]) if out is None else out
     dense.fill(0)
     numbers = np.repeat(np.arange(len(rows)), rows.lengths)

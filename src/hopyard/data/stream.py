@@ -69,7 +69,7 @@ class WindowStream(Stream):
         return self.batch(first, last, buffers)
 
     def close(self) -> None:
-        """End what runs in the background: at most the rest of one row group."""
+        """End the work in the background: at most the rest of one row group."""
         self._leave_to_parent()
         self._stopped.set()
         if self._pool is not None:

@@ -1,4 +1,4 @@
-"""The node cache's directory: whose it is, who may make an entry in it, and how many bytes are in it.
+"""The node cache's directory: its owner, the right to make an entry in it, and the bytes in it.
 
 Rights are locks of the operating system (flock), which die with their holder. A fork copies open locks, so
 the child closes its copies: a right stays with the process that took it.
@@ -207,7 +207,7 @@ def _is_same_file(fd: int, path: str) -> bool:
 
 
 def sweep(folder: str) -> int:
-    """Remove what killed processes left unfinished. Bytes freed."""
+    """Remove unfinished files of killed processes; returns the bytes freed."""
     freed = 0
     with os.scandir(folder) as found:
         paths = [each.path for each in found if _is_own_file(each, PART)]

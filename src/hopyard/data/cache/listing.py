@@ -38,7 +38,7 @@ class CachedFile:
 
 @dataclass(frozen=True)
 class CacheListing(Shown):
-    """A node cache: where it is, its limit in bytes, and what it holds, most recently used files first."""
+    """A node cache: its place, its limit in bytes, and its content, most recently used files first."""
 
     path: str
     limit: int

@@ -37,7 +37,7 @@ _MOST_FREE = 2 * 10**9  # bytes left free on the file system, or a fiftieth of i
 
 @dataclass(frozen=True)
 class Found:
-    """An entry: its file, the bytes of its content (which begin the file), and what its writer said about it.
+    """An entry: its file, the bytes of its content (which begin the file), and its writer's description.
 
     The description is shared: do not change it.
     The file may be gone by the time it is opened, if the cache was full. Its modification time is when it was
@@ -188,7 +188,7 @@ class NodeCache:
         return found
 
     def clear(self) -> int:
-        """Delete all entries and what killed processes left, and nothing else. Bytes freed.
+        """Delete all entries and leftovers of killed processes, and nothing else; returns the bytes freed.
 
         Raises:
             UsageError: the directory holds other files and is not a cache's.
@@ -304,7 +304,7 @@ class Claim:
 
         Raises:
             OSError: no space, or the entry is larger than the limit. The claim is given back, and the
-                entry is not kept; what was mapped of it stays readable.
+                entry is not kept; mapped parts of it stay readable.
         """
         try:
             fd = self._file.fileno()

@@ -169,7 +169,7 @@ def of_shape(data: ColumnData, shape: tuple[int, ...]) -> ColumnData:
 
 
 def as_ragged(data: ColumnData) -> ColumnData:
-    """A tensor of lists as ragged: what it is once another part has lists of another length."""
+    """A tensor of lists as ragged, for the case that another part has lists of another length."""
     if isinstance(data.values, Ragged):
         return data
     present = data.present()

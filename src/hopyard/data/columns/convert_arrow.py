@@ -65,7 +65,7 @@ def one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The same values in one of the types that are read below."""
+    """The values of an array in one of the types that are read below."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         if hasattr(kind, "shape"):

@@ -138,7 +138,7 @@ def plan_policies(
     Args:
         labels: columns whose nulls are errors.
         added: mask and length columns to make in any case; nulls of a column with such a mask are no errors.
-        numbered, among: what errors say of null rows, see ``Nulls``.
+        numbered, among: for errors about null rows, see ``Nulls``.
 
     Raises:
         DataError: nulls or ragged rows without a policy, a null label, or rows that no policy makes storable.
@@ -229,7 +229,7 @@ def null_feature(name: str, rows: Nulls, policies: Policies) -> DataError:
 
 
 def pad(rows: Ragged, length: int) -> npt.NDArray[Any]:
-    """(n, length, *shape): rows of at most that many elements, zeros behind them."""
+    """Padded rows, (n, length, *shape): at most that many elements each, zeros behind them."""
     padded = np.zeros((len(rows), length, *rows.values.shape[1:]), rows.values.dtype)
     padded[np.arange(length) < rows.lengths[:, None]] = rows.values
     return padded

@@ -32,7 +32,7 @@ dtype and ``shape``."""
 
 _log = logging.getLogger("hopyard")
 
-_ATTEMPTS = 3  # to map what the cache may throw out at any moment
+_ATTEMPTS = 3  # to map an entry that the cache may throw out at any moment
 _held: OrderedDict[str, Arrays] = OrderedDict()
 _holding = threading.Lock()  # of _held
 _computing = threading.Lock()  # one thread at a time computes what is held, so that no two compute the same

@@ -99,7 +99,7 @@ class Mix(BaseDataset):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the datasets, the weights and the stop are."""
+        """Digest of the datasets, the weights and the stop."""
         parts = [dataset.fingerprint for dataset in self.datasets]
         return digest_json([parts, [str(weight) for weight in self._weights], self._stop], "hopyard.mixture")
 
@@ -181,7 +181,7 @@ class MixStream(Stream):
         return join(parts, buffers)
 
     def close(self) -> None:
-        """End what the datasets' streams run in the background."""
+        """End the work of the datasets' streams in the background."""
         for _, stream in self._streams.values():
             stream.close()
 

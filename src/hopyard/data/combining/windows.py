@@ -108,7 +108,7 @@ class Windows(BaseDataset):
 
     @property
     def schema(self) -> Schema:
-        """The columns of a window: (length, *shape), or what ``columns`` says."""
+        """The columns of a window: (length, *shape), or as ``columns`` says."""
         if self._parts is not None:
             return self._parts.schema
         return Schema(
@@ -190,7 +190,7 @@ class Windows(BaseDataset):
         return self.stacked(batch, len(rows), steps)
 
     def rows_from(self, starts: Rows) -> Rows:
-        """(windows * length,) the rows of the windows that start at these."""
+        """The rows, (windows * length,), of the windows that start at these rows."""
         return np.add.outer(starts, self._offsets).reshape(-1)
 
     def plan(self, wanted: Wanted) -> tuple[Wanted, list[Step] | None]:
@@ -271,7 +271,7 @@ class _Run:
         groups: consecutive row groups that hold all their rows.
         rows: of these row groups.
         first: number of the first window.
-        windows: how many.
+        windows: number of windows.
     """
 
     groups: range
@@ -335,7 +335,7 @@ class _WindowView:
 
 
 def _offsets(length: Length) -> Rows:
-    """(length,) int64, from the first row of a window; 0 is the first."""
+    """Offsets of a window's rows from its first, (length,) int64; 0 is the first."""
     if isinstance(length, Sequence):
         try:
             offsets = [operator.index(offset) for offset in length]

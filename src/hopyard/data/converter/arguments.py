@@ -50,12 +50,12 @@ def _opening() -> list[str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """Arguments of a loader, sorted by who takes them.
+    """Arguments of a loader, sorted by the function that takes them.
 
     Attributes:
         opening: of ``open_dataset``.
         loading: of ``dataset.loader``.
-        more: what only the framework's loader knows.
+        more: arguments that only the framework's loader knows.
     """
 
     opening: Mapping[str, Any]

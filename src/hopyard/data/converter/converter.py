@@ -104,7 +104,7 @@ class SparkDatasetConverter:
         Args:
             batch_size: rows of a batch, on each rank.
             num_epochs: of one iteration over the loader; None: one. The next iteration goes on with the next epoch.
-            workers_count: accepted, and starts nothing: what must be decoded is decoded ahead in threads.
+            workers_count: accepted, and starts nothing: data is decoded ahead in threads, where it must be.
             shuffling_queue_capacity: above 0, rows are shuffled; how large does not matter.
             options: ``cur_shard``, ``shard_count``; ``shuffle`` (or ``shuffle_row_groups``, which is True by default,
                 and ``shuffle_rows``; they all shuffle rows as a whole); ``seed``; arguments of ``open_dataset``
@@ -112,7 +112,7 @@ class SparkDatasetConverter:
                 ``drop_last``, ...) and of its PyTorch output (``device``, ``pin_memory``).
 
         Raises:
-            UsageError: an argument is unknown or impossible, or contradicts what launched this process.
+            UsageError: an argument is unknown or impossible, or contradicts the launcher of this process.
         """
         its = asked(
             "make_torch_dataloader", batch_size, num_epochs, workers_count, shuffling_queue_capacity, options,

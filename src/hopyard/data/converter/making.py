@@ -44,7 +44,7 @@ def make_spark_converter(
     *,
     delete_at_exit: bool | None = None,
 ) -> SparkDatasetConverter:
-    """Write a DataFrame as Parquet below the parent cache directory, or find what was written before.
+    """Write a DataFrame as Parquet below the parent cache directory, or find the files that were written before.
 
     The executors write the files themselves; the driver sees no rows. The same plan with the same parameters has
     the same files, also in another process, as long as the files that the plan reads have not changed. Plans over
@@ -65,7 +65,7 @@ def make_spark_converter(
         DataError: there are no rows, or columns that no dataset can hold; names them all.
         WorkerMismatchError: an executor lacks a package, or has another version of it.
         WorkerLostError: executors were lost, again and again.
-        StorageError: this machine does not see what the executors wrote.
+        StorageError: this machine does not see the files that the executors wrote.
     """
     codec = _checked_codec(compression_codec)
     size = integer("parquet_row_group_size_bytes", parquet_row_group_size_bytes, 1)

@@ -47,7 +47,7 @@ def tf_batches(loader: Loader, num_epochs: int | None, prefetch: int | None) -> 
 
 
 def field_names(columns: Sequence[str]) -> list[str]:
-    """The columns' names as names of fields: what is neither a letter nor a digit becomes ``_``."""
+    """The columns' names as names of fields: characters that are neither letters nor digits become ``_``."""
     fields = [re.sub(r"\W", "_", name) for name in columns]
     bad = [
         name

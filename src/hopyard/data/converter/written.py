@@ -209,7 +209,7 @@ def uneven_lists(columns: Iterable[str]) -> frozenset[str]:
     """The columns whose lists are arrays of one shape in some files and not, or of another one, in others.
 
     Args:
-        columns: what the tasks answered for each file.
+        columns: the tasks' answers for each file.
     """
     found: dict[str, set[Column | None]] = {}
     schemas = [Schema.from_json(json.loads(each)) if each else None for each in columns]

@@ -79,7 +79,7 @@ def check_own(
     flats: Sequence[Mapping[str, FlatColumn]],
     read: Callable[[int, int, list[str]], pa.Table | None],
 ) -> None:
-    """Look whether a column that the files hold is what their directories say.
+    """Look whether a column that the files hold agrees with their directories.
 
     Args:
         name: of the column, which is a key of the directories.

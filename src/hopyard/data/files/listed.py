@@ -72,7 +72,7 @@ def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
 
 
 def check_content(file: StoredFile, entry: ForeignEntry) -> None:
-    """Raise CorruptError if a file that others wrote is not what was opened, here or on another machine."""
+    """Raise CorruptError if a file that others wrote is not as it was opened, here or on another machine."""
     try:
         same = file.content == entry.content.value()
     except (CorruptError, NotFoundError):

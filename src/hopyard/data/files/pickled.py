@@ -33,7 +33,7 @@ class Record:
 
     Attributes:
         arguments: by position.
-        state: what the result would be given as its state.
+        state: that the result would be given.
         items: key and value pairs that would be set in the result.
     """
 

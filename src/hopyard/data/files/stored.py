@@ -1,4 +1,4 @@
-"""Files of a dataset as this machine sees them: their footers, their checksums, and what their content is called.
+"""Files of a dataset as this machine sees them: their footers, their checksums, and the digests of their content.
 
 Of a file that carries checksums (``checks.py``) nothing is read that was not compared with them: once since the
 machine started, as long as nobody touches the file, which all processes of the machine remember together. Files in
@@ -53,7 +53,7 @@ class StoredFile:
         size: bytes.
         identity: differs if the file was replaced or written to.
         path: where it is, or None.
-        store, key: what holds it, and its name there, if it has no path.
+        store, key: the store that holds it, and its name there, if it has no path.
         remedy: a sentence for errors: how a damaged file is brought back.
     """
 
@@ -210,7 +210,7 @@ class StoredFile:
     def damage(
         self, wanted: Chunks | None = None, content: npt.NDArray[np.uint8] | None = None
     ) -> list[tuple[int, int]]:
-        """(row group, leaf) of those of the chunks (None: of all) that are not what was written."""
+        """(row group, leaf) of the chunks, among these (None: all), that are not as they were written."""
         checks = self.checks
         if checks is None:
             return []
@@ -495,7 +495,7 @@ class StoredFile:
         return digest(content, "hopyard.parquet-footer")
 
     def read(self, start: int, length: int) -> bytes:
-        """Some of the file's bytes."""
+        """Bytes of the file."""
         if self.path is None:
             assert self.store is not None
             return self.store.get(self.key, start, length)

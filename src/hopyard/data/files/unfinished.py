@@ -58,7 +58,7 @@ def written_sizes(store: Store, manifest: Manifest) -> dict[str, int]:
 
 
 def refuse_leftovers(names: Iterable[str], store: Store | None, where: str) -> None:
-    """Look whether files that stand side by side with no manifest are what a preparation left.
+    """Look whether files that stand side by side with no manifest are leftovers of a preparation.
 
     Args:
         names: of files; at paths if ``store`` is None.

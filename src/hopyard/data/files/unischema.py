@@ -1,4 +1,4 @@
-"""Petastorm's Unischema: what the fields of a dataset are, read from its pickle without unpickling it.
+"""Petastorm's Unischema: the fields of a dataset, read from its pickle without unpickling it.
 
 The pickle lies in the footer of ``_common_metadata``. Layouts that are read: Petastorm 0.4 to 0.13, with all protocols
 of Python 2 and 3; packages of Petastorm's earlier names; fields that pyspark pickled as named tuples.

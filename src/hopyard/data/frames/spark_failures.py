@@ -62,7 +62,7 @@ def explained(error: Exception, doing: str, place: str | None = None) -> Hopyard
     """A job's failure in words of ours; None: Spark's own are about the rows themselves, and say it best.
 
     Args:
-        doing: what the job was for, as in "Spark gave up reading rows".
+        doing: purpose of the job, as in "Spark gave up reading rows".
         place: the executor on which a task failed, if it is known.
     """
     said = _said(error)

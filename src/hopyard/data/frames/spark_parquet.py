@@ -42,7 +42,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class _Group:
-    """A row group of a file, and how many rows are about ``_BATCH_BYTES``."""
+    """A row group of a file, and the number of rows of about ``_BATCH_BYTES``."""
 
     path: str
     number: int
@@ -55,7 +55,7 @@ class ParquetScan:
 
     Attributes:
         columns: their names in the files; one may occur twice.
-        parts: what each task reads.
+        parts: row groups that each task reads.
     """
 
     columns: tuple[str, ...]

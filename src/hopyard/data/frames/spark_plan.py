@@ -24,7 +24,7 @@ _OF_USERS = re.compile(
 
 
 def plan_digest(frame: Any, deterministic: bool = False) -> str | None:
-    """Digest of what the rows of a DataFrame are; None where that cannot be told (also over Spark Connect).
+    """Digest of the identity of a DataFrame's rows; None where it cannot be told (also over Spark Connect).
 
     Args:
         deterministic: None also where rows are random, though by a seed: they depend on partitions, too.

@@ -84,7 +84,7 @@ def as_expression(filters: Any) -> Any:
     """A pyarrow expression.
 
     Raises:
-        DataError: it is none, nor what makes one.
+        DataError: it is no filter, nor makes one.
     """
     import pyarrow.compute as pc
 
@@ -248,7 +248,7 @@ def _bind(expression: Any, schema: pa.Schema, names: Sequence[str], known: Seque
 
 
 def _typed(field: pa.Field) -> str:
-    """A column and its type, and what to compare it with if the type's name does not say."""
+    """A column and its type, with a hint at values to compare it with where the type's name does not tell."""
     kind, hint = field.type, ""
     if pa.types.is_decimal(kind):
         hint = " (compare with a float or a decimal.Decimal)"

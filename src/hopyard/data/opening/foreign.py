@@ -42,7 +42,7 @@ class Files:
     Attributes:
         store: holds the files, or None if their names are paths.
         manifest: of them; its schema is that of the files, with partitions' columns and fields of structs.
-        scan: of the files, for what footers do not say.
+        scan: of the files, for facts that footers do not tell.
         flats: of each file, its columns as Arrow has them.
         fingerprint: of all rows; the manifest's, where it has one.
         constants: of columns of partitions, the value in each file.

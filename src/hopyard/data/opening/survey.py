@@ -19,11 +19,11 @@ from hopyard.errors import CorruptError
 
 @dataclass(frozen=True)
 class Selection:
-    """Some rows of a row group.
+    """Selection of rows of a row group.
 
     Attributes:
         bits: ``np.packbits`` of a bool for each row of the row group.
-        count: how many are True.
+        count: number of the True ones.
     """
 
     bits: npt.NDArray[np.uint8]
@@ -97,7 +97,7 @@ class Scan:
     def read_whole(
         self, number: int, group: int, columns: Iterable[str], first: int | None = None
     ) -> pa.Table | None:
-        """The same, with the rows that do not belong to the dataset."""
+        """Columns of a row group as ``read`` gives them, with the rows that do not belong to the dataset."""
         columns = list(columns)
         try:
             return read_group(self.files[number], group, columns, first)

@@ -1,4 +1,4 @@
-"""Verifies every byte of prepared datasets against what was written, also if it was found good before."""
+"""Verification of every byte of prepared datasets against their manifests, also if it was found good before."""
 
 from __future__ import annotations
 

@@ -286,9 +286,9 @@ def torch_loader(
         pin_memory: batches in page-locked memory, from which ``tensor.to(device, non_blocking=True)`` copies in
             the background. Without an accelerator it has no effect but a warning, as in PyTorch.
         device: where batches go. On a GPU the next batch is copied while one is in use, and memory is pinned.
-        of_workers: what DataLoader is told about worker processes (``num_workers``, ``prefetch_factor``,
+        of_workers: arguments of DataLoader about worker processes (``num_workers``, ``prefetch_factor``,
             ``persistent_workers``, ...). There are none: batches are gathered from mapped files by this process,
-            and what must be decoded is decoded by threads, one window ahead. A log line says so.
+            and data that must be decoded is decoded by threads, one window ahead. A log line says so.
 
     Raises:
         UsageError: an argument is unknown, or there is no such device.

@@ -124,7 +124,7 @@ def decode_field(
     """The rows of one field as they are in a dataset.
 
     Args:
-        field: what the Unischema says of it.
+        field: of the Unischema.
         array: the rows as they are stored.
         where: file, row group and field, for errors.
         shape: of all rows, of a field that ``settles``.

@@ -67,7 +67,7 @@ class FileWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """After an error what is there is no Parquet file."""
+        """Close the file. After an error it is no Parquet file."""
         if kind is not None:
             self._writer.is_open = False  # or it would try to write a footer when it is collected
             self._sink.close()

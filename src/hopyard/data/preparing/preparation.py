@@ -226,7 +226,7 @@ class Preparation:
         return Dataset(store, self._repeat(lambda: publish(store, manifest)))
 
     def _begin(self, phase: str, rows: int | None) -> Callable[[float], None]:
-        """A phase begins, which may say nothing for long; what is returned is told the share of it that is done."""
+        """Begin a phase, which may say nothing for long; returns a function that takes the share of it that is done."""
 
         def report(share: float) -> None:
             if self._watch is not None:

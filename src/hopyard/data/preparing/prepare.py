@@ -48,7 +48,7 @@ def prepare(
     accept: Callable[[int], None] = lambda groups: None,
     watch: Watch | None = None,
 ) -> Prepared:
-    """Write ``data`` into ``store`` as a training and a validation set, or find what was written before.
+    """Write ``data`` into ``store`` as a training and a validation set, or find the dataset that was written before.
 
     Args:
         data: see :func:`hopyard.data.as_source`.
@@ -76,7 +76,7 @@ def prepare(
         DataError: the data breaks a rule, or validation leaves a set empty; ColumnError: unknown columns.
         SettingsError: the store's explicit train_path or val_path holds another dataset.
         CorruptError: a file of the source is damaged.
-        StorageFullError: no space is left; what is written is found again by the next attempt.
+        StorageFullError: no space is left; files that are written are found again by the next attempt.
     """
     request = request_of(
         data, validation, feature_columns, label_columns, seed, nulls, ragged, val, compress_sparse, masked

@@ -115,7 +115,7 @@ def request_of(
     compress_sparse: bool = False,
     masked: Sequence[str] = (),
 ) -> Request:
-    """The request of a call of ``prepare``; raises what is wrong with its arguments."""
+    """The request of a call of ``prepare``; raises errors of the arguments."""
     choice("nulls", nulls, ("error", "fill", "mask"))
     choice("ragged", ragged, ("error", "keep", "pad"))
     features, labels = _names(feature_columns), _names(label_columns)
@@ -181,7 +181,7 @@ def _select(source: Source, named: list[str], split: str | None) -> Source:
 
 
 def _only(source: Source, names: Sequence[str]) -> Source:
-    """``source`` with these columns; itself, and with what it knows of its rows, if it has no others."""
+    """``source`` with these columns; if it has no others, ``source`` itself, with all that it knows of its rows."""
     return source if set(names) == set(source.columns) else source.select(names)
 
 

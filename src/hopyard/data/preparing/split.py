@@ -70,7 +70,7 @@ def warn_of_common(common: int, rows: int) -> None:
 
 
 def check_split(validation: Any, rows: int, val_rows: int) -> None:
-    """Raise DataError if a set is empty; say it if equal rows kept a share from being what was asked for."""
+    """Raise DataError if a set is empty; log it if equal rows kept the share from the one asked for."""
     if not 0 < val_rows < rows:
         raise DataError(
             f"validation={validation!r} leaves the {'training' if val_rows else 'validation'} set empty ({rows} rows "

@@ -142,7 +142,7 @@ class Survey:
         return self.content.found[name].nbytes / self.content.rows + 8
 
     def samples(self, names: list[str]) -> Columns:
-        """A few rows of zeros that are to policies what all rows are: lengths, shape and nulls."""
+        """A few rows of zeros that stand for all rows to policies: same lengths, shape and nulls."""
         return {name: _sample(self.content.found[name]) for name in names}
 
 

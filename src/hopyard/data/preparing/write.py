@@ -1,7 +1,7 @@
 """Writes the files of a split: rows gathered in their stored order, a row group at a time.
 
 While a row group is written the next is gathered and the statistics of the one before are
-computed; what is written does not depend on that.
+computed; the written bytes do not depend on that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a file, and how many are in each row group but the last."""
+    """The rows of a file, and the number of rows of each row group but the last."""
 
     columns: Mapping[str, ColumnData]
     rows: Rows

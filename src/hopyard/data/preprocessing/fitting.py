@@ -34,7 +34,7 @@ _BYTES_AT_ONCE = 64 << 20
 _TEXT_BYTES = 64
 _DOMAIN = "hopyard.preprocessing"
 KEPT_IN = "_preprocessing"
-"""Folder in a store of what was fitted on its data."""
+"""Folder in a store of the steps that were fitted on its data."""
 
 _log = logging.getLogger("hopyard")
 
@@ -209,7 +209,7 @@ class FittedSteps:
                 column, it says which of its rows are null.
 
         Raises:
-            DataError: it has no rows, or holds what a dataset cannot, or what a step does not take.
+            DataError: it has no rows, or holds values that a dataset cannot, or that a step does not take.
         """
         columns = as_source(batch).collect().columns
         assert columns is not None
@@ -217,7 +217,7 @@ class FittedSteps:
         return self.apply_to_arrays({**masks, **{name: data.as_batch() for name, data in columns.items()}})
 
     def apply_to_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for a batch as loaders give it: no nulls but those of its masks, times as int64 nanoseconds."""
+        """Apply the steps to a batch as loaders give it: nulls only by its masks, times as int64 nanoseconds."""
         return _applied(zip(self.steps.steps, self.states, strict=True), batch)
 
     def of(self, dataset: Partitioned, names: Sequence[str] | None = None) -> Partitioned:
@@ -257,7 +257,7 @@ def fit_steps(steps: Any, dataset: BaseDataset) -> FittedSteps:
 
 
 def fit_steps_in(store: Store, steps: Steps, dataset: BaseDataset) -> FittedSteps:
-    """The same, kept in ``store`` under the digest of rows and steps: fitted once."""
+    """Fitted steps, kept in ``store`` under the digest of rows and steps: fitted once."""
     name = f"{KEPT_IN}/{_digest(steps, dataset)}"
     if store.exists(name):
         try:

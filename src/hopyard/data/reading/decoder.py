@@ -51,7 +51,7 @@ class Flat:
 
     Attributes:
         file: as it can be mapped.
-        blocks: what is in it.
+        blocks: the arrays in it.
         groups: of the dataset, in the order in which their rows are there.
         kept: it is in the node cache.
     """
@@ -111,7 +111,7 @@ class Decoder:
         stopped: threading.Event | None = None,
         cached: bool = True,
     ) -> list[Flat]:
-        """Flat files that hold these columns of these row groups; what is not there yet is made.
+        """Flat files that hold these columns of these row groups; files that are not there yet are made.
 
         Args:
             stopped: once it is set, nothing more is begun, and nothing comes back.
@@ -307,7 +307,7 @@ class Decoder:
             return _flat_of(claim.publish(described), run)
 
     def _warn(self, text: str, error: Exception) -> None:
-        """Once."""
+        """Log a warning, once."""
         if not self._warned:
             self._warned = True
             _log.warning(text, error)

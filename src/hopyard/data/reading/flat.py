@@ -149,10 +149,10 @@ def _append(
 
 
 class Piece(NamedTuple):
-    """Some rows of some columns."""
+    """A piece: some rows of some columns."""
 
     first: int
-    """The row of the flat file with which they begin."""
+    """The row of the flat file that the piece begins with."""
     columns: Mapping[str, Values]
     packed: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
     """Whole packs as (rows, columns), by the name of the first column."""

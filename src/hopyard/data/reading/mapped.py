@@ -170,7 +170,7 @@ class MappedColumn:
         self._touched = self._tables[0].reshape(-1) if is_touched and len(self._tables) == 1 else None
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> npt.NDArray[Any]:
-        """(n, *shape), or (n, columns); ``places`` are row numbers plus ``shift`` of their ``groups``."""
+        """Rows (n, *shape), or (n, columns); ``places`` are row numbers plus ``shift`` of their ``groups``."""
         count = len(places)
         if self._cast:
             narrow, _ = buffers.pair(count, self._row_dtype, (), self._row_dtype.itemsize)
@@ -181,7 +181,7 @@ class MappedColumn:
         return batch
 
     def look(self, places: Rows, groups: Rows) -> npt.NDArray[Any] | None:
-        """The same as a read-only view; None if the rows do not lie side by side, or must be cast."""
+        """Rows as a read-only view; None if they do not lie side by side, or must be cast."""
         if self._cast or not len(places) or (np.diff(places) != 1).any():
             return None
         piece = 0

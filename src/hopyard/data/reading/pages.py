@@ -121,7 +121,7 @@ def read_rows(file: io.FileIO, chunk: Chunk) -> Iterator[npt.NDArray[Any]]:
     """The rows in order, (n, length) at a time; arrays may be unaligned, and stay valid.
 
     Raises:
-        ValueError: the chunk must be left to Arrow, also what came of it before.
+        ValueError: the chunk must be left to Arrow, also the rows that came of it before.
         OSError: a page cannot be decompressed, or the file cannot be read.
     """
     length = chunk.length
@@ -165,7 +165,7 @@ def _read_pages(file: io.FileIO, chunk: Chunk) -> Iterator[npt.NDArray[Any]]:
 
 
 def _read(file: io.FileIO, buffers: Buffers, place: int, size: int) -> Bytes:
-    """(size,) bytes of the file."""
+    """Bytes of the file, (size,)."""
     content = _buffer(buffers, size)
     file.seek(place)
     done = 0
@@ -224,7 +224,7 @@ def _counted(body: Bytes, place: int) -> tuple[bytes, int]:
 
 
 def _decompress(data: Bytes, codec: str, size: int, buffers: Buffers) -> Bytes:
-    """(size,) bytes. That they are as many is looked at here: Arrow's ``Codec`` does not tell how many it wrote."""
+    """Decompressed bytes, (size,). Their number is checked here: Arrow's ``Codec`` does not tell how many it wrote."""
     if codec == "UNCOMPRESSED":
         done = len(data)
     elif codec == "SNAPPY":
@@ -251,7 +251,7 @@ def _snappy_size(data: Bytes) -> int:
 
 
 def _buffer(buffers: Buffers, size: int) -> Bytes:
-    """(size,) bytes that nobody holds."""
+    """Memory of (size,) bytes that nobody holds."""
     raw: Bytes = buffers.buffer(1, -(-size // _STEP) * _STEP).raw[0, :size]
     return raw
 

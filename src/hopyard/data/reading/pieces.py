@@ -190,7 +190,7 @@ def _packed(batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...]) -> npt
 
 
 def one_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The same pieces; while one is used (written to a file), the next one is decoded in a thread."""
+    """Pieces, decoded ahead: while one is used (written to a file), the next one is decoded in a thread."""
     with ThreadPoolExecutor(1, "hopyard-ahead") as pool:
         coming = pool.submit(next, pieces, None)
         while (piece := coming.result()) is not None:

@@ -57,7 +57,7 @@ class Reader:
         store: holds the files, or None if their names are paths.
         manifest: of the dataset.
         groups: numbers of the row groups to read; the reader's own numbers count these.
-        prepared: columns of fixed width must be flat arrays; otherwise what is not is decoded.
+        prepared: columns of fixed width must be flat arrays; otherwise columns that are not are decoded.
         recipe: how rows of the files become the manifest's columns.
         selected: of each of the groups, the rows that belong to the dataset; None: all.
         cache: where decoded row groups are kept; None: in memory only.
@@ -146,7 +146,7 @@ class Reader:
             file.check_not_written()
 
     def check_unchanged(self) -> None:
-        """Raise CorruptError if a file is no longer what was opened; names it."""
+        """Raise CorruptError if a file is no longer as it was opened; names it."""
         for file in self._files.values():
             file.check_unchanged()
 
@@ -255,7 +255,7 @@ class Reader:
         return view
 
     def gather(self, rows: Rows, wanted: Wanted) -> Batch:
-        """Any rows, in any order. What must be decoded is, a row group at a time."""
+        """Any rows, in any order. Columns that must be decoded are, a row group at a time."""
         buffers = Buffers()
         packs = self._packs(wanted)
         if packs not in self._kept:  # for a few rows, nothing is decoded that can be mapped
@@ -511,7 +511,7 @@ def _stacked(wanted: Wanted) -> list[tuple[str, ...]]:
 
 
 def unpack(bitmap: Bitmap, rows: int) -> npt.NDArray[np.bool_]:
-    """(rows,) bool."""
+    """Mask of the rows whose bits are set, (rows,) bool."""
     return np.unpackbits(bitmap, count=rows).view(np.bool_)
 
 

@@ -251,7 +251,7 @@ class MappedStrings:
         return columns if len(columns) > 1 else columns[0]
 
     def _begins(self, places: Rows, groups: Rows, columns: slice) -> Rows:
-        """(n, columns), where the views, or codes, of rows begin."""
+        """Offsets of the views, or codes, of rows, (n, columns)."""
         steps = self._lying.steps[:, columns].take(groups, 0) if self._step is None else self._step
         begins: Rows = self._lying.rows[:, columns].take(groups, 0)
         begins += places[:, None] * steps
@@ -296,7 +296,7 @@ class MappedStrings:
     def _words(
         self, width: int, begins: Rows, groups: Rows, values: Rows, buffers: Buffers, held: list[pa.Buffer]
     ) -> npt.NDArray[np.int64]:
-        """(columns, n, 2), Arrow's views of what has views of that width. Where they lead is added to ``held``."""
+        """Arrow's views of rows with views of that width, (columns, n, 2). Bytes behind them are added to ``held``."""
         count, columns = begins.shape
         views = buffers.empty(begins.size, np.dtype(np.uint8), (width,))
         self._tables[width].take((begins // width).reshape(-1), 0, views, "clip")

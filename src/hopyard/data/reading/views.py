@@ -48,10 +48,10 @@ class Source(Protocol):
     """Whether several columns are gathered as a sequence of them, not as (n, columns)."""
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
-        """(n, *shape), or several columns; ``places`` are numbers of rows plus ``shift`` of their ``groups``."""
+        """Rows (n, *shape), or several columns; ``places`` are numbers of rows plus ``shift`` of their ``groups``."""
 
     def look(self, places: Rows, groups: Rows) -> Any:
-        """The same without a copy, read only; None if the rows do not lie side by side as a batch holds them."""
+        """The same rows without a copy, read only; None if they do not lie side by side as a batch holds them."""
 
 
 Located: TypeAlias = npt.NDArray[np.int64]

@@ -106,7 +106,7 @@ def digest_or_random(function: Callable[..., Any], domain: str, what: str) -> st
     Args:
         function: of the user.
         domain: of the digest.
-        what: what the function is to the user, as a sentence begins: ``"cached_transform"``.
+        what: name of the function for the user, as a sentence begins: ``"cached_transform"``.
     """
     known = function_digest(function, domain)
     if known is not None:

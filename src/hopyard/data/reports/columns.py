@@ -51,7 +51,7 @@ class ColumnFacts:
     Attributes:
         split: ``"train"`` or ``"val"``.
         rows: number of rows looked at; complete: these are all.
-        missing: how many of ``of`` rows are missing.
+        missing: number of rows, of ``of`` rows, that are missing.
         nan, infinite: numbers of such elements in the rows looked at.
         min, max, mean, std: of the finite elements; of all rows if ``exact``, else of the rows looked at; None
             without any.
@@ -158,7 +158,7 @@ def first_rows(data: Any, columns: Sequence[ColumnReport]) -> list[list[Any]]:
     """The first rows of the first split, as they are stored.
 
     Args:
-        data: what :func:`describe_columns` described, and ``columns`` what it returned.
+        data: that :func:`describe_columns` described; ``columns``: its result.
 
     Returns:
         For each row a value of each column; None for a missing value, a ``Thumbnail`` for an image.

@@ -29,7 +29,7 @@ class DatasetSummary:
 
     Attributes:
         split: ``"train"`` or ``"val"``.
-        rows, row_groups, files: how many; nbytes: of all files.
+        rows, row_groups, files: number of each; nbytes: of all files.
         schema: the columns.
         mapped: of each column, whether batches are gathered straight from the files.
         statistics: by column; empty if ``prepare`` did not write the dataset.
@@ -39,9 +39,9 @@ class DatasetSummary:
         settings: the arguments of ``prepare``.
         sortedness: of each scalar column of files that ``prepare`` did not write, how far rows are sorted by it; see
             :meth:`hopyard.data.reading.reader.Reader.sortedness`.
-        partitions: columns of directories ``key=value/``, and how many values each has.
-        cached: how many of the row groups the node cache holds decoded, in some choice of columns.
-        notes: what reading the files without more arguments would refuse.
+        partitions: columns of directories ``key=value/``, and the number of values of each.
+        cached: number of row groups that the node cache holds decoded, in some choice of columns.
+        notes: data that reading the files without more arguments would refuse.
     """
 
     split: str

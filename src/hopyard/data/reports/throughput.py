@@ -344,7 +344,7 @@ def _gather_limit(
     shuffle: bool,
     seed: int,
 ) -> tuple[float | None, int]:
-    """Rows/s of bare ``take`` in the loader's batches, and of how many rows."""
+    """Rows/s of bare ``take`` in the loader's batches, and the number of rows it was measured over."""
     columns = [dataset.schema[name] for name in names]
     width = sum(column.width or 0 for column in columns)
     if any(column.width is None for column in columns) or not width:

@@ -150,7 +150,7 @@ class Collector:
 
 
 def collect(columns: Mapping[str, ColumnData]) -> Collected:
-    """The same for columns that are in memory as a whole; nothing is copied."""
+    """Collect columns that are in memory as a whole; nothing is copied."""
     check_lengths(columns)
     content = Content()
     hashes = content.add(columns, numbered=True)
@@ -158,7 +158,7 @@ def collect(columns: Mapping[str, ColumnData]) -> Collected:
 
 
 class _ColumnCollector:
-    """The stream of one column's elements, and what its rows are; ``expected`` bytes."""
+    """Collects one column: the stream of its elements, and its type; ``expected`` bytes."""
 
     def __init__(self, first: ColumnData, expected: int) -> None:
         self.column, self._times = first.column, first.times
@@ -238,7 +238,7 @@ class _ColumnCollector:
 
 
 def _rank(column: Column) -> tuple[int, ...] | None:
-    """() for scalars, which are no lists."""
+    """Shape of a row of scalars, (), which are no lists; None for lists."""
     return () if column.kind == "tensor" and not column.shape else None
 
 

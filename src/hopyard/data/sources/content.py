@@ -125,7 +125,7 @@ class Content:
 
 
 def canonical(column: Column) -> Column:
-    """A column by what its type says alone: lists of one length are lists, and elements of any shape."""
+    """A column by its type alone: lists of one length are lists, and elements of any shape."""
     if column.kind == "tensor" and column.shape and not column.sparse:
         return Column(column.name, "ragged", column.dtype)
     return Column(column.name, column.kind, column.dtype) if column.kind == "ragged" else column

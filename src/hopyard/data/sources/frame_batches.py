@@ -46,7 +46,7 @@ class Reading:
             expected: see ``Source``.
 
         Raises:
-            DataError: a column holds what a dataset cannot.
+            DataError: a column holds values that a dataset cannot.
         """
         raw = dict(zip(self.roots, batch.columns, strict=True))
         vectors = {name: raw[name] for name in self.names if name in self.vectors}

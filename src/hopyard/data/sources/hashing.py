@@ -1,7 +1,7 @@
 """Hashes of rows, by which rows are known again, ordered and split.
 
 The hash of a row is a sum over its columns, and depends on their names and bytes alone: not on the order of the
-columns, on the batch or partition that the row came in, or on what held it. Of a column it is the sum of its 64-bit
+columns, on the batch or partition that the row came in, or on its container. Of a column it is the sum of its 64-bit
 words, each folded and then times a key of its place (after Lemire, Kaser: *Strongly universal string hashing is
 fast*, The Computer Journal 2014). ``mix`` finishes it.
 
@@ -58,7 +58,7 @@ def row_sums(columns: Mapping[str, ColumnData], count: int = 2) -> Hashes:
 
 
 def content_hashes(columns: Mapping[str, ColumnData]) -> Hashes:
-    """(n,) the first hash of each row: that by which rows are ordered and split."""
+    """The first hash of each row, (n,), by which rows are ordered and split."""
     first: Hashes = row_sums(columns, 1)[0]
     return first
 
