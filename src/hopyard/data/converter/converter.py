@@ -45,7 +45,7 @@ def register_delete_dir_handler(handler: DeleteHandler | None) -> None:
 class SparkDatasetConverter:
     """The rows of a DataFrame as Parquet files, made by :func:`make_spark_converter`. Picklable.
 
-    It goes into closures: what travels is where the files are, so that it works wherever these can be read, on
+    It goes into closures: only the files' places travel, so that it works wherever these can be read, on
     executors too. ``len(converter)`` is the number of rows. ``converter.dataset()`` is the dataset that searches
     and everything else in Hopyard reads.
 

@@ -57,7 +57,7 @@ class Checks:
     seal: str
 
     def is_good(self, group: int, leaf: int, data: memoryview | bytes) -> bool:
-        """Whether these are the bytes of the chunk."""
+        """Whether ``data`` is the chunk's bytes, by their checksum."""
         return bool(xxh3_64_intdigest(data) == self.chunks["sum"][group, leaf])
 
 

@@ -27,7 +27,7 @@ Missing: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
 
 
 class State(ABC):
-    """All that a step has learned from the training rows.
+    """The state of a fitted step: all that it has learned from the training rows.
 
     Attributes:
         takes_coded: whether ``apply`` takes columns also as ``Coded``.

@@ -221,7 +221,7 @@ class MappedRagged:
     """A column whose rows differ in length, gathered from where its offsets and values lie; sparse ones as dense.
 
     Args:
-        column: what it is.
+        column: of the schema.
         content: bytes that hold both.
         offsets, values: (groups,) where in ``content`` the offsets and the values of each row group begin;
             offsets are int64, count elements, and one more than the rows.

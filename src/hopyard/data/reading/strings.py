@@ -166,7 +166,7 @@ class Lying(NamedTuple):
     steps: Rows
     """Bytes from there to the view or code of the next row."""
     is_coded: npt.NDArray[np.bool_]
-    """Whether there are codes."""
+    """Whether the rows are codes."""
     dictionaries: Rows
     """Offset of the first view that codes count from."""
     sizes: Rows
