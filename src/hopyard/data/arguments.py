@@ -1,4 +1,4 @@
-"""What a loader is told, checked."""
+"""Checked arguments of loaders."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def checked_views(views: bool, output: Output, shuffle: bool) -> bool:
 
 
 def wanted_of(schema: Schema, columns: Columns | None) -> Wanted:
-    """What a batch holds, checked.
+    """Checked columns of a batch, by their names there.
 
     Raises:
-        ColumnError: a column is unknown, or columns that cannot stand side by side are asked to.
+        ColumnError: a column is unknown, or columns are asked for side by side that cannot be.
     """
     if columns is None:
         return {name: name for name in schema.names}

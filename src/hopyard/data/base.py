@@ -114,7 +114,7 @@ class BaseDataset(RowSource):
                 scalar columns of one dtype, which become one array.
             weights: a column of sample weights.
             batch_size, shuffle, seed, epoch: as of :meth:`loader`; so are ``options``. Give ``fit`` its
-                ``shuffle=False``: what is shuffled here need not be again.
+                ``shuffle=False``: batches that are shuffled here need not be again.
             workers, max_queue_size: threads that fetch batches ahead, and how many batches.
 
         Raises:
@@ -131,7 +131,7 @@ class BaseDataset(RowSource):
     def batches(
         self, *arguments: Any, drop_last: bool = False, tail: Tail = "short", **options: Any
     ) -> Loader:
-        """A plain :class:`Loader`, whatever the output: no ``DataLoader`` of PyTorch. Arguments are those of it."""
+        """A plain :class:`Loader` for every output, never a ``DataLoader`` of PyTorch; takes the same arguments."""
         return Loader(self, *arguments, tail="drop" if drop_last else tail, **options)
 
     def _numpy_batches(self, *arguments: Any, **options: Any) -> Loader:
@@ -161,7 +161,7 @@ class Partitioned(BaseDataset):
         """(len,) int64: the numbers, as ``take`` counts them, of the rows of :meth:`stream`, in their order."""
 
     def node_cache(self) -> NodeCache | None:
-        """Where what is made of the rows may be kept on this machine; None: nowhere."""
+        """The node cache for data that is decoded or computed from the rows; None: it is not kept."""
         return NodeCache()
 
     def content(self) -> str:

@@ -3,7 +3,7 @@
 Rules that every implementation keeps:
 
 * **Order.** What a stream gives is a function of (the dataset, seed, epoch, shuffle, reach) and of nothing
-  else: not of the columns asked for, of ranks, batch sizes, threads, or of what is cached.
+  else: not of the columns asked for, of ranks, batch sizes, threads, or of the cache.
 * **Each row once.** Positions 0 to ``len(dataset) - 1`` of a stream are all rows of the dataset, each once
   (a mixture of datasets states its own rule). Positions behind the end are those of the start again.
 * **Ownership.** What ``batch`` and ``take`` return belongs to the caller: writable, and never changed again.
@@ -39,11 +39,11 @@ class Stream(ABC):
         """Positions [first, last); behind the end comes the start. Any order of calls is right, rising is fast."""
 
     def views(self, first: int, last: int, buffers: Buffers) -> Batch:
-        """As ``batch``, but columns may be read-only views of what is mapped, where the rows lie side by side."""
+        """Rows as ``batch`` gives them; where they lie side by side, columns may be read-only views of mapped bytes."""
         return self.batch(first, last, buffers)
 
     def close(self) -> None:  # noqa: B027, most streams have nothing to end
-        """End what runs in the background. Closing twice is fine."""
+        """End the work in the background. Closing twice is fine."""
 
 
 class RowSource(ABC):
@@ -61,13 +61,13 @@ class RowSource(ABC):
 
     @property
     def policies(self) -> Policies:
-        """What became of nulls and ragged rows, so that rows that come later get the same."""
+        """Policies that nulls and ragged rows were treated by, for the same treatment of rows that come later."""
         return Policies(self.schema)
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Digest of what the rows are; datasets that differ in rows or columns differ in it."""
+        """Digest of the rows' content; datasets that differ in rows or columns differ in it."""
 
     @property
     @abstractmethod
@@ -79,7 +79,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def reach(self, window: int | None) -> Reach:
-        """How far a permutation reaches if its rows, decoded, shall stay within ``window`` bytes; None: to all rows."""
+        """Reach of a permutation whose decoded rows stay within ``window`` bytes; None: all rows."""
 
     @abstractmethod
     def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Stream:
@@ -103,7 +103,7 @@ class RowSource(ABC):
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """What a loader's state records of its dataset: JSON values that tell datasets apart, in words too."""
+        """Description of the dataset for states of loaders: JSON values that tell datasets apart, in words too."""
         return {
             "fingerprint": self.fingerprint,
             "split": self.split,
@@ -137,7 +137,7 @@ class RowSource(ABC):
                 f"Rows were asked for by an array of shape {rows.shape} and dtype {rows.dtype}. Give a 1-d array "
                 f"of row numbers, or of {len(self)} bools."
             )
-        if rows.dtype.kind == "u":  # those that int64 does not hold would count from the end
+        if rows.dtype.kind == "u":  # numbers that int64 does not hold would count from the end
             rows = np.minimum(rows, np.iinfo(np.int64).max)
         return self._rows_at(rows.astype(np.int64))
 

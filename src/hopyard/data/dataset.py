@@ -33,12 +33,12 @@ _VERIFIED_AT_ONCE = 16 << 20
 
 @dataclass(frozen=True)
 class Skipped:
-    """What opening with ``corrupt="skip"`` left out: a file, or a row group of one.
+    """A part of the files that ``corrupt="skip"`` left out at opening: a file, or a row group of one.
 
     Attributes:
         file: its name.
-        row_group, column, rows: where the damage is and how many rows are lost; None if that is unknown.
-        reason: what Arrow said.
+        row_group, column, rows: place of the damage and number of lost rows; None if unknown.
+        reason: Arrow's message.
     """
 
     file: str
@@ -51,7 +51,7 @@ class Skipped:
 class Dataset(Partitioned):
     """Rows of a prepared dataset, of one of its partitions, or of Parquet files as they are.
 
-    Picklable: what travels is where the files are and the part of the manifest that is about them.
+    Picklable: the places of the files travel, and the part of the manifest that is about them.
     Files are opened at the first read, once per process. Threads may share a dataset.
 
     Args:
@@ -63,7 +63,7 @@ class Dataset(Partitioned):
         recipe: how rows of the files become the manifest's columns; None: they are.
         selected: of each of the groups, which rows belong to the dataset (``numpy.packbits``), None: all.
         cache: where decoded row groups are kept on a machine; None: the default place there; False: in memory only.
-        skipped: what was left out because it is corrupt.
+        skipped: parts that were left out because they are corrupt.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Dataset(Partitioned):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the rows are. Of files that ``prepare`` did not write, those of this machine are read for it
+        """Digest of the rows' content. Of files that ``prepare`` did not write, those of this machine are read for it
         when it is first asked for, once as long as nobody touches them.
 
         Raises:
@@ -153,12 +153,12 @@ class Dataset(Partitioned):
         return self._reader
 
     def node_cache(self) -> NodeCache | None:
-        """Where what is made of the rows may be kept on this machine; None: in memory only."""
+        """The node cache for data that is decoded or computed from the rows; None: it stays in memory."""
         kept = self.cache is not False and (self.store is None or self.store.shared)
         return (self.cache or NodeCache()) if kept else None
 
     def content(self) -> str:
-        """As the fingerprint; differs also if a file was replaced or written to since that was made."""
+        """Digest like the fingerprint; differs also if a file was replaced or written to since that was made."""
         return digest_json(
             [self.fingerprint, self.split, self.reader().identities()], "hopyard.dataset-content"
         )
@@ -288,7 +288,7 @@ class Dataset(Partitioned):
         )
 
     def common_rows(self, other: Dataset) -> int:
-        """How many rows of the same files both have. Files are the same if their content is."""
+        """Number of rows that both datasets have from the same files. Files are the same if their content is."""
         mine = self._selections()
         return sum(
             int(np.count_nonzero(mine[place] & rows))
@@ -297,7 +297,8 @@ class Dataset(Partitioned):
         )
 
     def _selections(self) -> dict[tuple[str, int], npt.NDArray[np.bool_]]:
-        """Of each row group, by its file's content and its number there, the rows that belong to the dataset."""
+        """Mask of the rows of each row group that belong to the dataset, by the content of the file and the group's
+        number there."""
         found = {}
         for group, bitmap in zip(self._groups, self.selected, strict=True):
             number, within = self.manifest.locate(group)
@@ -325,7 +326,7 @@ class Dataset(Partitioned):
 
 
 def check_bytes(store: Store | None, entry: FileEntry) -> None:
-    """Read every byte of a file that ``prepare`` wrote, whatever was found before.
+    """Read every byte of a file that ``prepare`` wrote, also if it was found good before.
 
     Raises:
         CorruptError: it is not what was written; names file, row group and column if they can be told.

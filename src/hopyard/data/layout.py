@@ -67,13 +67,12 @@ def stored_dtype(column: Column) -> np.dtype[Any] | None:
 
 
 def is_fixed(column: Column) -> bool:
-    """Whether chunks of equal rows are equally long."""
+    """Whether chunks with the same number of rows are equally long."""
     return column.stored_width is not None
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """How a dataset's columns are stored, in the order in which they are, with the schema itself in
-    the metadata."""
+    """Arrow schema of the stored columns, in the order of a file, with the dataset's schema in the metadata."""
     stored = sorted(schema, key=is_fixed, reverse=True)
     fields = [pa.field(column.name, _arrow_type(column), nullable=False) for column in stored]
     return pa.schema(fields, {METADATA_KEY: json.dumps({"columns": schema.to_json()})})
@@ -88,7 +87,7 @@ def arrow_table(schema: Schema, values: Mapping[str, Values]) -> pa.Table:
 
 
 def writer_options() -> dict[str, Any]:
-    """For ``pyarrow.parquet.ParquetWriter``: one plain page a chunk, nothing else."""
+    """Options of ``pyarrow.parquet.ParquetWriter``: one plain page a chunk, nothing else."""
     options: dict[str, Any] = {
         "compression": "none",
         "use_dictionary": False,

@@ -40,7 +40,7 @@ Step: TypeAlias = tuple[int, int]
 
 
 class Batches(Protocol):
-    """What ``dataset.loader`` returns: a :class:`Loader`, or, for PyTorch, a ``TorchLoader``."""
+    """A loader as ``dataset.loader`` returns it: a :class:`Loader`, or, for PyTorch, a ``TorchLoader``."""
 
     @property
     def columns(self) -> list[str]:
@@ -63,7 +63,7 @@ class Batches(Protocol):
 class Loader:
     """Batches of a dataset, one epoch an iteration: each new iteration is the next epoch.
 
-    A batch is a dict of the columns asked for: arrays (n, *shape), owned by whoever holds them,
+    A batch is a dict of the columns asked for: arrays (n, *shape), owned by their holder,
     writable, beginning at a multiple of 64 bytes; strings and bytes as object arrays; ragged
     columns as ``Ragged``. Memory is used again once nothing refers to it. One thread at a time may
     use a loader; its batches may go anywhere.
@@ -73,7 +73,7 @@ class Loader:
     step is cut into equal slices too; fewer than W rows that are left of it follow ``remainder``.
 
     Args:
-        dataset: what to read.
+        dataset: the rows to read.
         batch_size: rows of a batch, on each rank.
         shuffle: a permutation of the rows, new each epoch, instead of the natural order.
         seed: of the permutations and of ``transform``'s generators. 0 is a seed like any other.
@@ -84,16 +84,16 @@ class Loader:
         output: ``"numpy"``; ``"torch"``: tensors that share memory with the arrays; ``"jax"``: JAX arrays.
         window: bytes. A dataset whose rows are at most so many, decoded, is permuted as a whole; a larger one in
             windows of so many: whole row groups, drawn anew each epoch from all files, one window after another, with
-            a permutation of all rows within. None permutes any data as a whole; what cannot be mapped is decoded
-            before the first batch then. The order does not depend on where the files lie or what is cached.
+            a permutation of all rows within. None permutes any data as a whole; data that cannot be mapped is decoded
+            before the first batch then. The order does not depend on the place of the files or on the cache.
         transform: ``fn(batch, rng)``, whose result is yielded instead of the batch. Never cached. ``rng`` is a
             ``numpy.random.Generator`` seeded by seed, epoch, dataset and the batch's place in the stream.
-        tail: what becomes of a last batch of fewer than ``batch_size / 2`` rows: a ``"short"``
+        tail: treatment of a last batch of fewer than ``batch_size / 2`` rows: a ``"short"``
             batch, or rows that ``"join"`` the batch before it. ``"drop"`` leaves out any batch that is not full.
         epoch: of the first iteration.
         views: batches of mapped data are read-only views of the files where the rows of a batch lie side by
             side, and copies where they do not. For numpy, without shuffle.
-        strings: ``"objects"``: strings and bytes are object arrays, whatever the output; ``"arrow"``: Arrow arrays of
+        strings: ``"objects"``: strings and bytes are object arrays, for every output; ``"arrow"``: Arrow arrays of
             ``large_string`` and ``large_binary``.
 
     Raises:
@@ -160,7 +160,7 @@ class Loader:
         raise not_by_number()
 
     def steps(self) -> tuple[int, Iterator[Step]]:
-        """Begin an iteration: its epoch, and its steps, each of which counts as yielded once it is given."""
+        """Begin an iteration, and return the epoch and the steps; a step counts as yielded once it is given."""
         if self._begun:
             self._epoch += 1
             self._position = 0
@@ -181,7 +181,7 @@ class Loader:
             self._iteration = object()
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Where the loader is: JSON values. Rows count once they have been yielded.
+        """State of the loader as JSON values. Rows count once they have been yielded.
 
         After the last batch of an epoch it says so, until the next iteration begins. Where something
         between the loader and its user reads ahead, ``batches`` says how many batches of the latest
@@ -324,7 +324,7 @@ class Loader:
         convert: Callable[[Batch], Batch] | None = None,
         buffers: Buffers | None = None,
     ) -> Loader:
-        """The same loader where it is, but for what is given: its share, order, or how batches are made."""
+        """A loader at the same position, with changes to its share, its order, or the making of batches."""
         other = copy.copy(self)
         other.rank = self.rank if rank is None else rank
         other.world_size = self.world_size if world_size is None else world_size
@@ -347,12 +347,12 @@ class Loader:
 
     @property
     def begun(self) -> bool:
-        """Whether an iteration has begun since the loader was made or told where to go on."""
+        """Whether an iteration has begun since the loader was made or a state was loaded."""
         return self._begun
 
     @property
     def buffers(self) -> Buffers:
-        """Where the memory of batches comes from."""
+        """Buffers that batches are made in."""
         return self._buffers
 
     def _rng(self, epoch: int, first: int) -> np.random.Generator:
@@ -362,7 +362,7 @@ class Loader:
 
 
 def not_by_number() -> UsageError:
-    """What a DataLoader around a loader meets, and ``loader[0]``."""
+    """The error that ``loader[0]`` raises, and a DataLoader around a loader."""
     return UsageError(
         "A loader was asked for an item by number, but it gives whole batches in order. It is what a DataLoader is: "
         "iterate over it, without a DataLoader around it (output='torch' gives tensors). dataset[10:20] reads rows; "

@@ -1,4 +1,4 @@
-"""The manifest: which files a dataset is, what is in them, and where it came from.
+"""The manifest: the files of a dataset, their content, and the origin of the data.
 
 A dataset below a prefix of a store is its files, named by content, and ``manifest.json``, which
 is written last and never again: without it there is no dataset. Reading a dataset needs the
@@ -98,7 +98,7 @@ class ForeignEntry(FileEntry):
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """What is known of a column's values. None: does not apply, or no finite value.
+    """Statistics of a column's values. None: does not apply, or no finite value.
 
     Attributes:
         min, max, mean, std: over all finite elements of all rows, mean and std in float64.
@@ -149,7 +149,7 @@ class Manifest:
 
     @property
     def _flags(self) -> list[str]:
-        """What a reader must know beyond the layout."""
+        """Flags of the format: features that a reader must know beyond the layout."""
         flags = [SPARSE_FLAG] if any(column.sparse for column in self.schema) else []
         arrays = any(column.kind == "ragged" and column.shape for column in self.schema)
         return [*flags, ARRAYS_FLAG] if arrays else flags

@@ -28,7 +28,7 @@ HELD_BYTES = 256 << 20
 """Decoded bytes that are held in memory at once where no permutation asks for more."""
 
 Reach: TypeAlias = int | list[Any] | None
-"""How far a permutation reaches, as datasets say it and states of loaders record it (JSON): rows of a
+"""Reach of a permutation, as datasets give it and states of loaders record it (JSON): rows of a
 window; None for all rows; of several datasets, one each."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -142,7 +142,7 @@ def batch_bounds(
 
 
 def num_batches(rows: int, batch_size: int, tail: Literal["short", "join", "drop"] = "short") -> int:
-    """How many batches ``batch_bounds`` gives."""
+    """Number of batches that ``batch_bounds`` gives."""
     full, rest = divmod(rows, batch_size)
     if rest == 0 or tail == "drop" or (tail == "join" and full and 2 * rest < batch_size):
         return full
@@ -150,13 +150,13 @@ def num_batches(rows: int, batch_size: int, tail: Literal["short", "join", "drop
 
 
 def rows_per_rank(rows: int, world_size: int, remainder: Literal["drop", "repeat", "error"]) -> int:
-    """How many rows each rank gets of ``rows``: all ranks the same.
+    """Number of rows that each rank gets of ``rows``: all ranks the same.
 
-    What is left, fewer than ``world_size`` rows at the end of the last step, is dropped, or filled
+    The rest, fewer than ``world_size`` rows at the end of the last step, is dropped, or filled
     up by repeating rows from the start of the stream.
 
     Raises:
-        UsageError: some are left and the policy is ``"error"``.
+        UsageError: rows are left and the policy is ``"error"``.
     """
     each, left = divmod(rows, world_size)
     if left and remainder == "error":

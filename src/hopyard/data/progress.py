@@ -1,4 +1,4 @@
-"""How far long work is: bars that move on a terminal, a line now and then elsewhere."""
+"""Progress of long work: bars that move on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hopyard.terminal import Terminal
 from hopyard.wording import describe_seconds, visible
 
 SELDOM = 30.0
-"""Seconds between two lines in what others than commands print, such as the log of a job."""
+"""Seconds between two lines in output of others than commands, such as the log of a job."""
 
 
 class RowProgress:
-    """How far long work is, phase by phase: bars on a terminal, elsewhere a line every few seconds.
+    """Progress of long work, phase by phase: bars on a terminal, elsewhere a line every few seconds.
 
     Args:
-        console: where to; None: standard error, so that what a command prints can be piped.
+        console: the console to write to; None: standard error, so that a command's output can be piped.
         clock: seconds.
-        unit: what is counted.
+        unit: name of the things that are counted.
         every: seconds between two lines, where there is no terminal.
     """
 
@@ -59,8 +59,8 @@ class RowProgress:
             self._bars.stop()
 
     def __call__(self, phase: str, done: float, total: int | None) -> None:
-        """So many rows of the phase are done, or as a float the share of it where nobody counts them; ``total`` None:
-        nobody knows how many there are."""
+        """Show that ``done`` rows of the phase are done, or as a float the share of it where rows are not counted;
+        ``total`` None: the number of rows is unknown."""
         now, is_share = self._clock(), isinstance(done, float)
         whole = 1 if is_share else total
         if phase != self._phase:

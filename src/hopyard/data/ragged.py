@@ -43,7 +43,7 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Dtype of the values."""
         return self.values.dtype
 
     def __len__(self) -> int:

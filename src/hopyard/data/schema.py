@@ -1,6 +1,6 @@
-"""What a dataset's columns are: names, kinds, dtypes and shapes of one row.
+"""Columns of a dataset: names, kinds, dtypes and shapes of one row.
 
-Four kinds of column, chosen by what a batch of n rows is in memory:
+Four kinds of column, by the form of a batch of n rows in memory:
 
 =========  =======================================  ==============================
 kind       a batch                                  in Parquet

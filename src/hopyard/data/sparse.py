@@ -25,31 +25,31 @@ def pair_dtype(dtype: str) -> str:
 
 
 def indices_of(pairs: Array) -> Array:
-    """(total,) int32."""
+    """Indices, (total,) int32."""
     return np.asarray(pairs["f0"])
 
 
 def elements_of(pairs: Array) -> Array:
-    """(total,) of the elements' dtype."""
+    """Elements, (total,) of their dtype."""
     return np.asarray(pairs["f1"])
 
 
 def pairs_of(indices: Array, elements: Array) -> Array:
-    """(total,) pairs."""
+    """Pairs of index and element, (total,)."""
     pairs = np.empty(len(elements), pair_dtype(elements.dtype.name))
     pairs["f0"], pairs["f1"] = indices, elements
     return pairs
 
 
 def sparse_rows(dense: Array) -> Ragged:
-    """The sparse rows of a (n, length) array. What has a bit set is no zero: -0.0 stays what it is."""
+    """The sparse rows of a (n, length) array. An element with any bit set is no zero: -0.0 stays as it is."""
     rows, indices = np.nonzero(dense.view(f"u{dense.itemsize}"))
     counts = np.bincount(rows, minlength=len(dense))
     return Ragged(pairs_of(indices, dense[rows, indices]), offsets_of(counts))
 
 
 def dense_rows(rows: Ragged, length: int, out: Array | None = None) -> Array:
-    """(n, length): sparse rows filled up with zeros, in ``out`` if given."""
+    """Dense rows, (n, length): sparse rows filled up with zeros, in ``out`` if given."""
     dense = np.empty((len(rows), length), rows.dtype[1]) if out is None else out
     dense.fill(0)
     numbers = np.repeat(np.arange(len(rows)), rows.lengths)
@@ -58,7 +58,7 @@ def dense_rows(rows: Ragged, length: int, out: Array | None = None) -> Array:
 
 
 def sparse_type(dtype: str) -> pa.DataType:
-    """How Parquet holds them."""
+    """Arrow type of sparse rows in Parquet; ``dtype`` is that of the elements."""
     value = pa.from_numpy_dtype(np.dtype(dtype))
     fields = [pa.field("index", pa.int32(), nullable=False), pa.field("value", value, nullable=False)]
     return pa.list_(pa.field("element", pa.struct(fields), nullable=False))
@@ -74,7 +74,7 @@ def to_arrow(rows: Ragged, dtype: str) -> pa.Array:
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray, dtype: str, length: int) -> Ragged | None:
-    """What :func:`to_arrow` made an array of; None if it cannot be that, or an index is out of range."""
+    """Sparse rows of an array that :func:`to_arrow` made; None if it is no such array, or an index is out of range."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.type != sparse_type(dtype) or array.null_count:

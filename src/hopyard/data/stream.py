@@ -26,7 +26,7 @@ class Rowset(Protocol):
 
 
 class Rowsets(Protocol):
-    """Where the rows of windows come from: a ``Reader``, or what makes other rows of its."""
+    """Provider of the rows of windows: a ``Reader``, or an object that makes other rows of a reader's."""
 
     def view(
         self, wanted: Wanted, groups: Sequence[int] | None, stopped: threading.Event | None
@@ -61,7 +61,7 @@ class WindowStream(Stream):
         return join(list(self._parts(first, last, buffers)), buffers)
 
     def views(self, first: int, last: int, buffers: Buffers) -> Batch:
-        """As ``batch``, but views of what lies side by side in one window."""
+        """Rows as ``batch`` gives them, but as views where they lie side by side in one window."""
         if not (self._start <= first and last <= self._stop):
             self._open(bisect_right(self._ends, first % self._ends[-1]))
         if self._start <= first and last <= self._stop and isinstance(self._view, View):
@@ -69,7 +69,7 @@ class WindowStream(Stream):
         return self.batch(first, last, buffers)
 
     def close(self) -> None:
-        """End what runs in the background: at most the rest of one row group."""
+        """End the work in the background: at most the rest of one row group."""
         self._leave_to_parent()
         self._stopped.set()
         if self._pool is not None:
@@ -90,7 +90,7 @@ class WindowStream(Stream):
         return self._view.gather(self._order[first:last], buffers)
 
     def _leave_to_parent(self) -> None:
-        """In a fork: forget what runs in the background, for its thread is only in the parent."""
+        """Forget, in a fork, the work in the background: its thread is only in the parent."""
         if self._process != os.getpid():
             self._ahead = self._pool = None
             self._stopped, self._process = threading.Event(), os.getpid()

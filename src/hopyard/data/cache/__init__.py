@@ -1,1 +1,1 @@
-"""The node cache: what is decoded on this machine, kept for other processes and later days."""
+"""The node cache: data decoded on this machine, kept for other processes and later days."""

@@ -1,4 +1,4 @@
-"""The node cache's directory: whose it is, who may make an entry in it, and how many bytes are in it.
+"""The node cache's directory: its owner, the right to make an entry in it, and the bytes in it.
 
 Rights are locks of the operating system (flock), which die with their holder. A fork copies open locks, so
 the child closes its copies: a right stays with the process that took it.
@@ -50,7 +50,7 @@ class Listed(NamedTuple):
 
 
 def is_key(key: object) -> bool:
-    """Whether it is a hex digest: 16 to 128 digits, in lower case."""
+    """Whether the key is a hex digest: 16 to 128 digits, in lower case."""
     return isinstance(key, str) and len(key) in _LENGTHS and _DIGITS.issuperset(key)
 
 
@@ -119,7 +119,7 @@ def _prepare(folder: str) -> None:
 
 
 def _is_fresh(folder: str) -> bool:
-    """Whether nothing is in it but, at most, the beginning of a mark that another process makes or died at, and whole
+    """Whether the directory holds at most the beginning of a mark that another process makes or died at, and whole
     entries that came while someone removed the directory, and with it the mark."""
     try:
         names = [name for name in os.listdir(folder) if not _is_left(f"{folder}/{name}")]  # noqa: PTH208
@@ -129,7 +129,7 @@ def _is_fresh(folder: str) -> bool:
 
 
 def _is_left(path: str) -> bool:
-    """Whether it is an entry of a cache, the number of the bytes of all, or what is known of other files."""
+    """Whether the file is an entry of a cache, the book of the bytes of all entries, or records about other files."""
     name = os.path.basename(path)  # noqa: PTH119
     if name in (KNOWN, KNOWN_OLD):
         return True
@@ -207,7 +207,7 @@ def _is_same_file(fd: int, path: str) -> bool:
 
 
 def sweep(folder: str) -> int:
-    """Remove what killed processes left unfinished. Bytes freed."""
+    """Remove unfinished files of killed processes; returns the bytes freed."""
     freed = 0
     with os.scandir(folder) as found:
         paths = [each.path for each in found if _is_own_file(each, PART)]
@@ -240,7 +240,7 @@ def _is_own_file(entry: os.DirEntry[str], suffix: str) -> bool:
 
 
 def unlink(path: str) -> bool:
-    """Whether the file is gone; a directory may let only its owner delete it."""
+    """Remove a file, and return whether it is gone: a directory may let only the file's owner delete it."""
     try:
         os.unlink(path)  # noqa: PTH108
     except FileNotFoundError:

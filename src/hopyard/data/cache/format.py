@@ -1,4 +1,4 @@
-"""How an entry of the node cache ends: a trailer by which a good file is told from a damaged one, or a part of one.
+"""The end of an entry of the node cache: a trailer that tells a good file from a damaged one, or a part of one.
 
 ::
 
@@ -98,7 +98,7 @@ def read(fd: int, key: str = "") -> Trailer | None:
 
 
 def is_good(fd: int, key: str, trailer: Trailer) -> bool:
-    """Whether content and description are what was written under the key; if so, the entry is marked."""
+    """Whether content and description are as they were written under the key; if so, the entry is marked."""
     length = os.fstat(fd).st_size - _END.size - trailer.size
     if _check(fd, trailer.size, os.pread(fd, length, trailer.size), key) != trailer.check:
         return False

@@ -1,6 +1,6 @@
-"""What this machine has found out about files, remembered for all its processes.
+"""Facts that this machine has found out about files, remembered for all processes.
 
-Two facts cost reading a whole file: what its content is called, and that its content is what was written. Both
+Two facts cost reading a whole file: the digest of its content, and that its content is as it was written. Both
 hold as long as nobody touches the file, so they are remembered under its device, inode, size and times of change.
 
 The memory is a file of records of 64 bytes beside the node cache's entries, to which processes append::

@@ -1,4 +1,4 @@
-"""What the node cache holds, by the files that it was decoded from."""
+"""Content of the node cache, by the files that it was decoded from."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _UNNAMED = "(no file named)"
 
 @dataclass(frozen=True)
 class CachedFile:
-    """What is kept of one file, in all versions and choices of columns that were read.
+    """Data of one file in the node cache, in all versions and choices of columns that were read.
 
     Attributes:
-        file: its path or URL; of small files that are kept together, their folder.
-        entries: how many; row_groups: of how many row groups.
-        nbytes: of all entries; used: when one was used last, seconds since the epoch.
+        file: path or URL of the file; of small files that are kept together, their folder.
+        entries: number of entries; row_groups: number of row groups in them.
+        nbytes: bytes of all entries; used: time when one was used last, seconds since the epoch.
     """
 
     file: str
@@ -38,7 +38,7 @@ class CachedFile:
 
 @dataclass(frozen=True)
 class CacheListing(Shown):
-    """A node cache: where it is, its limit in bytes, and what it holds, most recently used files first."""
+    """A node cache: its place, its limit in bytes, and its content, most recently used files first."""
 
     path: str
     limit: int
@@ -46,7 +46,7 @@ class CacheListing(Shown):
 
     @property
     def nbytes(self) -> int:
-        """Of all entries."""
+        """Bytes of all entries."""
         return sum(each.nbytes for each in self.files)
 
     def __rich__(self) -> RenderableType:
@@ -76,7 +76,7 @@ class CacheListing(Shown):
 
 
 def list_cache(cache: NodeCache | None = None) -> CacheListing:
-    """What a node cache holds; by default that of this machine. Listing it is no use of it.
+    """List the content of a node cache, by default of this machine's. Entries do not count as used by that.
 
     Raises:
         UsageError: the directory holds other files and is not a cache's.
@@ -87,7 +87,7 @@ def list_cache(cache: NodeCache | None = None) -> CacheListing:
 
 
 def _row_groups(entry: Entry) -> dict[str, list[Any]]:
-    """By file the row groups that an entry was decoded from."""
+    """Row groups that an entry was decoded from, by file."""
     found: dict[str, list[Any]] = entry.description.get("row_groups", {})
     return found
 

@@ -2,10 +2,10 @@
 
 An entry is written to ``<key>.part`` by the one process that claimed its key, and renamed to ``<key>.flat``
 when it is whole; nothing changes or moves it afterwards, so it can be mapped. Before that, entries that were
-not used for longest go, until it fits. Whoever has a deleted entry open or mapped keeps reading it.
+not used for longest go, until it fits. A process that has a deleted entry open or mapped keeps reading it.
 
 A kill at any moment leaves whole entries and unfinished files, which no lock protects any more and which the
-next eviction removes. Whatever a loss of power, a bad disk or another program leaves of an entry: find() compares it
+next eviction removes. A loss of power, a bad disk or another program may damage an entry: find() compares it
 with its checksum, once since the machine started and once since somebody wrote to it, and gives no damaged one.
 """
 
@@ -37,7 +37,7 @@ _MOST_FREE = 2 * 10**9  # bytes left free on the file system, or a fiftieth of i
 
 @dataclass(frozen=True)
 class Found:
-    """An entry: its file, the bytes of its content (which begin the file), and what its writer said about it.
+    """An entry: its file, the bytes of its content (which begin the file), and its writer's description.
 
     The description is shared: do not change it.
     The file may be gone by the time it is opened, if the cache was full. Its modification time is when it was
@@ -125,7 +125,7 @@ class NodeCache:
         return Found(Path(file), trailer.size, trailer.description, inode)
 
     def holds(self, key: str) -> bool:
-        """Whether there is an entry, which may be damaged. That is no use of it."""
+        """Whether there is an entry, which may be damaged. It does not count as used by that."""
         return os.path.exists(self._file(key, FLAT))  # noqa: PTH110
 
     def claim(self, key: str, *, wait: bool) -> Claim | None:
@@ -168,7 +168,7 @@ class NodeCache:
         return not self._lacking(missing)
 
     def entries(self) -> list[Entry]:
-        """All entries that can be read, least recently used first. Listing them is no use of them.
+        """All entries that can be read, least recently used first. They do not count as used by that.
 
         Raises:
             UsageError: the directory holds other files and is not a cache's.
@@ -188,7 +188,7 @@ class NodeCache:
         return found
 
     def clear(self) -> int:
-        """Delete all entries and what killed processes left, and nothing else. Bytes freed.
+        """Delete all entries and leftovers of killed processes, and nothing else; returns the bytes freed.
 
         Raises:
             UsageError: the directory holds other files and is not a cache's.
@@ -304,7 +304,7 @@ class Claim:
 
         Raises:
             OSError: no space, or the entry is larger than the limit. The claim is given back, and the
-                entry is not kept; what was mapped of it stays readable.
+                entry is not kept; mapped parts of it stay readable.
         """
         try:
             fd = self._file.fileno()
@@ -324,7 +324,7 @@ class Claim:
 
 
 _good: set[tuple[int, int, int, str]] = set()
-"""What this process found good of entries that it may not write to: device, inode, modification time, key."""
+"""Entries that this process found good, but may not write to: device, inode, modification time, key."""
 
 
 def _is_good(fd: int, key: str, trailer: cache_format.Trailer) -> bool:

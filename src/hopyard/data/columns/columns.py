@@ -1,4 +1,4 @@
-"""Columns on their way into a dataset: one form for whatever the source holds.
+"""Columns on their way into a dataset: one form for all that sources hold.
 
 Strings and bytes are kept as a ``Ragged`` of their UTF-8 or plain bytes, which is how Arrow and
 Parquet hold them. Rows that are null keep a place: zeros in a tensor, no values in a ``Ragged``.
@@ -120,13 +120,13 @@ def valueless(column: Column, missing: npt.NDArray[np.bool_]) -> ColumnData:
 
 
 def holds_lists(column: Column) -> bool:
-    """Whether its rows are lists, of any length or of one."""
+    """Whether the column's rows are lists, of any length or of one."""
     return column.kind == "ragged" or (column.kind == "tensor" and bool(column.shape))
 
 
 def as_expected(data: ColumnData, column: Column) -> ColumnData:
-    """Rows without a value, nulls or empty lists, as such of ``column``: what holds them only guesses what values would
-    be. Anything else as it is."""
+    """Rows without a value, nulls or empty lists, as such of ``column``: their own type is only a guess. Any other data
+    as it is."""
     if not len(data) or column.sparse or data.length is not None:
         return data
     missing = np.zeros(len(data), bool) if data.missing is None else data.missing
@@ -151,7 +151,7 @@ def settle(data: ColumnData) -> ColumnData:
 
 
 def expand(present: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
-    """All rows, those that are null as zeros, from the rows that are not."""
+    """All rows, null ones as zeros, from the rows that are not null."""
     if missing is None:
         return present
     rows = np.zeros((len(missing), *present.shape[1:]), present.dtype)
@@ -169,7 +169,7 @@ def of_shape(data: ColumnData, shape: tuple[int, ...]) -> ColumnData:
 
 
 def as_ragged(data: ColumnData) -> ColumnData:
-    """A tensor of lists as ragged: what it is once another part has lists of another length."""
+    """A tensor of lists as ragged, for the case that another part has lists of another length."""
     if isinstance(data.values, Ragged):
         return data
     present = data.present()

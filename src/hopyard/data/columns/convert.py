@@ -1,4 +1,4 @@
-"""From arrays, tensors and lists to columns.
+"""Converts arrays, tensors and lists to columns.
 
 Dtypes are kept. What has no NumPy dtype or place in a dataset of its own becomes: bfloat16
 tensors float32; datetimes and durations int64 nanoseconds (since 1970 UTC); decimals float64.
@@ -34,11 +34,11 @@ def convert_columns(
     expected: Mapping[str, Column] = MappingProxyType({}),
     leave_out: bool = False,
 ) -> dict[str, ColumnData]:
-    """Every column converted; those that cannot be are named all at once.
+    """Every column converted; an error names all columns that cannot be.
 
     Args:
-        expected: what columns are that hold no value, see ``Source``.
-        leave_out: leave those out that hold no value and are not expected.
+        expected: types of columns that hold no value, see ``Source``.
+        leave_out: leave out columns that hold no value and are not expected.
 
     Raises:
         DataError: columns of unsupported types, or names that are not unique strings.

@@ -1,4 +1,4 @@
-"""From Arrow arrays to columns, without copying where Arrow's memory is the array."""
+"""Converts Arrow arrays to columns, without copying where Arrow's memory is the array."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The same values in one of the types that are read below."""
+    """The values of an array in one of the types that are read below."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         if hasattr(kind, "shape"):
@@ -130,7 +130,7 @@ def decimals_as_floats(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether rows are lists of any length."""
+    """Whether rows of this type are lists of any length."""
     types = pa.types
     return bool(
         types.is_list(kind)
@@ -141,7 +141,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def is_unknown(kind: pa.DataType) -> bool:
-    """Whether it is the type of nothing but nulls, or of lists in which there is nothing."""
+    """Whether the type is that of nothing but nulls, or of lists without any element."""
     while is_list(kind) or pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_null(kind))
@@ -196,12 +196,12 @@ def _missing(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _bools(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """As ``to_numpy``, which would import pandas; where it is null, any values."""
+    """Bools as ``to_numpy`` gives them, which would import pandas; any values in null rows."""
     return _numbers(array.cast(pa.uint8())).view(np.bool_)
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Where it is null, any values."""
+    """Numbers as a view of Arrow's memory; any values in null rows."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, dtype)

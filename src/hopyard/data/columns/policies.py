@@ -1,4 +1,4 @@
-"""What becomes of nulls and of ragged rows, decided over all data and applied some rows at a time.
+"""Policies for nulls and ragged rows, decided over all data and applied some rows at a time.
 
 ========  ============================================================================
 nulls     ``"error"``; ``"fill"``: 0, False, "" or no values; ``"mask"``: filled, and a
@@ -7,7 +7,7 @@ ragged    ``"error"``; ``"keep"``: values and offsets; ``"pad"``: zeros up to th
           row, and an int64 column ``<name>_length``
 ========  ============================================================================
 
-Labels are never filled: a null label is an error whatever ``nulls`` says. A mask or length column that is asked
+Labels are never filled: a null label is an error under any ``nulls``. A mask or length column that is asked
 for by name is made of every data, also of data without a null or with rows of one length.
 
 NaN is a number, not null, except in pandas frames, where it is how null is written.
@@ -41,9 +41,9 @@ class Nulls:
     """Null rows of a column, as errors tell of them.
 
     Attributes:
-        count: how many; None: some.
+        count: number of null rows; None: some.
         first: the numbers of the first ones; none where rows have no numbers that are known outside.
-        among: what else is to be said of the rows that were looked at, if these were not all: ``"of the first 256"``.
+        among: words for the rows that were looked at, if these were not all: ``"of the first 256"``.
     """
 
     count: int | None
@@ -52,7 +52,7 @@ class Nulls:
 
     @classmethod
     def of(cls, parts: Iterable[npt.NDArray[np.bool_] | None], numbered: bool, among: str = "") -> Nulls:
-        """Those of one run of rows after another; None: none of these is null. Rows are numbered within the first
+        """Null rows of one run of rows after another; a part None has none. Rows are numbered within the first
         part that has some, and from its begin."""
         found = [np.flatnonzero(part) for part in parts if part is not None]
         return cls(sum(map(len, found)), found[0][:_SAID].tolist() if numbered and found else (), among)
@@ -66,13 +66,13 @@ class Nulls:
 
 @dataclass(frozen=True)
 class Policies:
-    """How rows become those of a dataset.
+    """Policies by which rows become those of a dataset.
 
     Attributes:
         schema: of the result.
         masked: columns that get a mask.
         padded: the length that rows of a column get.
-        nulls: ``"error"``, ``"fill"`` or ``"mask"``: what becomes of nulls in rows that come later.
+        nulls: ``"error"``, ``"fill"`` or ``"mask"``: the policy for nulls in rows that come later.
         times: columns of int64 nanoseconds that are known to have been dates, times or durations.
     """
 
@@ -138,7 +138,7 @@ def plan_policies(
     Args:
         labels: columns whose nulls are errors.
         added: mask and length columns to make in any case; nulls of a column with such a mask are no errors.
-        numbered, among: what errors say of null rows, see ``Nulls``.
+        numbered, among: for errors about null rows, see ``Nulls``.
 
     Raises:
         DataError: nulls or ragged rows without a policy, a null label, or rows that no policy makes storable.
@@ -167,7 +167,7 @@ def plan_policies(
 
 
 def added_columns(names: Iterable[str], there: Collection[str], nulls: str, ragged: str) -> dict[str, str]:
-    """Those of ``names`` that policies add to data with the columns ``there``, and the column each is made of.
+    """Names among ``names`` that policies add to data with the columns ``there``, with the column each is made of.
 
     Raises:
         ColumnError: a name is of a column that another policy would add.
@@ -229,7 +229,7 @@ def null_feature(name: str, rows: Nulls, policies: Policies) -> NullsError:
 
 
 def pad(rows: Ragged, length: int) -> npt.NDArray[Any]:
-    """(n, length, *shape): rows of at most that many elements, zeros behind them."""
+    """Padded rows, (n, length, *shape): at most that many elements each, zeros behind them."""
     padded = np.zeros((len(rows), length, *rows.values.shape[1:]), rows.values.dtype)
     padded[np.arange(length) < rows.lengths[:, None]] = rows.values
     return padded

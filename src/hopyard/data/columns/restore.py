@@ -1,4 +1,4 @@
-"""From a column as it lies in Hopyard's Parquet files back to what it was."""
+"""Restores a column from its form in Hopyard's Parquet files."""
 
 from __future__ import annotations
 

@@ -87,12 +87,12 @@ def _described(column: FlatColumn) -> str:
 
 
 def is_struct(kind: Any) -> bool:
-    """Whether it is an Arrow type of structs. Extension types are what they are, not their storage."""
+    """Whether the type is an Arrow type of structs. Extension types are not, also if their storage is."""
     return isinstance(kind, pa.StructType)
 
 
 def count_leaves(kind: pa.DataType) -> int:
-    """How many columns a type takes in a Parquet file."""
+    """Number of columns that a type takes in a Parquet file."""
     if isinstance(kind, pa.BaseExtensionType):
         return count_leaves(kind.storage_type)
     fields = kind.num_fields
@@ -109,7 +109,7 @@ def field_of(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray:
 
 
 def flatten_structs(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns with those that are Arrow arrays of structs replaced by their fields.
+    """Columns in which Arrow arrays of structs are replaced by their fields.
 
     Raises:
         DataError: two columns would have one name.

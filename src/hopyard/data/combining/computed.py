@@ -27,12 +27,12 @@ from hopyard.objects.digests import digest_json
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Compute: TypeAlias = Callable[[], Iterator[Arrays]]
-"""Gives the columns of all rows in their order, some rows at a time: arrays (n, *shape), whose dtypes and shapes are
-those of the first rows."""
+"""Gives the columns of all rows in their order, some rows at a time: arrays (n, *shape), for each column of one
+dtype and ``shape``."""
 
 _log = logging.getLogger("hopyard")
 
-_ATTEMPTS = 3  # to map what the cache may throw out at any moment
+_ATTEMPTS = 3  # to map an entry that the cache may throw out at any moment
 _held: OrderedDict[str, Arrays] = OrderedDict()
 _holding = threading.Lock()  # of _held
 _computing = threading.Lock()  # one thread at a time computes what is held, so that no two compute the same
@@ -45,9 +45,9 @@ def computed_columns(dataset: Partitioned, key: str, compute: Compute, what: str
     Threads and processes of a machine that ask for the same ones at once compute them once.
 
     Args:
-        key: a digest of all that decides what is computed, besides the rows.
-        compute: what it raises is raised here, and nothing is kept.
-        what: what they are, for the list of what the cache holds.
+        key: a digest of all that decides the columns, besides the rows.
+        compute: an error that it raises is raised here, and nothing is kept.
+        what: description of the columns, for the list of the cache's content.
     """
     whole = digest_json([dataset.content(), key], "hopyard.computed-columns")
     held = _found(whole)
@@ -161,7 +161,7 @@ def _found(key: str) -> Arrays | None:
 
 
 def _make_room(nbytes: int) -> None:
-    """For so many, before they are there: those that were not used for longest go."""
+    """Let go of columns that were not used for longest, to make room for ``nbytes`` more."""
     with _holding:
         while _held and nbytes + sum(map(_size, _held.values())) > HELD_BYTES:
             _held.popitem(last=False)
@@ -177,7 +177,7 @@ def _size_of_all(head: Arrays, rows: int) -> int:
 
 
 def _warn(cache: NodeCache, message: str) -> None:
-    """Once a process and cache."""
+    """Log a warning, once a process and cache."""
     if str(cache.path) not in _warned:
         _warned.add(str(cache.path))
         _log.warning(message)

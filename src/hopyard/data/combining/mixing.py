@@ -49,13 +49,13 @@ class Mix(BaseDataset):
     has the same number of rows every time, and the same number of each dataset.
 
     Without ``shuffle`` each dataset is read in its natural order, and they are mixed in the same way every epoch;
-    rows by number (``mixture[10:20]``) are those of this order.
+    rows by number (``mixture[10:20]``) are in this order.
 
     Args:
         datasets: at least one, of the same columns (in any order).
         weights: positive numbers, of each dataset; by default its rows, so that all end together.
         stop: ``"first"``: an epoch ends before a row is needed of a dataset that has no more: each row comes at
-            most once. ``"last"``: it ends once all rows of all datasets were taken; those that end earlier begin
+            most once. ``"last"``: it ends once all rows of all datasets were taken; datasets that end earlier begin
             their next own epoch.
 
     Attributes:
@@ -103,7 +103,7 @@ class Mix(BaseDataset):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the datasets, the weights and the stop are."""
+        """Digest of the datasets, the weights and the stop."""
         parts = [dataset.fingerprint for dataset in self.datasets]
         return digest_json([parts, [str(weight) for weight in self._weights], self._stop], "hopyard.mixture")
 
@@ -122,11 +122,11 @@ class Mix(BaseDataset):
         return f"Mix({self._rows} rows: {shares}; {self.schema})"
 
     def describe(self) -> dict[str, Any]:
-        """What a loader's state records of its dataset."""
+        """Description of the mixture for states of loaders, with that of each dataset."""
         return {**super().describe(), "mixture": [dataset.describe() for dataset in self.datasets]}
 
     def reach(self, window: int | None) -> Reach:
-        """Each dataset's, with an equal part of the bytes."""
+        """Reach of each dataset, with an equal part of the bytes."""
         part = None if window is None else max(window // len(self.datasets), 1)
         return [dataset.reach(part) for dataset in self.datasets]
 
@@ -185,7 +185,7 @@ class MixStream(Stream):
         return join(parts, buffers)
 
     def close(self) -> None:
-        """End what the datasets' streams run in the background."""
+        """End the work of the datasets' streams in the background."""
         for _, stream in self._streams.values():
             stream.close()
 
@@ -216,7 +216,7 @@ class MixStream(Stream):
         return self._drawn[1]
 
     def _rows_of(self, pick: int, first: int, last: int, buffers: Buffers) -> Batch:
-        """These rows of a dataset, counted through its own epochs of this epoch."""
+        """Rows of a dataset; ``first`` and ``last`` count through the dataset's own epochs within this epoch."""
         rows = len(self._mixture.datasets[pick])
         own_epochs = -(-self._mixture.counts[pick] // rows)
         parts = []

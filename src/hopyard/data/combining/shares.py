@@ -1,4 +1,4 @@
-"""Which dataset each position of a mixture takes its row from: exact shares, in an order that is drawn."""
+"""Datasets that the positions of a mixture take their rows from: exact shares, in an order that is drawn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BLOCK = 4096  # positions that are permuted together; a change of it changes eve
 
 
 class Shares:
-    """How the positions of a mixture are shared out among its datasets.
+    """The shares of a mixture's datasets in its positions.
 
     Of the first x positions, dataset k has ``counts(x)[k]``: weights[k] * x / sum(weights) to within less than the
     number of datasets, never falling with x. Within each block of ``BLOCK`` positions the order of the picks
-    is a permutation (``order.py``) by (seed, epoch, block). So how many rows an epoch has, and how many are of
-    each dataset, depends on neither seed nor epoch, and any position is found without those before it.
+    is a permutation (``order.py``) by (seed, epoch, block). So the number of rows of an epoch, and the number of
+    each dataset's, depend on neither seed nor epoch, and any position is found without those before it.
 
     Args:
         weights: positive, of each dataset.
@@ -37,7 +37,7 @@ class Shares:
         ]
 
     def counts(self, positions: int) -> list[int]:
-        """How many of the first ``positions`` each dataset has: its share of what those before it leave."""
+        """Number of the first ``positions`` that each dataset has: a share of those that datasets before it leave."""
         counts, left = [], positions
         for numerator, denominator in self._ratios:
             counts.append(left * numerator // denominator)

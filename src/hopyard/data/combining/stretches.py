@@ -31,9 +31,9 @@ class Stretches:
     """The windows of a dataset: every ``step`` rows of each stretch one begins, as long as it fits.
 
     Attributes:
-        firsts: (stretches,) int64, the first row of each, rising.
-        begins: (stretches,) int64, the number of each one's first window, rising; each has one at least.
-        count: of all windows.
+        firsts: (stretches,) int64, the first row of each stretch, rising.
+        begins: (stretches,) int64, the number of each stretch's first window, rising; each has one at least.
+        count: number of all windows.
         step: rows from the start of a window to the next one's.
     """
 
@@ -50,7 +50,7 @@ class Stretches:
         return self.firsts[stretches] + (windows - self.begins[stretches]) * self.step
 
     def windows_before(self, rows: Rows) -> Rows:
-        """How many windows begin before each of these rows."""
+        """Number of windows that begin before each of these rows."""
         stretches = np.searchsorted(self.firsts, rows, side="left") - 1
         within = -(-(rows - self.firsts[stretches]) // self.step)
         ends = np.append(self.begins[1:], self.count)

@@ -1,4 +1,4 @@
-"""Which rows of its window each column of a dataset of windows has."""
+"""Columns of a dataset of windows, by the rows of the window that each has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Pick:
 
 @dataclass(frozen=True)
 class Step:
-    """How one entry of a batch of windows is made: from whole windows called ``key``, the ``rows`` of each."""
+    """A step that makes one entry of a batch of windows: the ``rows`` of each of the whole windows called ``key``."""
 
     name: str
     key: str
@@ -84,11 +84,11 @@ class Parts:
         )
 
     def settings(self) -> dict[str, Any]:
-        """What they are, as JSON."""
+        """Source and rows of each column, as JSON."""
         return {name: [pick.source, pick.rows.tolist()] for name, pick in self._picks.items()}
 
     def plan(self, wanted: Wanted) -> tuple[Wanted, list[Step]]:
-        """What of the dataset is needed for a batch, and how the batch is made of it.
+        """Columns of the dataset needed for a batch, and the steps that make the batch of them.
 
         Raises:
             ColumnError: columns that have different rows shall stand side by side.
@@ -111,7 +111,7 @@ class Parts:
         return base, steps
 
     def chosen(self, batch: Batch, steps: Iterable[Step], buffers: Buffers | None = None) -> Batch:
-        """What ``steps`` say, of whole windows (n, length, ...); arrays share no memory with each other."""
+        """The batch that ``steps`` make of whole windows (n, length, ...); its arrays share no memory."""
         chosen: Batch = {}
         given = set()
         for step in steps:

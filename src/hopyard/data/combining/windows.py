@@ -108,7 +108,7 @@ class Windows(BaseDataset):
 
     @property
     def schema(self) -> Schema:
-        """The columns of a window: (length, *shape), or what ``columns`` says."""
+        """The columns of a window: (length, *shape), or as ``columns`` says."""
         if self._parts is not None:
             return self._parts.schema
         return Schema(
@@ -140,7 +140,7 @@ class Windows(BaseDataset):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the windows are."""
+        """Digest of the dataset and of the windows' settings."""
         return digest_json([self.base.fingerprint, self._settings()], "hopyard.windows")
 
     @property
@@ -155,7 +155,7 @@ class Windows(BaseDataset):
         return f"Windows({len(self)} windows of {self.length} rows; {self.schema})"
 
     def describe(self) -> dict[str, Any]:
-        """What a loader's state records of its dataset."""
+        """Description of the dataset for states of loaders, with the windows' settings."""
         return {**super().describe(), "windows": self._settings()}
 
     def _settings(self) -> dict[str, Any]:
@@ -198,11 +198,11 @@ class Windows(BaseDataset):
         return self.stacked(batch, len(rows), steps)
 
     def rows_from(self, starts: Rows) -> Rows:
-        """(windows * length,) the rows of the windows that start at these."""
+        """The rows, (windows * length,), of the windows that start at these rows."""
         return np.add.outer(starts, self._offsets).reshape(-1)
 
     def plan(self, wanted: Wanted) -> tuple[Wanted, list[Step] | None]:
-        """What of the dataset is needed for a batch, and how the batch is made of it; None: it is the batch."""
+        """Columns of the dataset needed for a batch, and the steps that make the batch of them; None: no steps."""
         return (wanted, None) if self._parts is None else self._parts.plan(wanted)
 
     def stacked(
@@ -252,7 +252,7 @@ class Windows(BaseDataset):
         )
 
     def _runs(self, reach: int | None) -> list[_Run]:
-        """All windows as runs, each of at most an eighth of ``reach`` rows, or of one row group, and what is behind."""
+        """All windows as runs: windows of a run begin within an eighth of ``reach`` rows, or within one row group."""
         most = sum(self.base.group_rows) if reach is None else reach // _RUNS_AT_ONCE
         cuts, size = [0], 0
         for group, rows in enumerate(self.base.group_rows):
@@ -279,7 +279,7 @@ class _Run:
         groups: consecutive row groups that hold all their rows.
         rows: of these row groups.
         first: number of the first window.
-        windows: how many.
+        windows: number of windows.
     """
 
     groups: range
@@ -314,14 +314,14 @@ class _Runs:
 
 
 class _WindowView:
-    """Some runs of windows that any windows can be gathered from; they are numbered from 0.
+    """Runs of windows that any windows can be gathered from; these are numbered from 0.
 
     Args:
         windows: the dataset.
         view: of rows.
         runs: one after another.
         moves: (runs,) from the number of a row in the dataset to that in the view.
-        steps: how a batch is made of whole windows.
+        steps: that make a batch of whole windows.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class _WindowView:
 
 
 def _offsets(length: Length) -> Rows:
-    """(length,) int64, from the first row of a window; 0 is the first."""
+    """Offsets of a window's rows from its first, (length,) int64; 0 is the first."""
     if isinstance(length, Sequence):
         try:
             offsets = [operator.index(offset) for offset in length]

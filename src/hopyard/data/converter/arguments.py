@@ -1,4 +1,4 @@
-"""What ``make_torch_dataloader`` and ``make_tf_dataset`` are told, in Petastorm's words and in Hopyard's."""
+"""Arguments of ``make_torch_dataloader`` and ``make_tf_dataset``, in Petastorm's words and in Hopyard's."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _opening() -> list[str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """Arguments of a loader, sorted by who takes them.
+    """Arguments of a loader, sorted by the function that takes them.
 
     Attributes:
         opening: of ``open_dataset``.
         loading: of ``dataset.loader``.
-        more: what only the framework's loader knows.
+        more: arguments that only the framework's loader knows.
     """
 
     opening: Mapping[str, Any]

@@ -31,7 +31,7 @@ def register_delete_dir_handler(handler: DeleteHandler | None) -> None:
     """Have ``converter.delete()`` call ``handler(url)`` instead of removing the directory itself; None: as before.
 
     Raises:
-        UsageError: it cannot be called.
+        UsageError: the handler cannot be called.
     """
     global _delete_handler
     if handler is not None and not callable(handler):
@@ -45,7 +45,7 @@ def register_delete_dir_handler(handler: DeleteHandler | None) -> None:
 class SparkDatasetConverter:
     """The rows of a DataFrame as Parquet files, made by :func:`make_spark_converter`. Picklable.
 
-    It goes into closures: what travels is where the files are, so that it works wherever these can be read, on
+    It goes into closures: only the files' places travel, so that it works wherever these can be read, on
     executors too. ``len(converter)`` is the number of rows. ``converter.dataset()`` is the dataset that searches
     and everything else in Hopyard reads.
 
@@ -66,7 +66,7 @@ class SparkDatasetConverter:
 
     @property
     def file_urls(self) -> list[str]:
-        """Of the files, in the order of their rows."""
+        """URLs of the files, in the order of their rows."""
         return [name if "://" in name else f"file://{quote(name)}" for name in self._names]
 
     def __len__(self) -> int:
@@ -104,15 +104,15 @@ class SparkDatasetConverter:
         Args:
             batch_size: rows of a batch, on each rank.
             num_epochs: of one iteration over the loader; None: one. The next iteration goes on with the next epoch.
-            workers_count: accepted, and starts nothing: what must be decoded is decoded ahead in threads.
+            workers_count: accepted, and starts nothing: data is decoded ahead in threads, where it must be.
             shuffling_queue_capacity: above 0, rows are shuffled; how large does not matter.
             options: ``cur_shard``, ``shard_count``; ``shuffle`` (or ``shuffle_row_groups``, which is True by default,
-                and ``shuffle_rows``; they all shuffle rows as a whole); ``seed``; those of ``open_dataset``
+                and ``shuffle_rows``; they all shuffle rows as a whole); ``seed``; arguments of ``open_dataset``
                 (``columns``, ``filters``, ``nulls``, ...); of ``dataset.loader`` (``transform``, ``remainder``,
                 ``drop_last``, ...) and of its PyTorch output (``device``, ``pin_memory``).
 
         Raises:
-            UsageError: an argument is unknown or impossible, or contradicts what launched this process.
+            UsageError: an argument is unknown or impossible, or contradicts the launcher of this process.
         """
         its = asked(
             "make_torch_dataloader", batch_size, num_epochs, workers_count, shuffling_queue_capacity, options,
@@ -141,7 +141,7 @@ class SparkDatasetConverter:
             workers_count, shuffling_queue_capacity, options: as of :meth:`make_torch_dataloader`.
 
         Raises:
-            UsageError: as there; or columns' names cannot be those of a namedtuple.
+            UsageError: as there; or columns' names cannot be fields of a namedtuple.
             UnsupportedTypeError: TensorFlow has no type for a column.
         """
         its = asked(
@@ -180,5 +180,5 @@ class SparkDatasetConverter:
         """Delete at the end of a process, when nobody can catch anything: a failure is logged."""
         try:
             self.delete()
-        except Exception as error:  # whatever a handler raises
+        except Exception as error:  # handlers may raise anything
             _log.warning("%s could not be deleted: %s", self.cache_dir_url, error)

@@ -40,11 +40,11 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class Marker:
-    """What says that a directory is a converter's, and is finished.
+    """The mark of a converter's finished directory.
 
     Attributes:
-        directory: its own name, so that a copied marker makes no other directory a converter's.
-        parameters: that the rows were converted with.
+        directory: name of the directory, so that a copied marker makes no other directory a converter's.
+        parameters: of the conversion.
         files: in the order of their rows.
     """
 
@@ -93,12 +93,12 @@ def usable_marker(store: Store) -> Marker | None:
 
 
 def new_attempt() -> str:
-    """What the names of the files of one attempt begin with."""
+    """A new prefix for the names of the files of one attempt."""
     return f"{_PREFIX}{machine()}-{os.getpid()}-{os.urandom(6).hex()}"
 
 
 def finish(store: Store, attempt: str, marker: Marker) -> Marker:
-    """Publish what an attempt wrote, unless another was faster. Returns the marker that counts.
+    """Publish the files of an attempt, unless another was faster. Returns the marker that counts.
 
     Raises:
         StorageError: files that executors have written are not to be seen here.
@@ -115,7 +115,7 @@ def finish(store: Store, attempt: str, marker: Marker) -> Marker:
 
 
 def abandon(store: Store, attempt: str) -> None:
-    """Remove what an attempt has written, after it failed."""
+    """Remove the files of an attempt, after it failed."""
     with contextlib.suppress(StorageError):
         _remove_leftovers(store, set(), attempt)
 
@@ -132,7 +132,7 @@ def _remove_leftovers(store: Store, listed: set[str], attempt: str) -> None:
 
 
 def delete_directory(url: str) -> None:
-    """Remove a converter's directory: the marker first, then its files, then what is empty. Gone already is fine.
+    """Remove a converter's directory: the marker first, then its files, then empty directories. Gone already is fine.
 
     Raises:
         UsageError: it is no converter's directory, by its marker.
@@ -158,7 +158,7 @@ def delete_directory(url: str) -> None:
 
 
 def _remove_empty(directory: Path) -> None:
-    """Remove the directory unless it holds what no converter wrote."""
+    """Remove the directory unless it holds files that no converter wrote."""
     try:
         directory.rmdir()
     except FileNotFoundError:

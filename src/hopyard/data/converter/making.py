@@ -1,4 +1,4 @@
-"""From a DataFrame, or from Parquet files, to a converter."""
+"""Makes a converter of a DataFrame, or of Parquet files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from hopyard.objects.digests import digest_json
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 
-_FORMAT = 1  # of what is written; part of the directories' names
+_FORMAT = 1  # of the written files; part of the directories' names
 _CODECS = ("uncompressed", "snappy", "gzip", "lz4", "zstd", "brotli")
 _made: list[tuple[Any, list[Any], str]] = []
-"""DataFrames of this process whose plans tell nothing to others, what they read, and the directories of their rows."""
+"""DataFrames of this process whose plans tell nothing to others, their inputs, and the directories of their rows."""
 
 
 def make_spark_converter(
@@ -44,7 +44,7 @@ def make_spark_converter(
     *,
     delete_at_exit: bool | None = None,
 ) -> SparkDatasetConverter:
-    """Write a DataFrame as Parquet below the parent cache directory, or find what was written before.
+    """Write a DataFrame as Parquet below the parent cache directory, or find the files that were written before.
 
     The executors write the files themselves; the driver sees no rows. The same plan with the same parameters has
     the same files, also in another process, as long as the files that the plan reads have not changed. Plans over
@@ -57,7 +57,7 @@ def make_spark_converter(
         compression_codec: ``"snappy"``, ``"gzip"``, ``"lz4"``, ``"zstd"``, ``"brotli"``, or None (``"uncompressed"``):
             only uncompressed files are mapped and need no second, decoded copy on the machines that read them.
         dtype: ``"float32"`` or ``"float64"`` for all floating numbers, also in arrays and vectors; None: as they are.
-        delete_at_exit: whether this process deletes the files when it ends. None: only those that no other
+        delete_at_exit: whether this process deletes the files when it ends. None: only files that no other
             process could find again.
 
     Raises:
@@ -65,7 +65,7 @@ def make_spark_converter(
         DataError: there are no rows, or columns that no dataset can hold; names them all.
         WorkerMismatchError: an executor lacks a package, or has another version of it.
         WorkerLostError: executors were lost, again and again.
-        StorageError: this machine does not see what the executors wrote.
+        StorageError: this machine does not see the files that the executors wrote.
     """
     codec = _checked_codec(compression_codec)
     size = integer("parquet_row_group_size_bytes", parquet_row_group_size_bytes, 1)
@@ -123,7 +123,7 @@ def _of_files(path: str) -> SparkDatasetConverter:
 
 
 def _directory(df: Any, plan: str | None, parent: str, parameters: dict[str, Any]) -> str:
-    """Where the rows of this plan, converted so, are or are to be."""
+    """URL of the directory of the rows of this plan, converted with these parameters; it may not be there yet."""
     below = parent + "/converter-"
     if plan is not None:
         return below + digest_json([plan, parameters], "hopyard.converter")[:32]
@@ -155,7 +155,7 @@ def _written(df: Any, store: Store, job: Job, parameters: dict[str, Any]) -> Mar
 
 
 def _run(frame: Any, job: Job) -> list[tuple[KeptFile, str]]:
-    """Have the executors write: the files in the order of their rows, and the columns of each."""
+    """Write on the executors; returns the files in the order of their rows, and the columns of each."""
     # PySpark refuses ``mapInArrow`` where a name has a dot.
     plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
     written = plain.mapInArrow(OnExecutors(job.run), RESULT_SCHEMA)
@@ -195,10 +195,10 @@ def _without_vectors(df: Any, dtype: str | None) -> Any:
 
 
 def _arrow_schema(frame: Any) -> pa.Schema:
-    """How Spark hands the columns over.
+    """Arrow schema of the columns as Spark hands them over.
 
     Raises:
-        DataError: it cannot; names all columns that it cannot.
+        DataError: columns have no Arrow type; names them all.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type

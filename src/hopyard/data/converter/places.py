@@ -1,4 +1,4 @@
-"""Where converters keep files: the parent directory from Spark's configuration, and the forms of its URL."""
+"""Places of converters' files: the parent directory from Spark's configuration, and the forms of its URL."""
 
 from __future__ import annotations
 

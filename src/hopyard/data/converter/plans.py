@@ -1,4 +1,4 @@
-"""Whether two DataFrames of this process are the same, where their plans have no digest."""
+"""Comparison of DataFrames of this process whose plans have no digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which share of the rows a process reads, compared with what its launcher says it is."""
+"""Share of the rows that a process reads, checked against the rank that its launcher gave it."""
 
 from __future__ import annotations
 

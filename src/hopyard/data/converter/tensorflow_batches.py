@@ -47,7 +47,7 @@ def tf_batches(loader: Loader, num_epochs: int | None, prefetch: int | None) -> 
 
 
 def field_names(columns: Sequence[str]) -> list[str]:
-    """The columns' names as names of fields: what is neither a letter nor a digit becomes ``_``."""
+    """The columns' names as names of fields: characters that are neither letters nor digits become ``_``."""
     fields = [re.sub(r"\W", "_", name) for name in columns]
     bad = [
         name
@@ -67,7 +67,7 @@ def field_names(columns: Sequence[str]) -> list[str]:
 
 
 def _epochs() -> Iterator[int]:
-    # Asked at once: whoever iterates waits for the first batch now. Later, TensorFlow may read ahead of it.
+    # Asked at once: the caller waits for the first batch now. Later, TensorFlow may read ahead of it.
     endless = _keras_counts_steps()
     yield 0
     while endless:
@@ -87,7 +87,7 @@ def _say_that_it_repeats() -> None:
 
 
 def _keras_counts_steps() -> bool:
-    """Whether who waits for a batch now is Keras with ``steps_per_epoch``.
+    """Whether Keras with ``steps_per_epoch`` waits for a batch now.
 
     Keras tells the dataset nothing, so it is read from the stacks: the innermost call of Keras on a stack that
     holds an iterator over epochs is the one that waits.

@@ -1,4 +1,4 @@
-"""What Spark's executors run: the rows of a partition become Parquet files in the layout that is read fast.
+"""The job of Spark's executors: the rows of a partition become Parquet files in the layout that is read fast.
 
 Columns of numbers, and of lists of one length without nulls, are written as prepared data is, so that they are
 mapped and not decoded; see ``data/layout.py``. A file with nulls or structs holds the columns as Arrow has them.
@@ -33,18 +33,18 @@ from hopyard.storage import open_store
 from hopyard.storage.temporary import remove_if_empty
 
 RESULT_SCHEMA = "name string, size long, rows long, columns string, error string"
-"""Of what tasks answer: files, in Spark's words."""
+"""Schema of the tasks' answers: files, in Spark's words."""
 
 _FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Job:
-    """How rows become files. Pickled into Spark's tasks.
+    """Settings by which rows become files. Pickled into Spark's tasks.
 
     Attributes:
         url: of the directory.
-        attempt: what the names of files begin with: no other attempt's do.
+        attempt: prefix of the names of files, which no other attempt has.
         names: of the columns.
         dtype: of floating columns: ``"float32"``, ``"float64"`` or None: as they are.
         group_bytes: of a row group, before compression.
@@ -61,7 +61,7 @@ class Job:
     lists: frozenset[str] = frozenset()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``mapInArrow``'s function: one partition. What is wrong with the data is answered, not tried again."""
+        """``mapInArrow``'s function, for one partition. Errors of the data are answered, not tried again."""
         store = open_store(self.url)
         names: list[tuple[str, int, int, str, str]] = []
         staging = store.staging()
@@ -80,7 +80,7 @@ class Job:
             names = [("", 0, 0, "", str(error))]
         finally:
             with contextlib.suppress(Exception):
-                files.close()  # of which nobody makes use
+                files.close()  # nobody makes use of these
             shutil.rmtree(directory, ignore_errors=True)
             if staging is not None:
                 remove_if_empty(str(staging))
@@ -209,7 +209,7 @@ def uneven_lists(columns: Iterable[str]) -> frozenset[str]:
     """The columns whose lists are arrays of one shape in some files and not, or of another one, in others.
 
     Args:
-        columns: what the tasks answered for each file.
+        columns: the tasks' answers for each file.
     """
     found: dict[str, set[Column | None]] = {}
     schemas = [Schema.from_json(json.loads(each)) if each else None for each in columns]

@@ -41,7 +41,7 @@ _HASHED_AT_ONCE = 64 << 20
 SHORT_END = 64 << 10  # bytes read at first: most tables and footers together are shorter
 
 Read = Callable[[int, int], bytes]
-"""Bytes of a file, by where they start and how many they are."""
+"""Reads bytes of a file, by their offset and number."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Checks:
     seal: str
 
     def is_good(self, group: int, leaf: int, data: memoryview | bytes) -> bool:
-        """Whether these are the bytes of the chunk."""
+        """Whether ``data`` is the chunk's bytes, by their checksum."""
         return bool(xxh3_64_intdigest(data) == self.chunks["sum"][group, leaf])
 
 
 def chunk_bounds(metadata: pq.FileMetaData) -> npt.NDArray[np.void]:
-    """(row groups, leaves): where the chunks end by the footer, and the ones before them do; their sums are 0."""
+    """Ends of the chunks, and of the ones before them, by the footer, (row groups, leaves); their sums are 0."""
     chunks = np.zeros((metadata.num_row_groups, metadata.num_columns), _CHUNK)
     for group in range(metadata.num_row_groups):
         described = metadata.row_group(group)
@@ -104,7 +104,7 @@ def read_checks(read: Read, size: int, name: str, remedy: str) -> Checks | None:
     """The checksums of a file of ``size`` bytes; None if it carries none.
 
     Args:
-        name: of the file, and ``remedy``: what to do about damage, for the error.
+        name: of the file, and ``remedy``: advice about damage, for the error.
 
     Raises:
         CorruptError: they, or the footer, are not what was written.
@@ -140,7 +140,7 @@ def read_checks(read: Read, size: int, name: str, remedy: str) -> Checks | None:
 def damaged_chunks(
     checks: Checks, places: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]
 ) -> list[tuple[int, int]]:
-    """(row group, leaf) of the chunks at these places that are not what was written."""
+    """(row group, leaf) of the chunks at these places that are not as they were written."""
     described = checks.chunks[places[:, 0], places[:, 1]]
     ends = np.cumsum(described["end"] - described["start"])
     tasks = [np.arange(len(places))]

@@ -38,7 +38,7 @@ class FoundFile:
     """A data file.
 
     Attributes:
-        name: its path, or what it is called in ``store``.
+        name: path of the file, or its name in ``store``.
         relative: its name relative to the directory that was named, with ``/``: partitions are in it.
         store: holds it; None: this machine's file system does.
     """
@@ -91,7 +91,7 @@ def find_data(path: str | Path) -> list[FoundFile]:
 
 
 def _advice(text: str) -> str:
-    """What to do about a path without data files."""
+    """Advice about a path without data files."""
     if not is_url(text):
         below = (name.lower() for _, _, names in os.walk(text) for name in names)
         if any(name.endswith(_IMAGES) for name in itertools.islice(below, _LOOKED_AT)):
@@ -103,13 +103,13 @@ def _advice(text: str) -> str:
 
 
 def is_url(path: str) -> bool:
-    """Whether it is an URL of something else than a file of this machine."""
+    """Whether the path is a URL of something else than a file of this machine."""
     found = _URL.match(path)
     return found is not None and found[1].lower() != "file"
 
 
 def is_wild(path: str) -> bool:
-    """Whether it is a pattern."""
+    """Whether the path is a pattern."""
     return _WILD.search(path) is not None
 
 
@@ -139,14 +139,14 @@ def _in_store(url: str) -> list[FoundFile]:
 
 
 def _is_matched(name: str, pattern: Sequence[str], or_directory: bool) -> bool:
-    """Whether the pattern is of the name, or of a directory that it is in."""
+    """Whether the pattern matches the name, or a directory that it is in."""
     parts = name.split("/")
     ends = range(1, len(parts) + 1) if or_directory else [len(parts)]
     return any(_matches(parts[:end], pattern) for end in ends)
 
 
 def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the segments of a name are those of a pattern: ``**`` is any number of directories."""
+    """Whether the segments of a name match those of a pattern: ``**`` is any number of directories."""
     if not pattern:
         return not name
     if pattern[0] == "**":

@@ -34,7 +34,7 @@ def hive_values(relative: str) -> dict[str, str | None]:
 
 
 def is_hidden(relative: str) -> bool:
-    """Whether writers of Parquet keep something else there: ``_SUCCESS``, ``_metadata``, ``_temporary/``."""
+    """Whether the name is one for other things than data files: ``_SUCCESS``, ``_metadata``, ``_temporary/``."""
     *directories, name = relative.split("/")
     return name[:1] in ("_", ".") or any(
         part[:1] == "." or (part[:1] == "_" and "=" not in part) for part in directories
@@ -79,7 +79,7 @@ def check_own(
     flats: Sequence[Mapping[str, FlatColumn]],
     read: Callable[[int, int, list[str]], pa.Table | None],
 ) -> None:
-    """Look whether a column that the files hold is what their directories say.
+    """Look whether a column that the files hold agrees with their directories.
 
     Args:
         name: of the column, which is a key of the directories.
@@ -115,14 +115,14 @@ def _statistics_say(text: str | None, file: StoredFile, group: int, flat: FlatCo
         return False
     if text is None:
         return bool(its.null_count == column.num_values)
-    # Those of texts may be cut off, and none speaks of NaN.
+    # Bounds of texts may be cut off, and none speaks of NaN.
     if not pa.types.is_integer(flat.type) or its.null_count or not its.has_min_max:
         return False
     return str(its.min) == str(its.max) == text
 
 
 def _equals(values: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
-    """Of each row, whether it is the value that a directory's name writes so; False for a null."""
+    """Mask of the rows that equal the value in a directory's name; False for a null."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     try:
@@ -132,7 +132,7 @@ def _equals(values: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
 
 
 def constant_column(name: str, values: Sequence[Any]) -> Column:
-    """What a column of the partitions is."""
+    """The column of these values of partitions: int64 if one is an integer, else strings."""
     return (
         Column(name, "tensor", "int64")
         if any(isinstance(each, int) for each in values)
@@ -141,10 +141,10 @@ def constant_column(name: str, values: Sequence[Any]) -> Column:
 
 
 def constant_type(column: Column) -> pa.DataType:
-    """Its Arrow type."""
+    """Arrow type of a column of partitions."""
     return pa.int64() if column.kind == "tensor" else pa.string()
 
 
 def constant_array(column: Column, value: Any, rows: int) -> pa.Array:
-    """Such a column for some rows of one file."""
+    """A column of partitions for some rows of one file."""
     return pa.repeat(pa.scalar(value, constant_type(column)), rows)

@@ -1,4 +1,4 @@
-"""Files that a manifest lists: whether what is there is what is meant, and whether it is as it was written."""
+"""Files that a manifest lists: whether the files there are the listed ones, and are as they were written."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Guard:
         self._todo = np.ones(len(places), bool)
 
     def check(self, groups: Rows) -> bool:
-        """Whether no row group is left to be compared; those that these rows are in are, if they were not before.
+        """Compare these row groups, if they were not before; returns whether none is left to be compared.
 
         Raises:
-            CorruptError: one is not what was written; names file, row group and column.
+            CorruptError: one is not as it was written; names file, row group and column.
         """
         present = np.bincount(groups, minlength=len(self._todo)).astype(bool) & self._todo
         if present.any():
@@ -54,7 +54,7 @@ class Guard:
 
 
 def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
-    """A file that a manifest lists, if it is the one that is meant, as far as its size and its seal tell.
+    """A file that a manifest lists, if it is the listed one, as far as its size and its seal tell.
 
     Raises:
         CorruptError: it is another.
@@ -72,7 +72,7 @@ def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
 
 
 def check_content(file: StoredFile, entry: ForeignEntry) -> None:
-    """Raise CorruptError if a file that others wrote is not what was opened, here or on another machine."""
+    """Raise CorruptError if a file that others wrote is not as it was opened, here or on another machine."""
     try:
         same = file.content == entry.content.value()
     except (CorruptError, NotFoundError):

@@ -4,8 +4,8 @@ Python's unpickler follows the pickle. A global becomes a ``Symbol``, and its ca
 arguments; numbers, texts, tuples, lists and dicts are themselves. Opcodes that no schema needs are refused (persistent
 ids, the registry of extensions, sets), and so are keys of dicts that are no texts or numbers.
 
-It is the unpickler that Python has in Python, which joblib extends, too. The one in C hashes whatever a pickle has as
-the key of a dict: a tuple of 200,000 levels ends the process, one of 60 levels of pairs takes years.
+It is the unpickler that Python has in Python, which joblib extends, too. The one in C hashes anything that a pickle
+has as the key of a dict: a tuple of 200,000 levels ends the process, one of 60 levels of pairs takes years.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Record:
 
     Attributes:
         arguments: by position.
-        state: what the result would be given as its state.
+        state: that the result would be given.
         items: key and value pairs that would be set in the result.
     """
 
@@ -74,18 +74,18 @@ class Symbol(type):
 
 
 def read_pickle(data: bytes, where: str) -> Any:
-    """What the pickle would build, of symbols, records and plain data.
+    """The object that a pickle would build, of symbols, records and plain data.
 
     Args:
         data: of any protocol, 0 to 5.
-        where: what holds it, for errors.
+        where: place of the pickle, for errors.
 
     Raises:
         CorruptError: it is no pickle, is cut, or has an opcode that no schema needs.
     """
     try:
         return _Unpickler(io.BytesIO(data), encoding="latin1").load()
-    except Exception as error:  # a damaged pickle raises whatever its opcodes do
+    except Exception as error:  # opcodes of a damaged pickle may raise anything
         raise CorruptError(
             f"{where} is a pickle that cannot be followed ({error}), so the types of the fields are unknown. It was "
             "cut or changed, or something else than Petastorm wrote it. Write it again with "

@@ -1,4 +1,4 @@
-"""Files of a dataset as this machine sees them: their footers, their checksums, and what their content is called.
+"""Files of a dataset as this machine sees them: their footers, their checksums, and the digests of their content.
 
 Of a file that carries checksums (``checks.py``) nothing is read that was not compared with them: once since the
 machine started, as long as nobody touches the file, which all processes of the machine remember together. Files in
@@ -32,7 +32,7 @@ from hopyard.storage.base import REMEDY, Store
 from hopyard.storage.oserrors import read_error
 
 READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
-"""Of ``pyarrow.parquet.ParquetFile``: checksums are looked at where pages have them, and old timestamps (INT96)
+"""Options of ``pyarrow.parquet.ParquetFile``: checksums of pages are looked at, and old timestamps (INT96)
 that nanoseconds do not reach, as 9999-12-31, become errors instead of other times."""
 
 _SIGNATURE = 28  # bytes behind a signed footer: a nonce and a tag
@@ -41,7 +41,7 @@ _READ_WHOLE = 256 << 10  # bytes
 _READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
 
 Chunks = npt.NDArray[np.bool_]
-"""(row groups, leaves) of a file: which of its chunks."""
+"""Mask of chunks of a file, (row groups, leaves)."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class StoredFile:
         size: bytes.
         identity: differs if the file was replaced or written to.
         path: where it is, or None.
-        store, key: what holds it, and its name there, if it has no path.
-        remedy: a sentence for errors: how what is damaged is brought back.
+        store, key: the store that holds it, and its name there, if it has no path.
+        remedy: a sentence for errors: how a damaged file is brought back.
     """
 
     name: str
@@ -108,7 +108,7 @@ class StoredFile:
         """Look whether the file that was opened, though it may be replaced or gone, is still as it was.
 
         Raises:
-            CorruptError: it was written to since, so that what is mapped of it changed.
+            CorruptError: it was written to since, so that the mapped bytes changed.
         """
         if self.path is None:
             return
@@ -123,7 +123,7 @@ class StoredFile:
             raise self._changed(now.size)
 
     def _has_content_of(self, now: StoredFile) -> bool:
-        """Whether a file in this one's place has the same bytes: it was linked, moved, or written again as it was.
+        """Whether the file in this one's place has the same bytes: it was linked, moved, or written again as it was.
 
         Without checksums that shows only if the content was asked for before.
         """
@@ -210,7 +210,7 @@ class StoredFile:
     def damage(
         self, wanted: Chunks | None = None, content: npt.NDArray[np.uint8] | None = None
     ) -> list[tuple[int, int]]:
-        """(row group, leaf) of those of the chunks (None: of all) that are not what was written."""
+        """(row group, leaf) of the chunks, among these (None: all), that are not as they were written."""
         checks = self.checks
         if checks is None:
             return []
@@ -265,7 +265,7 @@ class StoredFile:
             raise read_error(self.name, error) from error
 
     def _good_chunks(self, checks: Checks) -> Chunks:
-        """Those that were found good since the machine started."""
+        """Mask of the chunks that were found good since the machine started."""
         good = _good.get(self.identity)
         if good is None:
             good = np.zeros(checks.chunks.shape, bool)
@@ -301,7 +301,7 @@ class StoredFile:
         return None not in self.identity and bool(_known().find(key_of("damaged", self.identity[1:])))
 
     def _remember_damaged(self) -> None:
-        """From here on nothing is believed of the file as it is, whatever was found before."""
+        """Remember that the file as it is has damage; chunks that were found good before count no more."""
         _good.pop(self.identity, None)
         if None not in self.identity:
             _known().add(key_of("damaged", self.identity[1:]), [(0, b"")])
@@ -399,7 +399,7 @@ class StoredFile:
         return held
 
     def _end_of(self, group: int) -> int:
-        """Where a row group ends."""
+        """Offset of the end of a row group in the file."""
         described = self.footer.row_group(group)
         chunks = [described.column(number) for number in range(described.num_columns)]
         end: int = max(
@@ -409,8 +409,8 @@ class StoredFile:
         return end
 
     def _fetch_end(self) -> bytes:
-        """The last bytes of an object, of which its checksums and, where it has any, its footer are kept: one request
-        for both as long as they are short."""
+        """The last bytes of an object. Keeps its checksums and, where it has any, its footer: one request for both as
+        long as they are short."""
         start = max(self.size - SHORT_END, 0)
         tail = self.read(start, self.size - start)
 
@@ -433,7 +433,7 @@ class StoredFile:
 
     @property
     def footer(self) -> pq.FileMetaData:
-        """What the file says is in it; read once per process.
+        """The footer's metadata; read once per process.
 
         Raises:
             CorruptError: it is no Parquet file, or only a part of one.
@@ -486,7 +486,7 @@ class StoredFile:
 
     @property
     def footer_digest(self) -> str:
-        """Of the footer as it is in the file."""
+        """Digest of the footer as it is in the file."""
         # One read, if the footer is as Arrow would write it.
         known = min(self.footer.serialized_size + 8, self.size)
         tail = self.read(self.size - known, known)
@@ -495,7 +495,7 @@ class StoredFile:
         return digest(content, "hopyard.parquet-footer")
 
     def read(self, start: int, length: int) -> bytes:
-        """Some of the file's bytes."""
+        """Bytes of the file."""
         if self.path is None:
             assert self.store is not None
             return self.store.get(self.key, start, length)

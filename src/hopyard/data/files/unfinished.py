@@ -27,7 +27,7 @@ _OWN_NAME = re.compile(r"[0-9a-f]{64}\.parquet")
 
 
 def unfinished_name(store: Store, name: str) -> str:
-    """What a file of a dataset is called until the manifest is about to be written."""
+    """Name of a file of a dataset until the manifest is about to be written."""
     return name if store.path(name) is None else name + UNFINISHED
 
 
@@ -58,7 +58,7 @@ def written_sizes(store: Store, manifest: Manifest) -> dict[str, int]:
 
 
 def refuse_leftovers(names: Iterable[str], store: Store | None, where: str) -> None:
-    """Look whether files that stand side by side with no manifest are what a preparation left.
+    """Look whether files that stand side by side with no manifest are leftovers of a preparation.
 
     Args:
         names: of files; at paths if ``store`` is None.
@@ -89,7 +89,7 @@ def _base(name: str) -> str:
 
 
 def _is_own(store: Store | None, name: str) -> bool:
-    """Whether Hopyard wrote the file; also if it cannot be read."""
+    """Whether Hopyard wrote the file; True also if it cannot be read."""
     if store is None and not Path(name).is_file():
         return False
     try:

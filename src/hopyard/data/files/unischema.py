@@ -1,4 +1,4 @@
-"""Petastorm's Unischema: what the fields of a dataset are, read from its pickle without unpickling it.
+"""Petastorm's Unischema: the fields of a dataset, read from its pickle without unpickling it.
 
 The pickle lies in the footer of ``_common_metadata``. Layouts that are read: Petastorm 0.4 to 0.13, with all protocols
 of Python 2 and 3; packages of Petastorm's earlier names; fields that pyspark pickled as named tuples.
@@ -101,7 +101,7 @@ def is_petastorm(path: str | os.PathLike[str] | Store) -> bool:
 
 
 def warn_of_encoded(place: str | os.PathLike[str] | Store, name: str, columns: Sequence[str]) -> None:
-    """If ``place`` is a Petastorm dataset, say once that these columns of bytes hold arrays, which nothing decodes."""
+    """Log once, if ``place`` is a Petastorm dataset, that these columns of bytes hold arrays, which nothing decodes."""
     if not columns or name in _warned_of or not is_petastorm(place):
         return
     _warned_of.add(name)
@@ -197,7 +197,7 @@ def _object(value: Any) -> tuple[Symbol | None, tuple[Any, ...]]:
 def _field(value: Any, where: str) -> Field:
     kind, arguments = _object(value)
     if kind is not None and str(kind) == "pyspark.serializers._restore" and len(arguments) == 3:
-        _, names, values = arguments  # pyspark pickled named tuples so, whatever their class
+        _, names, values = arguments  # pyspark pickled named tuples of all classes so
     else:
         names, values = _FIELD_NAMES, arguments
         if kind is None or kind.name != "UnischemaField":

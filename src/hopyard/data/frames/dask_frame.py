@@ -41,7 +41,7 @@ class DaskFrame(Frame):
         self.data = data
 
     def types(self) -> Types:
-        """Columns of objects are what their first rows are."""
+        """Types of the frame's columns; of columns of objects, by their first rows."""
         head = self.data.head(_ROWS_FOR_TYPES, npartitions=-1)
         if not len(head):
             raise empty_data()

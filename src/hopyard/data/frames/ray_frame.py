@@ -112,7 +112,7 @@ class _RayExchange(Exchange):
 
 
 def warn_if_full() -> None:
-    """Say why Ray Data, which reads by tasks, does nothing: Ray itself says nothing of it."""
+    """Log why Ray Data, which reads by tasks, does nothing: Ray itself does not say it."""
     import ray
 
     available: Any = ray.available_resources  # which has no type

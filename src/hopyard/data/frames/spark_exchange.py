@@ -51,7 +51,7 @@ class Rows:
         )
 
     def spilled(self, folder: Path) -> Any:
-        """The frame of what tasks say that spill them into files of a folder."""
+        """The frame of reports of tasks that spill the rows into files of a folder."""
         return self.frame.mapInArrow(OnExecutors(_Spiller(self.packing, self.scan, folder)), _ANSWER)
 
 
@@ -146,7 +146,7 @@ def _result(answer: bytes) -> pa.RecordBatch:
 
 
 class KeptExchange(Exchange):
-    """Packed rows that Spark keeps in memory, and on disk what does not fit, and then shuffles."""
+    """Packed rows that Spark keeps in memory, on disk where they do not fit, and then shuffles."""
 
     def __init__(self, rows: Sequence[Rows]) -> None:
         from pyspark.storagelevel import StorageLevel

@@ -1,4 +1,4 @@
-"""What Spark says of tasks that failed, in one sentence and with the next step."""
+"""Spark's messages about failed tasks, in one sentence and with the next step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopyard.errors import (
 LAST_FAILURE = re.compile(
     r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>\S+) executor (?P<id>\S+)\): (?P<why>.*)", re.S
 )
-"""In the message of a job that was given up."""
+"""Pattern of the last failure in the message of a job that was given up."""
 
 _UNFIT = (
     "Cannot run program",
@@ -38,7 +38,7 @@ _RAISED = re.compile(r"^hopyard\.errors\.(?P<kind>\w+): (?P<message>.*)", re.M |
 
 
 def executor_name(executor: str, host: str) -> str:
-    """As messages call it; in local mode Spark's id for it is ``"driver"``."""
+    """Name of an executor in messages; in local mode its id in Spark is ``"driver"``."""
     return "the driver's own executor" if executor == "driver" else f"executor {executor} on {host}"
 
 
@@ -62,7 +62,7 @@ def explained(error: Exception, doing: str, place: str | None = None) -> Hopyard
     """A job's failure in words of ours; None: Spark's own are about the rows themselves, and say it best.
 
     Args:
-        doing: what the job was for, as in "Spark gave up reading rows".
+        doing: purpose of the job, as in "Spark gave up reading rows".
         place: the executor on which a task failed, if it is known.
     """
     said = _said(error)

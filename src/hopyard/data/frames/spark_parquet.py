@@ -2,8 +2,8 @@
 
 Spark hands rows to Python through the JVM, list by list and row by row, which takes longer than all that is
 done with them afterwards. If a frame's plan is a scan of Parquet files, with columns at most chosen and renamed,
-then Arrow reads the same values from the same files. That is known only for few types and settings; whatever
-else there is, Spark reads.
+then Arrow reads the same values from the same files. That is known only for few types and settings; all
+others are read by Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class _Group:
-    """A row group of a file, and how many rows are about ``_BATCH_BYTES``."""
+    """A row group of a file, and the number of rows of about ``_BATCH_BYTES``."""
 
     path: str
     number: int
@@ -55,7 +55,7 @@ class ParquetScan:
 
     Attributes:
         columns: their names in the files; one may occur twice.
-        parts: what each task reads.
+        parts: row groups that each task reads.
     """
 
     columns: tuple[str, ...]
@@ -72,7 +72,7 @@ class ParquetScan:
 
 
 def parquet_scan(frame: Any, types: Sequence[pa.DataType | str]) -> ParquetScan | None:
-    """How to read the rows of a classic DataFrame from its files; None: only Spark can.
+    """A scan that reads the rows of a classic DataFrame from its Parquet files; None: only Spark can read them.
 
     Args:
         types: of its columns, as Spark hands them over.
@@ -163,7 +163,7 @@ def _paths(session: Any, leaf: Any) -> list[str] | None:
 
 
 def _is_readable(footer: pq.FileMetaData, expected: Mapping[str, pa.DataType | str]) -> bool:
-    """Whether Arrow reads from a file what Spark does."""
+    """Whether Arrow reads the same values from a file as Spark."""
     schema = footer.schema.to_arrow_schema()
     if len({name.lower() for name in schema.names}) < len(schema.names):  # Spark does not mind the case
         return False
@@ -179,7 +179,7 @@ def _is_readable(footer: pq.FileMetaData, expected: Mapping[str, pa.DataType | s
 
 
 def _is_same(spark: pa.DataType | str, file: pa.DataType) -> bool:
-    """Whether values of a type of Spark are those of a file's type, by a short list of what is known."""
+    """Whether values of a type of Spark equal values of a file's type, by a short list of known types."""
     types = pa.types
     if isinstance(spark, str):
         return False

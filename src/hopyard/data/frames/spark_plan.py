@@ -1,4 +1,4 @@
-"""What identifies the rows of a DataFrame, also in another process: its plan and the files that it reads.
+"""Identity of a DataFrame's rows, also in another process: the plan, and the files that it reads.
 
 Two plans are one if Spark's canonical forms of them are equal as text and as JSON (either alone leaves something
 out), their columns have the same names and types, and they read the same files with the same options, none
@@ -24,7 +24,7 @@ _OF_USERS = re.compile(
 
 
 def plan_digest(frame: Any, deterministic: bool = False) -> str | None:
-    """Digest of what the rows of a DataFrame are; None where that cannot be told (also over Spark Connect).
+    """Digest of the identity of a DataFrame's rows; None where it cannot be told (also over Spark Connect).
 
     Args:
         deterministic: None also where rows are random, though by a seed: they depend on partitions, too.
@@ -54,7 +54,7 @@ def plan_digest(frame: Any, deterministic: bool = False) -> str | None:
 
 
 def _has_functions(session: Any, plan: Any) -> bool:
-    """Whether the plan has functions whose content it does not show, or whose values are those of now."""
+    """Whether the plan has functions whose content it does not show, or whose values depend on the time."""
     patterns = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     kinds = (patterns.PYTHON_UDF(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE())
     if any(plan.containsPattern(kind) for kind in kinds):
@@ -68,7 +68,7 @@ def _trees(plan: Any) -> list[Any]:
 
 
 def _leaves(plan: Any) -> Iterator[Any]:
-    """Where the rows come from, in the order of the plan; those of subqueries last."""
+    """Leaves of the plan, which the rows come from, in the plan's order; leaves of subqueries last."""
     for tree in _trees(plan):
         yield from _items(tree.collectLeaves())
 
@@ -78,7 +78,7 @@ def _items(sequence: Any) -> list[Any]:
 
 
 def _leaf(session: Any, leaf: Any) -> list[Any] | None:
-    """What the plan's text does not say of a leaf; None: its rows are not known."""
+    """Facts about a leaf that the plan's text does not tell; None: the leaf's rows are not known."""
     kind = leaf.getClass().getSimpleName()
     if kind in ("Range", "OneRowRelation"):
         return [kind]

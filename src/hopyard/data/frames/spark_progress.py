@@ -19,7 +19,7 @@ def run_watched(session: Any, what: str, report: Callable[[float], None], action
     """``action()``, with ``report`` told the share of its tasks that are done; over Spark Connect only the end.
 
     Raises:
-        WorkerMismatchError: executors cannot run what we give them.
+        WorkerMismatchError: executors cannot run the tasks.
         WorkerLostError: executors were lost, again and again.
         WorkerError: a task failed, in words of Java alone.
         StorageFullError: Spark's own folders are full.

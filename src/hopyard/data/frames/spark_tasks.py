@@ -44,7 +44,7 @@ class OnExecutors:
 
 
 def _guarded(task: bytes, unfit: Callable[..., str | None]) -> Callable[[], Task]:
-    """What gives, on an executor, the task that is pickled here."""
+    """A function that returns, on an executor, the task that is pickled here."""
     cannot, advice = CANNOT_RUN, ENVIRONMENT
 
     def unpickled() -> Task:

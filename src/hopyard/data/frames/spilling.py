@@ -1,8 +1,8 @@
-"""Packed rows in files of one folder that all workers see, on their way from who reads rows to who writes them.
+"""Packed rows in files of one folder that all workers see, on their way from readers to writers.
 
-A worker appends what it reads to a file of its own, in runs: record batches that are sorted by the first bits of the
-rows' order, and large, so that there are few. Whoever writes a file of the dataset maps them all and takes its rows,
-which are in one piece of every run. So rows never go through the engine, which would copy them several times; there
+A worker appends the rows that it reads to a file of its own, in runs: record batches that are sorted by the first
+bits of the rows' order, and large, so that there are few. The writer of a file of the dataset maps all runs and takes
+its rows, which are in one piece of every run. So rows never go through the engine, which would copy them; there
 is as much space taken as by the dataset.
 """
 
@@ -25,14 +25,14 @@ from hopyard.data.preparing.survey import ORDER_BITS, Survey
 from hopyard.errors import StorageError, StorageFullError
 
 _RUN_BYTES = 128 << 20
-"""Of a run, at most, unless a single batch is larger. A worker holds two of these for a moment."""
+"""Bytes of a run, at most, unless a single batch is larger. A worker holds two runs for a moment."""
 
 _OTHER_BITS = ORDER_BITS - 16  # by 16 bits, rows are sorted in two passes over them; by all, in twenty or so
 
 
 @dataclass(frozen=True)
 class Spilled:
-    """What a worker says of the rows that it has spilled.
+    """A worker's report on the rows that it has spilled.
 
     Attributes:
         name: of the file in the folder.

@@ -1,1 +1,1 @@
-"""From what a user names, and asks of it, to a dataset."""
+"""Opening of a dataset from a place that a user names, and with what is asked of it."""

@@ -1,4 +1,4 @@
-"""From files and what was asked of them to a dataset: filters, policies, decoders, the cached transform."""
+"""Assembles a dataset of files and what was asked of them: filters, policies, decoders, the cached transform."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("hopyard")
 
 @dataclass(frozen=True)
 class Options:
-    """What ``open_dataset`` is asked to do with the rows; see there."""
+    """Arguments of ``open_dataset`` about the rows; see there."""
 
     columns: Sequence[str] | None = None
     filters: Any = None
@@ -84,7 +84,7 @@ class Options:
 
     @property
     def change_nothing(self) -> bool:
-        """Whether the dataset is the one of the files as they are."""
+        """Whether the options leave the dataset of the files as it is."""
         return (
             self.columns is None
             and self.filters is None
@@ -175,7 +175,7 @@ def _dataset(
 
 
 def _kept_groups(files: Files) -> tuple[list[int], list[npt.NDArray[np.uint8] | None]]:
-    """Row groups that have rows of the dataset (also those that have no rows at all), and which rows."""
+    """Row groups that have rows of the dataset (also row groups without rows), and the rows' bits; None: all rows."""
     groups: list[int] = []
     selected: list[npt.NDArray[np.uint8] | None] = []
     for place, (number, group) in enumerate(_places(files)):
@@ -206,7 +206,7 @@ def _fingerprint(
     groups: Sequence[int],
     selected: Sequence[npt.NDArray[np.uint8] | None],
 ) -> str | Fingerprint:
-    """That of the files, unless something was asked of them."""
+    """Fingerprint of the dataset: that of the files, unless something was asked of them."""
     changes: dict[str, Any] = {}
     if recipe.digest:
         changes["recipe"] = recipe.digest
@@ -284,7 +284,7 @@ def _digest(recipe: Recipe, options: Options) -> str:
 
 
 def _digest_of(given: Any, number: int) -> str:
-    """What a function depends on: the content of a file, or of all files below a folder; or a value.
+    """Digest of a dependency of a function: of the content of a file, or of all files below a folder; or of a value.
 
     Raises:
         NotFoundError: there is no such file.
@@ -324,7 +324,7 @@ def _check_known(names: Sequence[str], schema: Schema) -> None:
 
 
 def _facts(files: Files, options: Options) -> dict[str, Facts]:
-    """What is known of columns that may have nulls (and of lists to be padded), read where footers do not tell."""
+    """Facts about columns that may have nulls (and about lists to be padded), read where footers do not tell."""
     facts: dict[str, Facts] = {}
     stored = [column for column in files.manifest.schema if column.name not in files.constants]
     for name, values in files.constants.items():
@@ -352,7 +352,7 @@ def _must_be_read(column: Column, counted: Facts | None, lists: bool, options: O
 def _policies(
     files: Files, options: Options, facts: Mapping[str, Facts]
 ) -> tuple[Policies, Schema, frozenset[str]]:
-    """The policies, what stored columns are now that it is known, and those that may hold nulls."""
+    """The policies, the schema of the stored columns as settled by the facts, and the columns that may hold nulls."""
     stored: list[Column] = []
     result: list[Column] = []
     masked, padded, filled = set(), {}, set()
@@ -428,7 +428,7 @@ def _with_decoders(recipe: Recipe, files: Files, options: Options) -> Recipe:
 
 
 def _with_transform(recipe: Recipe, files: Files, options: Options) -> Recipe:
-    """The recipe with the transform, whose columns are those that it makes of the first rows."""
+    """The recipe with the transform; its columns are as the transform makes them of the first rows."""
     if options.cached_transform is None:
         return recipe
     names = recipe.schema.names

@@ -1,4 +1,4 @@
-"""Which rows of Parquet files a filter keeps, from statistics where they tell, else from the filter's columns."""
+"""Rows of Parquet files that a filter keeps, by statistics where they tell, else by the filter's columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError
 
 
 def matching_rows(scan: Scan, filters: Any, constants: Mapping[str, Sequence[Any]]) -> None:
-    """Select the rows for which the filter is true, of those that ``scan`` has selected.
+    """Narrow the rows that ``scan`` has selected to those for which the filter is true.
 
     A comparison with a null is not true. Struct fields have the names of the dataset, ``a.b``.
 
@@ -84,7 +84,7 @@ def as_expression(filters: Any) -> Any:
     """A pyarrow expression.
 
     Raises:
-        DataError: it is none, nor what makes one.
+        DataError: it is no filter, nor makes one.
     """
     import pyarrow.compute as pc
 
@@ -248,7 +248,7 @@ def _bind(expression: Any, schema: pa.Schema, names: Sequence[str], known: Seque
 
 
 def _typed(field: pa.Field) -> str:
-    """A column and its type, and what to compare it with if the type's name does not say."""
+    """A column and its type, with a hint at values to compare it with where the type's name does not tell."""
     kind, hint = field.type, ""
     if pa.types.is_decimal(kind):
         hint = " (compare with a float or a decimal.Decimal)"
@@ -269,7 +269,7 @@ def _possible_nans(expression: Any, schema: pa.Schema, names: Sequence[str]) -> 
     """Sets of these columns, the empty one among them, that may be NaN together in a row that the filter keeps.
 
     NaN is in no statistics, and compares as none of the numbers in them does: it is ``!=`` to all, and not ``<=``
-    any. A filter that is false where a column is NaN, whatever the others are, needs no look at that column.
+    any. A filter that is false where a column is NaN, for any values of the others, needs no look at that column.
     """
     types = [schema.field(name).type for name in names]
     if any(pa.types.is_nested(kind) or pa.types.is_dictionary(kind) for kind in types):
@@ -341,7 +341,7 @@ def _decimals_among_floats(expression: Any, types: Mapping[str, pa.DataType]) ->
 
 
 def _operands(expression: Any, types: Mapping[str, pa.DataType]) -> list[tuple[list[str], list[pa.DataType]]]:
-    """Of each function that the filter calls, the columns and the types of all values that it is given directly.
+    """The columns, and the types of all values, that each function that the filter calls is given directly.
 
     An expression pickles as a batch of its values, whose schema's metadata lists calls, columns and values.
     """

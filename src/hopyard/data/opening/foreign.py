@@ -41,10 +41,10 @@ class Files:
 
     Attributes:
         store: holds the files, or None if their names are paths.
-        manifest: of them; its schema is what the files hold, with partitions' columns and fields of structs.
-        scan: of the files, for what footers do not say.
+        manifest: of them; its schema is that of the files, with partitions' columns and fields of structs.
+        scan: of the files, for facts that footers do not tell.
         flats: of each file, its columns as Arrow has them.
-        fingerprint: of all rows; that of the manifest, where it has one.
+        fingerprint: of all rows; the manifest's, where it has one.
         constants: of columns of partitions, the value in each file.
         prepared: whether ``prepare`` wrote them.
         varied: columns that some files lack, or hold with a narrower dtype.
@@ -61,13 +61,13 @@ class Files:
 
     @property
     def paths(self) -> dict[str, tuple[str, ...]]:
-        """Where fields of structs are."""
+        """Paths of the columns that are fields of structs: the names that lead to them."""
         return {column.name: column.path for column in self.flats[0].values() if len(column.path) > 1}
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What may differ between files.
+    """Differences that are allowed between files.
 
     Attributes:
         missing: ``"error"``: no file may lack a column of another; ``"null"``: it is null there.
@@ -97,8 +97,8 @@ def foreign_files(
         names: of the files, in order.
         relative: their names relative to the dataset's directory, for partitions.
         skip: leave out files and row groups that cannot be read.
-        columns: the dataset's that are wanted; None: all. Nothing is said of what others hold.
-        differences: what may differ between the files.
+        columns: the wanted columns of the dataset; None: all. Other columns are not looked at.
+        differences: allowed between the files.
 
     Raises:
         DataError: there are no rows, or columns differ between files.
@@ -151,7 +151,7 @@ def _varies(column: Column, its: Column | None) -> bool:
 def _completed(
     flats: Sequence[Mapping[str, FlatColumn]], names: Iterable[str]
 ) -> list[Mapping[str, FlatColumn]]:
-    """The columns of each file, with those that only others have as columns of nothing but nulls."""
+    """The columns of each file, completed by columns of nothing but nulls for columns that only others have."""
     different = {id(each): each for each in flats}
     known = {name: flat for each in reversed(different.values()) for name, flat in each.items()}
     completed = {
@@ -241,14 +241,14 @@ def _entry(name: str, file: StoredFile) -> ForeignEntry:
 
 @dataclass(frozen=True)
 class _Described:
-    """The columns of one file; None: nothing but nulls, so of whatever type other files say."""
+    """The columns of one file; None: nothing but nulls, so of the type that other files give."""
 
     flats: Mapping[str, FlatColumn]
     columns: Mapping[str, Column | None]
 
 
 def _check_known(columns: Iterable[str], known: Sequence[str]) -> None:
-    """Look whether columns of a dataset are, or are made of, those that there are.
+    """Look whether columns of a dataset are in the files, or are made of columns there.
 
     Raises:
         ColumnError: some are not.
@@ -258,7 +258,7 @@ def _check_known(columns: Iterable[str], known: Sequence[str]) -> None:
 
 
 def _wanted(columns: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Those of the columns there are which these columns of a dataset are, or are made of."""
+    """Columns of the files that these columns of a dataset are, or are made of."""
     return [name for name in known if columns is None or name in _origins(columns)]
 
 
@@ -306,7 +306,7 @@ def _described(
 
 
 def _columns_of(scan: Scan, number: int, flats: Mapping[str, FlatColumn]) -> dict[str, Column | None]:
-    """What the columns of a file are, by their types alone: lists of any length are ragged."""
+    """The columns of a file, by their types alone: lists of any length are ragged."""
     file = scan.files[number]
     stored = stored_schema(file.footer.metadata)
     if stored is not None:
@@ -341,7 +341,7 @@ def _of_any_length(column: Column, flat: FlatColumn) -> Column:
 
 
 def _is_nested_list(kind: pa.DataType) -> bool:
-    """Whether types alone do not tell the shape: lists of lists of any length."""
+    """Whether rows are lists of lists of any length, whose shape types alone do not tell."""
     inner = kind.value_type if is_any_list(kind) else None
     return inner is not None and (is_list(inner) or _is_nested_list(inner))
 
@@ -363,7 +363,7 @@ def _sample(scan: Scan, number: int, flat: FlatColumn, rows: int = _ROWS_OF_A_SA
 
 
 def _has_values(array: pa.ChunkedArray) -> bool:
-    """Whether a list is not empty."""
+    """Whether any of the lists has elements."""
     return any(len(chunk.flatten()) for chunk in array.chunks)
 
 
@@ -422,7 +422,7 @@ def _common(
         own: columns that directories name too, so that none may be missing.
 
     Raises:
-        DataError: a file's differ from those of files before it, as they may not; names both and the column.
+        DataError: a file's columns differ from those of files before it, as they may not; names both and the column.
     """
     common: dict[str, tuple[Column | None, str]] = {
         name: (column, files[0].name) for name, column in described[0].items()
@@ -504,7 +504,7 @@ def _told_by(column: Column, other: Column) -> Column:
 
 
 def _is_open(column: Column | None) -> bool:
-    """Whether nothing tells yet how long the inner lists are."""
+    """Whether the length of the inner lists is not known yet."""
     return column is not None and column.kind == "ragged" and 0 in column.shape
 
 

@@ -1,4 +1,4 @@
-"""From what a user names to a dataset: a store, a path, a URL, or Parquet files as they are."""
+"""Opens a dataset from a store, a path, a URL, or Parquet files as they are."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ def open_dataset(
         decode: of columns of bytes: ``"image"``, ``hopyard.data.image(...)``, or a function of the bytes of a row
             that gives its array; in threads.
         cached_transform: of a dict of arrays into a dict of arrays with as many rows: deterministic, row by row.
-        cache: where what is decoded is kept on this machine: a ``NodeCache``, its path, None for the default one,
+        cache: keeps decoded data on this machine: a ``NodeCache``, its path, None for the default one,
             False to keep it in memory only.
         corrupt: ``"skip"`` leaves out files and row groups that cannot be read; every row group is decoded now, and
-            ``dataset.skipped`` says what is missing.
-        missing: ``"null"``: a column that some files lack is null there, which ``nulls`` says what becomes of.
+            ``dataset.skipped`` lists the missing parts.
+        missing: ``"null"``: a column that some files lack is null there, and treated as ``nulls`` says.
         widen: numbers of columns whose dtype differs between files become those of the wider one: ints that hold all
             ints, floats that hold all floats.
-        depends_on: what ``cached_transform`` and ``decode`` read besides their arguments: files and folders, each a
-            ``pathlib.Path``, whose content counts, and values (numbers, texts, arrays, what ``os.environ`` gave).
+        depends_on: inputs of ``cached_transform`` and ``decode`` besides their arguments: files and folders, each a
+            ``pathlib.Path``, whose content counts, and values (numbers, texts, arrays, a setting of ``os.environ``).
 
     Raises:
-        NotFoundError: there is no dataset; says what was looked for.
+        NotFoundError: there is no dataset; names the places that were searched.
         DataError: Parquet files differ in their columns, have nulls, or none are there; no row matches.
         ColumnError: unknown columns.
         CorruptError: a file is not a whole Parquet file.
@@ -163,7 +163,7 @@ def _reopened(dataset: Dataset, options: Options) -> Dataset:
 
 
 def _from_store(store: Store, split: str, options: Options) -> Dataset:
-    """The newest dataset of the split below ``store``, or what ``store`` itself holds.
+    """The newest dataset of the split below ``store``, or the one in ``store`` itself.
 
     Parquet that others wrote is a dataset where a user named its folder: as the store, or as its train_path or
     val_path. Where Hopyard keeps datasets there is none without a manifest.
@@ -200,7 +200,7 @@ def _from_store(store: Store, split: str, options: Options) -> Dataset:
 
 
 def _newest(place: Store, listed: Sequence[str], split: str) -> Dataset | None:
-    """The newest of the datasets in the directories below ``place``, of which all names are ``listed``."""
+    """The newest of the datasets in the directories below ``place``; ``listed`` are all names there."""
     found: list[tuple[str, str, Manifest]] = []
     for each in listed:
         directory, _, name = each.rpartition("/")

@@ -1,4 +1,4 @@
-"""What rows of Parquet files hold that their types do not tell: nulls, lengths of lists, undecodable row groups."""
+"""Survey of rows of Parquet files for facts that types do not tell: nulls, lengths of lists, undecodable groups."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hopyard.errors import CorruptError
 
 @dataclass(frozen=True)
 class Selection:
-    """Some rows of a row group.
+    """Selection of rows of a row group.
 
     Attributes:
         bits: ``np.packbits`` of a bool for each row of the row group.
-        count: how many are True.
+        count: number of the True ones.
     """
 
     bits: npt.NDArray[np.uint8]
@@ -31,16 +31,16 @@ class Selection:
 
     @classmethod
     def of(cls, mask: npt.NDArray[np.bool_]) -> Selection | None:
-        """None if all rows are selected."""
+        """The selection of the rows where ``mask`` is True; None if all are."""
         return None if mask.all() else cls(np.packbits(mask), int(np.count_nonzero(mask)))
 
     def mask(self, rows: int) -> npt.NDArray[np.bool_]:
-        """(rows,) bool."""
+        """Mask of the selected rows, (rows,) bool."""
         return np.unpackbits(self.bits, count=rows).view(np.bool_)
 
 
 class Scan:
-    """Row groups being read for what they hold, some of them left out.
+    """Row groups that are read to survey their rows, some of them left out.
 
     Args:
         files: of the dataset.
@@ -48,7 +48,7 @@ class Scan:
 
     Attributes:
         selections: of each file's row groups, the rows that belong to the dataset; None: all.
-        skipped: what was left out so far.
+        skipped: parts that were left out so far.
     """
 
     def __init__(self, files: Sequence[StoredFile], skip: bool) -> None:
@@ -61,14 +61,14 @@ class Scan:
         self._bad: set[tuple[int, int]] = set()
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """(number of the file, number of the row group) of those that have rows of the dataset."""
+        """(number of the file, number of the row group) of row groups that have rows of the dataset."""
         for number, selections in enumerate(self.selections):
             for group in range(len(selections)):
                 if self.rows(number, group):
                     yield number, group
 
     def rows(self, number: int, group: int) -> int:
-        """How many rows of it belong to the dataset."""
+        """Number of the row group's rows that belong to the dataset."""
         if self.is_left_out(number, group):
             return 0
         selection = self.selections[number][group]
@@ -97,7 +97,7 @@ class Scan:
     def read_whole(
         self, number: int, group: int, columns: Iterable[str], first: int | None = None
     ) -> pa.Table | None:
-        """The same, with the rows that do not belong to the dataset."""
+        """Columns of a row group as ``read`` gives them, with the rows that do not belong to the dataset."""
         columns = list(columns)
         try:
             return read_group(self.files[number], group, columns, first)
@@ -106,7 +106,7 @@ class Scan:
             return None
 
     def leave_out(self, number: int, group: int, columns: Iterable[str], error: CorruptError) -> None:
-        """Skip a row group of which these columns cannot be decoded, or raise the error."""
+        """Skip a row group because these columns cannot be decoded, or raise the error."""
         if not self._skip:
             raise error
         file = self.files[number]
@@ -118,12 +118,12 @@ class Scan:
 
 @dataclass
 class Facts:
-    """What all rows of a column hold.
+    """Facts about all rows of a column.
 
     Attributes:
-        nulls: rows that are null.
-        where: file and row group of the first of them.
-        shortest, longest: of its lists that are not; None if it has none.
+        nulls: number of rows that are null.
+        where: file and row group of the first null.
+        shortest, longest: lengths of lists that are not null; None if there is none.
     """
 
     nulls: int = 0
@@ -165,10 +165,10 @@ def survey(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], names: Sequenc
 def counted_nulls(
     scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], names: Iterable[str]
 ) -> dict[str, Facts]:
-    """The nulls of columns as far as footers tell exactly; without columns of which there may be some.
+    """The nulls of columns, as far as footers tell exactly; without columns whose nulls they leave open.
 
-    The count of a column of lists is also of empty ones and of nulls inside them, and that of a row group of
-    which not all rows belong to the dataset is of all its rows.
+    A footer's count for a column of lists includes empty lists and nulls inside lists, and for a row group that
+    belongs to the dataset in part it includes all rows.
     """
     facts = {name: Facts() for name in names}
     looked_at: Mapping[str, FlatColumn] | None = None
@@ -204,5 +204,5 @@ def counted_nulls(
 
 
 def is_any_list(kind: pa.DataType) -> bool:
-    """Whether rows are lists, of any or of one length."""
+    """Whether rows of this type are lists, of any or of one length."""
     return bool(hasattr(kind, "value_field") and not pa.types.is_map(kind))

@@ -1,4 +1,4 @@
-"""Verify: every byte of prepared datasets, compared with what was written, whatever was found before."""
+"""Verification of every byte of prepared datasets against their manifests, also if it was found good before."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hopyard.wording import counted, describe_bytes
 
 @dataclass(frozen=True)
 class VerifiedData:
-    """What was found in prepared datasets.
+    """Findings of the verification of prepared datasets.
 
     Attributes:
-        datasets: where they are: a URL or path of each.
-        files: how many were read; nbytes: their bytes.
+        datasets: URL or path of each.
+        files: number of files that were read; nbytes: bytes of these.
         problems: one sentence for each file or manifest that is damaged, missing or unfinished.
     """
 
@@ -86,7 +86,7 @@ def verify(
 
 
 def _places(store: Store) -> list[Store]:
-    """Where datasets of a store are: below its root, and where parts of it were moved to."""
+    """Places of a store's datasets: the root, and the places that parts of it were moved to."""
     places = [store] if has_root(store) else []
     places += [store.train_data] if store.single_train else []
     return places + ([store.val_data] if store.single_val else [])

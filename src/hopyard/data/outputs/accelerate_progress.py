@@ -1,4 +1,4 @@
-"""How far a loop over a loader that Accelerate has prepared has come: Accelerate reads one step ahead of it."""
+"""Progress of a loop over a loader that Accelerate has prepared: Accelerate reads one step ahead of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def steps_used(reading: Any, steps: int) -> int | None:
-    """How many of the ``steps`` that a batch sampler has given the loop over Accelerate's loader has been given.
+    """Number of a batch sampler's ``steps`` that have reached the loop over Accelerate's loader.
 
     Accelerate's loaders ask for the next batch before they yield one, to know which is the last, and deal
     consecutive steps to their processes. ``GradientState`` names the loaders that are being iterated over.
 
     Args:
-        reading: what identifies the batch sampler: its attribute of this name.
-        steps: how many it has given.
+        reading: attribute of this name of the batch sampler, which identifies it.
+        steps: number of steps that it has given.
 
     Returns:
         None: no loop of Accelerate is over this loader, so all have been used.

@@ -41,7 +41,7 @@ def _as_jax(name: str, values: Any) -> Any:
 
 
 def check_narrow(name: str, values: npt.NDArray[Any]) -> None:
-    """Look whether JAX holds these numbers, of which it keeps 32 bits without ``jax_enable_x64``.
+    """Look whether JAX can hold these numbers: it keeps 32 bits of them without ``jax_enable_x64``.
 
     Raises:
         DataError: it does not hold one; names the column and the number.

@@ -17,7 +17,7 @@ Names: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 def columns_of(*groups: Names | None) -> dict[str, str | tuple[str, ...]]:
-    """What a loader must give for all of these: names in a batch are those that Keras sees."""
+    """Columns that a loader must give for all of these groups, by the names that Keras sees."""
     columns: dict[str, str | tuple[str, ...]] = {}
     for group in groups:
         for name, its in _named(group).items():

@@ -57,7 +57,7 @@ class _Epochs:
 
 
 def _arrays(batch: Batch) -> list[Any]:
-    """Of every column its values; of a ragged one also its offsets."""
+    """Values of every column, each ragged one's followed by its offsets."""
     arrays = []
     for values in batch.values():
         arrays += [values.values, values.offsets] if isinstance(values, Ragged) else [values]
@@ -103,9 +103,9 @@ def tf_dataset(loader: Loader, skip: int = 0) -> Any:
 
 
 def _spec(loader: Loader) -> dict[str, Any]:
-    """What a batch holds, as TensorFlow describes it, with any number of rows.
+    """TensorFlow's description of a batch with any number of rows.
 
-    Read from the first rows, which say it also of what a transform makes.
+    Read from the first rows, so that it is also right for the results of a transform.
     """
     first = np.arange(min(loader.batch_size, len(loader.dataset)))
     batch = loader.finished(loader.dataset.take(first, loader.wanted), 0, 0)

@@ -54,21 +54,21 @@ class Reading:
 
     loader: Loader
     steps = 0
-    """How many the batch sampler has given in the latest iteration."""
+    """Number of steps that the batch sampler has given in the latest iteration."""
 
     def set_epoch(self, epoch: int) -> None:
         self.loader.set_epoch(epoch)
 
 
 class _FollowsEpochs(Sampler[int]):
-    """What frameworks call before an epoch, and recognise the order by. Its indices are used by nobody."""
+    """A sampler that frameworks call before an epoch, and recognise the order by. Its indices are not used."""
 
     def __init__(self, reading: Reading, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._reading = reading
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is of this epoch."""
+        """Set the epoch of the next iteration."""
         self._reading.set_epoch(epoch)
 
 
@@ -88,7 +88,7 @@ class Steps:
     """A batch sampler: for every batch its :class:`Places`. Each iteration is the loader's next epoch.
 
     Args:
-        sampler: what a framework put in place of the loader's; only what it says of ranks counts.
+        sampler: that a framework put in place of the loader's; only its ranks, or its order, count.
         batch_size, drop_last: of the loader.
     """
 
@@ -162,14 +162,14 @@ def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
 class TorchLoader(DataLoader[Any]):
     """A loader of tensors that can stand wherever a DataLoader does; made by ``dataset.loader(output="torch")``.
 
-    Iteration, ``state_dict`` and ``load_state_dict`` are those of :class:`hopyard.data.loader.Loader`. Its
+    Iteration, ``state_dict`` and ``load_state_dict`` are as in :class:`hopyard.data.loader.Loader`. Its
     ``sampler`` has ``set_epoch``. A framework that builds another one from its parts with a
     ``DistributedSampler`` gets the same stream with that rank's share of every step.
 
     Args:
         dataset: as its attribute of this name.
-        batch_sampler, sampler: what a framework puts in the place of the attributes of these names.
-        device: where batches go. None: they stay where they are.
+        batch_sampler, sampler: that a framework puts in the place of the attributes of these names.
+        device: that batches are moved to. None: they stay where they are.
         options: of ``DataLoader``.
     """
 
@@ -239,10 +239,10 @@ class TorchLoader(DataLoader[Any]):
         self.loader.set_epoch(epoch)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Where the loader is: JSON values. Batches count once the loop over the loader has been given them.
+        """State of the loader as JSON values. Batches count once the loop over the loader has been given them.
 
-        What this loader or Accelerate has read ahead does not count. ``batches`` says how many batches of
-        the latest iteration were used, where something else reads ahead.
+        Batches that this loader or Accelerate has read ahead do not count. ``batches`` is the number of batches of
+        the latest iteration that were used, where something else reads ahead.
         """
         if batches is None and self.loader.begun:
             batches = self._used
@@ -265,7 +265,7 @@ def _as_told(loader: Loader, sampler: Any) -> Loader:
 
 
 def _sampler(dataset: StreamDataset) -> _FollowsEpochs:
-    """What frameworks recognise the order by: those that find a DistributedSampler leave ranks alone."""
+    """The sampler that frameworks recognise the order by: if it is a DistributedSampler, they leave ranks alone."""
     loader = dataset.reading.loader
     if loader.world_size > 1:
         return _OfRank(dataset.reading, dataset, loader.world_size, loader.rank, loader.shuffle)
@@ -286,9 +286,9 @@ def torch_loader(
         pin_memory: batches in page-locked memory, from which ``tensor.to(device, non_blocking=True)`` copies in
             the background. Without an accelerator it has no effect but a warning, as in PyTorch.
         device: where batches go. On a GPU the next batch is copied while one is in use, and memory is pinned.
-        of_workers: what DataLoader is told about worker processes (``num_workers``, ``prefetch_factor``,
+        of_workers: arguments of DataLoader about worker processes (``num_workers``, ``prefetch_factor``,
             ``persistent_workers``, ...). There are none: batches are gathered from mapped files by this process,
-            and what must be decoded is decoded by threads, one window ahead. A log line says so.
+            and data that must be decoded is decoded by threads, one window ahead. A log line says so.
 
     Raises:
         UsageError: an argument is unknown, or there is no such device.

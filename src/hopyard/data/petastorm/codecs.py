@@ -1,4 +1,4 @@
-"""From what Petastorm's codecs wrote to columns, some rows of one field at a time.
+"""Decodes values of Petastorm's codecs into columns, some rows of one field at a time.
 
 Arrays are read from the bytes of ``numpy.save`` and ``numpy.savez_compressed`` (never a pickle in them), images by
 Pillow. Every row is held against the Unischema; what differs is named by file, row group, field and row.
@@ -95,7 +95,7 @@ class RowDecoder:
 
 
 def _low_bytes(encoded: bytes) -> npt.NDArray[np.uint8] | None:
-    """The lower bytes of a PNG of 16 bits a channel, of which Pillow gives the upper ones; None of other images."""
+    """The lower bytes of a PNG of 16 bits a channel (Pillow gives the upper ones); None for other images."""
     with pillow().open(io.BytesIO(encoded)) as image:
         tiles = image.tile
         if image.mode != "RGB" or any(tile[3] != "RGB;16B" for tile in tiles):
@@ -114,7 +114,7 @@ def unsupported(field: Field) -> str | None:
 
 
 def settles(field: Field) -> bool:
-    """Whether dimensions other than the first are open, so that the first row says what all must be."""
+    """Whether dimensions other than the first are open, so that the first row settles them for all."""
     return field.encoded and None in field.shape[1:]
 
 
@@ -124,7 +124,7 @@ def decode_field(
     """The rows of one field as they are in a dataset.
 
     Args:
-        field: what the Unischema says of it.
+        field: of the Unischema.
         array: the rows as they are stored.
         where: file, row group and field, for errors.
         shape: of all rows, of a field that ``settles``.

@@ -144,7 +144,7 @@ class PetastormSource(Source):
     """The rows of a Petastorm dataset, a row group at a time, files in the order of their paths.
 
     Attributes:
-        fields: what the Unischema says of the columns.
+        fields: of the Unischema, for the columns.
         on_read: called with the number of rows read so far in a pass.
     """
 
@@ -208,7 +208,7 @@ class PetastormSource(Source):
             )
 
     def _first_shape(self, field: Field) -> tuple[int, ...]:
-        """The shape of the first row that is not null: what all must have."""
+        """The shape of the first row that is not null, which all rows must have."""
         for file in self._files:
             with _open(file.path) as opened:
                 for group in range(opened.num_row_groups):

@@ -1,1 +1,1 @@
-"""From rows to a prepared dataset: Parquet that is also flat arrays, and its manifest."""
+"""Preparation of rows as a dataset: Parquet that is also flat arrays, and the manifest."""

@@ -4,9 +4,9 @@ Rules that every engine keeps:
 
 * **Workers** read, pack and write; the driver gets surveys and entries of files.
 * **One pass.** The frame's rows are computed once and kept packed until the exchange is closed, on the workers
-  or in a folder of the store; those that a worker kept which is lost are computed again.
+  or in a folder of the store; rows that a lost worker kept are computed again.
 * **Grouping.** ``Exchange.write`` gives all rows of a file, and no others, to one call of ``Writing.write``.
-* **Errors** of the data come in surveys, those of workers as the engine raises them.
+* **Errors** of the data come in surveys, errors of workers as the engine raises them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hopyard.data.sources.collect import pick
 from hopyard.data.sources.frame_batches import Reading, columns_of_types, flat_paths
 
 Report = Callable[[float], None]
-"""Told the share of a phase that is done, 0 to 1."""
+"""Called with the share of a phase that is done, 0 to 1."""
 
 Types = Mapping[str, pa.DataType | str]
-"""Of columns, by their names, in order; a text says what a type is that Arrow does not have."""
+"""Types of columns by name, in order; a text names a type that Arrow does not have."""
 
 
 class Exchange(ABC):
@@ -38,7 +38,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def survey(self, report: Report) -> list[list[Survey]]:
-        """Read and pack all rows; what was found by each frame's tasks. May be called again after it failed."""
+        """Read and pack all rows; returns the surveys of each frame's tasks. May be called again after it failed."""
 
     @abstractmethod
     def write(self, writing: Writing, report: Report) -> list[Written]:
@@ -53,26 +53,26 @@ class Frame(ABC):
     """A frame of an engine."""
 
     engine: str
-    """As messages call it."""
+    """Name of the engine in messages."""
 
     vectors: frozenset[str] = frozenset()
     """Columns that are vectors of Spark ML; their type is then that of lists."""
 
     @abstractmethod
     def types(self) -> Types:
-        """Of its own columns."""
+        """Types of the frame's own columns."""
 
     @abstractmethod
     def head(self, names: Sequence[str], rows: int) -> pa.Table:
-        """The first rows of these of its columns."""
+        """The first rows of these columns of the frame."""
 
     @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch | pa.Table]:
-        """All rows of these of its columns, on the driver."""
+        """All rows of these columns of the frame, on the driver."""
 
     @abstractmethod
     def exchange(self, packings: Sequence[tuple[Frame, Types, Packing]], folder: Path | None) -> Exchange:
-        """The exchange of frames of this engine, of which each has the columns of these types, and is packed.
+        """The exchange of frames of this engine, each with its columns' types and its packing.
 
         Args:
             folder: a directory that workers see wherever they see the store, for rows on their way; None: there
@@ -111,7 +111,7 @@ class FrameSource(Source):
 
     @property
     def types(self) -> Types:
-        """Of these."""
+        """Types of these columns."""
         return {name: self._types[name] for name in self.roots}
 
     @property

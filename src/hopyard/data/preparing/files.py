@@ -1,4 +1,4 @@
-"""Which rows share a file of a dataset, and the writing of one file."""
+"""Dealing of rows to the files of a dataset, and the writing of one file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hopyard.storage.base import Store
 GROUPS = 24  # row groups are a multiple of it: it has many divisors, so many numbers of partitions are even
 GROUP_BYTES = 32 << 20
 FILE_BYTES = 96 << 20
-"""Of a file, at most and on average: a worker holds all rows of one in memory."""
+"""Bytes of a file, at most and on average: a worker holds all rows of one in memory."""
 
 HALF = ORDER_BITS // 2
 
@@ -55,7 +55,7 @@ class Files:
 
     @classmethod
     def of(cls, rows: int, row_bytes: float) -> Files:
-        """For about so many rows; row groups are a multiple of 24 if that is possible."""
+        """The files for about so many rows; row groups are a multiple of 24 if that is possible."""
         if not rows:
             return cls(0, 0)
         wanted = math.ceil(rows * row_bytes / FILE_BYTES)
@@ -68,13 +68,13 @@ class Files:
 
 @dataclass(frozen=True)
 class Writing:
-    """What every worker is told of the writing of a dataset. Pickles.
+    """Settings of the writing of a dataset, for every worker. Pickles.
 
     Attributes:
         shapes: of the columns over all rows; see :func:`unpack`.
         stores: of the training and the validation set.
         files: of both; numbers of files go through both.
-        cut: rows of numbers below are for validation.
+        cut: rows with lower numbers for the split are for validation.
     """
 
     layout: Layout
@@ -86,7 +86,7 @@ class Writing:
 
     @property
     def count(self) -> int:
-        """Of all files."""
+        """Number of all files."""
         return self.files[0].count + self.files[1].count
 
     def numbers(self, order: np.ndarray, part: np.ndarray) -> np.ndarray:
@@ -105,14 +105,14 @@ class Writing:
         return range(self.files[0].count, self.count) if split else range(self.files[0].count)
 
     def orders(self, number: int) -> tuple[int, int]:
-        """The rows of a file are those of its split whose order is at least the first, and below the second."""
+        """Bounds of a file: its rows are those of the split whose order is at least the first and below the second."""
         split = self.is_val(number)
         place, count = number - self.files[0].count * split, self.files[split].count
         first, last = (-(-(at << HALF) // count) << HALF for at in (place, place + 1))
         return first, last
 
     def write(self, number: int, rows: pa.Table) -> Written:
-        """One file, of all its packed rows, which come in any order."""
+        """Write one file of all its packed rows, which come in any order."""
         writer = SplitWriter(self.policies, self.stores[self.is_val(number)])
         columns = unpack(self.layout, self.shapes, rows)
         return self.write_with(writer, number, columns, in_order(self.layout, rows), rows[ORDER].to_numpy())
@@ -126,7 +126,7 @@ class Writing:
         order: np.ndarray,
         watch: Callable[[int], None] | None = None,
     ) -> Written:
-        """One file.
+        """Write one file.
 
         Args:
             columns: in which its rows are.
@@ -141,7 +141,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Written:
-    """What a worker says of the file that it wrote."""
+    """A worker's report on the file that it wrote."""
 
     number: int
     split: int
@@ -151,8 +151,8 @@ class Written:
 
 
 def told(write: Callable[[], Written | None]) -> bytes:
-    """What became of a worker's part, for the driver; also that there is no space, which is no failure of the
-    engine's task: it would be repeated at once, and told in words of the engine's own."""
+    """A worker's pickled answer to the driver: the report on its file, or the error that there is no space. That is no
+    failure of the engine's task, which would be repeated at once, and told in words of the engine's own."""
     try:
         return pickle.dumps(write())
     except StorageFullError as error:
@@ -160,7 +160,7 @@ def told(write: Callable[[], Written | None]) -> bytes:
 
 
 def heard(answers: Iterable[bytes]) -> list[Written]:
-    """What workers told.
+    """Reports from workers' pickled answers.
 
     Raises:
         StorageFullError: one of them found no space.
@@ -173,7 +173,7 @@ def heard(answers: Iterable[bytes]) -> list[Written]:
 
 
 def rows_and_sum(written: Iterable[Written]) -> tuple[int, int]:
-    """Of all files: rows, and the sum of their places."""
+    """Number of rows of all files, and the sum of the rows' places."""
     rows = order_sum = 0
     for each in written:
         rows += each.entry.rows

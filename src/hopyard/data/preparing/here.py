@@ -40,7 +40,7 @@ class _Frame:
 
     @cached_property
     def columns(self) -> dict[str, ColumnData]:
-        """Those of the dataset."""
+        """Columns of the dataset: all but the one that splits the rows."""
         return {name: data for name, data in (self.collected.columns or {}).items() if name != self.part}
 
     @cached_property
@@ -131,7 +131,7 @@ def _report(report: Report, before: int, rows: int, written: int) -> None:
 def _sorted(
     layout: Layout, columns: Mapping[str, ColumnData], order: npt.NDArray[np.int64], chosen: Rows
 ) -> Rows:
-    """These rows in the order of the dataset, by their places; see :func:`in_order`."""
+    """The ``chosen`` rows in the order of the dataset, by their places; see :func:`in_order`."""
     places = order[chosen]
     keys = places.view(np.uint64) >> np.uint64(ORDER_BITS - 32) << np.uint64(32)
     keys |= np.arange(len(keys), dtype=np.uint64)  # numbers alone are sorted ten times as fast as by an index

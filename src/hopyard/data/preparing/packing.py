@@ -38,7 +38,7 @@ _PIECE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """Where columns are in packed rows.
+    """Places of columns in packed rows.
 
     Attributes:
         columns: in order; ``"ragged"`` ones are lists, of one length or not, or sparse.
@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
-        """Of the packed columns."""
+        """Names of the packed columns."""
         return [ORDER, PART, FIXED, *(variable_name(number) for number in range(len(self.variable)))]
 
     @property
@@ -79,7 +79,7 @@ def variable_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Packing:
-    """How the rows of one frame are packed. Pickles.
+    """Settings by which the rows of one frame are packed. Pickles.
 
     Attributes:
         part: the number of every row for the split; the name of a column whose rows above 0 have number 0, and all
@@ -93,17 +93,17 @@ class Packing:
     seed: int
 
     def new_survey(self) -> Survey:
-        """Of no rows."""
+        """A survey of no rows."""
         return Survey(self.part if isinstance(self.part, float) else None)
 
     def pack(self, batches: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch]:
-        """The rows of some batches, then one row with what was found in them."""
+        """The rows of some batches, then one row with their survey."""
         survey = self.new_survey()
         yield from self.rows(batches, survey)
         yield self._survey_row(survey)
 
     def rows(self, batches: Iterator[pa.RecordBatch | pa.Table], survey: Survey) -> Iterator[pa.RecordBatch]:
-        """The rows of some batches; ``survey`` gets what is found in them.
+        """The rows of some batches, which are added to ``survey``.
 
         Data that breaks a rule is no failure of the worker, which would be repeated: it ends the rows, and the
         survey says so.

@@ -67,7 +67,7 @@ class FileWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """After an error what is there is no Parquet file."""
+        """Close the file. After an error it is no Parquet file."""
         if kind is not None:
             self._writer.is_open = False  # or it would try to write a footer when it is collected
             self._sink.close()
@@ -83,11 +83,11 @@ class _HashingFile(io.RawIOBase):
         self.hasher = Hasher(FILE_DOMAIN)
 
     def hold(self) -> None:
-        """From here on, keep what is written in memory."""
+        """Keep bytes that are written from now on in memory."""
         self._held = bytearray()
 
     def release(self) -> bytes:
-        """What was kept; from here on, write to the file again."""
+        """Return the kept bytes, and write to the file again from now on."""
         held, self._held = bytes(self._held or b""), None
         return held
 

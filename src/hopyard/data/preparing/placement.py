@@ -1,4 +1,4 @@
-"""Where row groups begin, so that each column's bodies in a file are rows of one virtual array."""
+"""Placement of row groups, so that each column's bodies in a file are rows of one virtual array."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Placement:
         self._first: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
 
     def start(self, position: int, rows: int, before: int) -> int:
-        """Where a row group of ``rows`` rows begins, if ``position`` bytes are written and the row
+        """Offset at which a row group of ``rows`` rows begins, if ``position`` bytes are written and the row
         group before has ``before`` bytes; the first call is for the first row group."""
         bodies = position + np.array(body_offsets(self._fixed, rows), np.int64)
         if self._first is None:
@@ -54,7 +54,7 @@ class Placement:
 
 @lru_cache(64)
 def body_offsets(fixed: Schema, rows: int) -> tuple[int, ...]:
-    """How far into a row group each column's body begins; ``fixed`` are its columns of fixed width.
+    """Offset of each column's body in a row group; ``fixed`` are its columns of fixed width.
 
     Measured by writing such a row group to memory: page headers differ in length.
     """

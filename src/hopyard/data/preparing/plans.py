@@ -16,9 +16,9 @@ PLANS = "plans"
 
 
 class PlanIndex:
-    """Which fingerprint the frames of some plans have, with these arguments; kept in the store, beside the data.
+    """Index of the fingerprint of a dataset by the plans of its frames and the arguments; kept in the store.
 
-    It is a hint: a plan is known if all that its rows come from are files that have not changed since.
+    It is a hint: a plan is known if its rows come from nothing but files that have not changed since.
     """
 
     def __init__(self, store: Store, frames: Sequence[Frame], arguments: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ class PlanIndex:
         return None if fingerprint is None else find_prepared(self._store, fingerprint, settings)
 
     def fingerprint(self) -> str | None:
-        """Of the dataset that these plans gave before, also if it is no longer there."""
+        """Fingerprint of the dataset that these plans gave before, also if it is no longer there; None if not known."""
         if self._name is None:
             return None
         try:
@@ -43,6 +43,6 @@ class PlanIndex:
         return fingerprint
 
     def note(self, fingerprint: str) -> None:
-        """These plans gave the dataset of this fingerprint."""
+        """Note that these plans gave the dataset of this fingerprint."""
         if self._name is not None:
             self._store.at(PLANS).put(self._name, json.dumps({"fingerprint": fingerprint}).encode())

@@ -1,9 +1,9 @@
 """One preparation: rows from anywhere become the files of a dataset, and its manifests.
 
-First all rows are read once, by this process or by an engine's workers, and kept. From what was found follow the
+First all rows are read once, by this process or by an engine's workers, and kept. From the survey of them follow the
 fingerprint, the policies, the split, and the number of files; then every file's rows are brought together and
-written. What is stored is a function of the rows and the arguments, whatever the order, the kind of source, the
-partitions, the workers or the engine.
+written. The stored bytes are a function of the rows and the arguments: the order, the kind of source, the
+partitions, the workers and the engine do not matter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Repeat = Callable[[Callable[[], Any]], Any]
 
 
 def known_fingerprint(request: Request, store: Store) -> str | None:
-    """Of the dataset that the same plans with the same arguments gave before; None if that is not known."""
+    """Fingerprint of the dataset that the same plans with the same arguments gave before; None if it is not known."""
     return _plans(request, store).fingerprint()
 
 
@@ -118,7 +118,7 @@ class Preparation:
 
     @property
     def _parts(self) -> list[int | str | float]:
-        """Of the rows of each source, see ``Packing``: those of an explicit validation set have 0, the others 1."""
+        """``part`` of each source, see ``Packing``: 0 for an explicit validation set, 1 for the data beside it."""
         validation = self._request.validation
         return [1, 0] if self._request.val is not None else [1 if validation is None else validation]
 
@@ -143,7 +143,7 @@ class Preparation:
         return self._frames[0].frame.exchange(packings, folder)
 
     def _surveys(self, exchange: Exchange) -> list[Survey]:
-        """Of each source."""
+        """Surveys of the sources, one each."""
         report = self._begin("reading", None) if self._frames else lambda share: None
         found: list[list[Survey]] = self._repeat(lambda: exchange.survey(report))
         return [self._merged(each).checked(self._request.split_column) for each in found]
@@ -226,7 +226,7 @@ class Preparation:
         return Dataset(store, self._repeat(lambda: publish(store, manifest)))
 
     def _begin(self, phase: str, rows: int | None) -> Callable[[float], None]:
-        """A phase begins, which may say nothing for long; what is returned is told the share of it that is done."""
+        """Begin a phase, which may say nothing for long; returns a function that takes the share of it that is done."""
 
         def report(share: float) -> None:
             if self._watch is not None:

@@ -48,7 +48,7 @@ def prepare(
     accept: Callable[[int], None] = lambda groups: None,
     watch: Watch | None = None,
 ) -> Prepared:
-    """Write ``data`` into ``store`` as a training and a validation set, or find what was written before.
+    """Write ``data`` into ``store`` as a training and a validation set, or find the dataset that was written before.
 
     Args:
         data: see :func:`hopyard.data.as_source`.
@@ -61,12 +61,12 @@ def prepare(
             see :mod:`hopyard.data.columns.policies`.
         val: an explicit validation set, of the same columns; ``validation`` is then ignored.
         progress: called with (rows written, rows in all) as they are.
-        masked: columns whose nulls are filled and marked in a bool column ``<name>_mask``, whatever ``nulls`` says.
+        masked: columns whose nulls are filled and marked in a bool column ``<name>_mask``, under any ``nulls``.
         compress_sparse: keep the vectors of Spark ML in a Spark DataFrame sparse in the files; batches are dense.
         wait: if given, a full store pauses the preparation; see :func:`hopyard.storage.full.wait_for_space`.
-        announce: called with what to know about such a pause.
+        announce: called with a message about such a pause.
         accept: called with the number of row groups that training data will have, before anything is written;
-            what it raises ends the preparation.
+            an error that it raises ends the preparation.
         watch: called with the phase (``"reading"``: the source's rows are digested; ``"writing"``: row groups),
             rows done, and rows in all (None while unknown), many times a file. Reading begins again with a
             validation source, and with a source that does not fit in memory and is now wanted as a whole. While a
@@ -76,7 +76,7 @@ def prepare(
         DataError: the data breaks a rule, or validation leaves a set empty; ColumnError: unknown columns.
         SettingsError: the store's explicit train_path or val_path holds another dataset.
         CorruptError: a file of the source is damaged.
-        StorageFullError: no space is left; what is written is found again by the next attempt.
+        StorageFullError: no space is left; files that are written are found again by the next attempt.
     """
     request = request_of(
         data, validation, feature_columns, label_columns, seed, nulls, ragged, val, compress_sparse, masked

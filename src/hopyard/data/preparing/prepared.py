@@ -1,4 +1,4 @@
-"""Where prepared datasets are in a store, and which is there."""
+"""Places of prepared datasets in a store, and the search for one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_filled(datasets: Iterable[object], names: Iterable[str]) -> None:
 
 
 def split_stores(store: Store, fingerprint: str) -> tuple[Store, Store]:
-    """Where the training and the validation set of that fingerprint are, or would be."""
+    """Stores of the training and the validation set of that fingerprint, which need not be there yet."""
     train = store.train_data if store.single_train else store.train_data.at(fingerprint)
     val = store.val_data if store.single_val else store.val_data.at(fingerprint)
     return train, val
@@ -83,7 +83,7 @@ def find_prepared(store: Store, fingerprint: str, settings: Mapping[str, Any]) -
     """The dataset of that fingerprint, if its preparation was finished and its files are there.
 
     Args:
-        settings: what the dataset was asked for with; ``"validation"`` None: without a validation set.
+        settings: of the request for the dataset; ``"validation"`` None: without a validation set.
 
     Raises:
         SettingsError: an explicit train_path or val_path holds another dataset.
@@ -123,7 +123,7 @@ def _readable_manifest(store: Store, fingerprint: str) -> Manifest | None:
 
 
 def _is_whole(store: Store, manifest: Manifest) -> bool:
-    """Whether no file was lost or damaged since; one that was is written again by ``prepare``."""
+    """Whether no file was lost or damaged since it was written; ``prepare`` writes such a file again."""
     if store.path(MANIFEST_NAME) is None:
         sizes = {entry.name: entry.size for entry in store.list()}
         if any(sizes.get(entry.name) != entry.size for entry in manifest.files):

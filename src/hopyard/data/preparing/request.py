@@ -1,4 +1,4 @@
-"""What ``prepare`` was asked for: its arguments, checked as far as they can be without reading the data."""
+"""Arguments of ``prepare``, checked as far as they can be without reading the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
 
 Watch: TypeAlias = Callable[[str, int | float, int | None], None]
-"""Told the phase, rows done, and rows in all; where nobody counts them, the share of the work as a float, and None."""
+"""Called with the phase, rows done, and rows in all; where nobody counts rows, with the share as a float, and None."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Request:
         return self.validation if isinstance(self.validation, str) else None
 
     def settings(self) -> dict[str, Any]:
-        """What shapes the files, beside the data's content."""
+        """Settings that shape the files, beside the data's content."""
         return {
             "validation": "explicit" if self.val is not None else self.validation,
             "seed": self.seed,
@@ -62,7 +62,7 @@ class Request:
 
     @contextlib.contextmanager
     def watched(self, watch: Watch | None) -> Iterator[None]:
-        """Inside, the sources tell ``watch`` how far they are read."""
+        """Inside, the sources call ``watch`` with their progress."""
         sources = [source for source in (self.source, self.val) if source is not None]
         for source in sources if watch is not None else []:
             source.watch = _reading(watch, source)
@@ -73,7 +73,7 @@ class Request:
                 source.watch = None
 
     def fingerprint(self) -> str | None:
-        """Of the dataset; None while a source is one-shot and not yet collected."""
+        """Fingerprint of the dataset; None while a source is one-shot and not yet collected."""
         train = self.source.fingerprint()
         if train is None:
             return None
@@ -93,12 +93,12 @@ class Request:
         return train, self.val.collect(spool)
 
     def _tell_val(self) -> None:
-        """Columns in which the validation rows hold no value are those of the training rows."""
+        """Set the training rows' columns as expected ones of the validation rows, for columns without a value there."""
         assert self.val is not None
         self.val.expected = self.source.schema()
 
     def fingerprint_of(self, train: str, val: str | None) -> str:
-        """Of the dataset of sources that have these fingerprints."""
+        """Fingerprint of the dataset of sources that have these fingerprints."""
         content = {"source": train, "val": val, "format": FORMAT_VERSION, **self.settings()}
         return digest_json(content, "hopyard.dataset")
 
@@ -115,7 +115,7 @@ def request_of(
     compress_sparse: bool = False,
     masked: Sequence[str] = (),
 ) -> Request:
-    """The request of a call of ``prepare``; raises what is wrong with its arguments."""
+    """The request of a call of ``prepare``; raises errors of the arguments."""
     choice("nulls", nulls, ("error", "fill", "mask"))
     choice("ragged", ragged, ("error", "keep", "pad"))
     features, labels = _names(feature_columns), _names(label_columns)
@@ -154,7 +154,7 @@ def request_of(
 
 
 def source_names(names: Sequence[str], nulls: str, ragged: str) -> list[str]:
-    """The columns to read where ``names`` are asked for: without those that policies make of others of them."""
+    """The columns to read where ``names`` are asked for: without columns that policies make of others."""
     made = {f"{name}_mask" for name in names if nulls == "mask"}
     made |= {f"{name}_length" for name in names if ragged == "pad"}
     return [name for name in names if name not in made]
@@ -181,7 +181,7 @@ def _select(source: Source, named: list[str], split: str | None) -> Source:
 
 
 def _only(source: Source, names: Sequence[str]) -> Source:
-    """``source`` with these columns; itself, and with what it knows of its rows, if it has no others."""
+    """``source`` with these columns; if it has no others, ``source`` itself, with all that it knows of its rows."""
     return source if set(names) == set(source.columns) else source.select(names)
 
 

@@ -1,4 +1,4 @@
-"""Which rows are for validation."""
+"""The split: choice of the rows for validation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopyard.errors import DataError
 
 _log = logging.getLogger("hopyard")
 _SHARE_OFF = 0.02
-"""How far the share of the validation set may be off without a word; of a few rows, one is more."""
+"""Deviation of the validation set's share that is not warned of; of a few rows, one is more."""
 
 
 def check_share(validation: Any) -> None:
@@ -29,7 +29,7 @@ def check_share(validation: Any) -> None:
 
 
 def warn_of_overlap(data: Any, validation: Any) -> None:
-    """Say that a share of windows that overlap is no test, if ``validation`` is a share and ``data`` is such."""
+    """Log that a share of overlapping windows is no test, if ``validation`` is a share and ``data`` such windows."""
     if isinstance(data, Windows) and data.overlap and isinstance(validation, float):
         _log.warning(
             "validation=%s draws at random from windows that overlap, so that rows of the validation set are trained "
@@ -54,12 +54,12 @@ def held_by_share(hashes: Hashes, share: float, seed: int) -> npt.NDArray[np.boo
 
 
 def warn_of_equal(train: Hashes, val: Hashes) -> None:
-    """Say how many rows of a validation set that was given are equal to rows for training, by their hashes."""
+    """Log the number of rows of a given validation set that are equal to rows for training, by their hashes."""
     warn_of_common(int(np.count_nonzero(np.isin(val, train))), len(val))
 
 
 def warn_of_common(common: int, rows: int) -> None:
-    """Say that so many of the rows of a validation set are trained on, if any are."""
+    """Log that ``common`` of the ``rows`` of a validation set are trained on, if any are."""
     if common:
         _log.warning(
             "%d of the %d rows of the validation set are equal to rows for training in all columns that are used. If "
@@ -70,7 +70,7 @@ def warn_of_common(common: int, rows: int) -> None:
 
 
 def check_split(validation: Any, rows: int, val_rows: int) -> None:
-    """Raise DataError if a set is empty; say it if equal rows kept a share from being what was asked for."""
+    """Raise DataError if a set is empty; log it if equal rows kept the share from the one asked for."""
     if not 0 < val_rows < rows:
         raise DataError(
             f"validation={validation!r} leaves the {'training' if val_rows else 'validation'} set empty ({rows} rows "

@@ -49,7 +49,7 @@ class Moments:
 
 
 class Statistics:
-    """Of some rows of all columns; ``merge`` those of the rows that follow."""
+    """Statistics of some rows of all columns; ``merge`` those of the rows that follow."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -101,7 +101,7 @@ class Statistics:
 
 
 def _elements(column: Column, rows: Values) -> npt.NDArray[Any]:
-    """Those that are stored: of sparse rows all but zeros."""
+    """The stored elements of rows: of sparse rows all but zeros."""
     if not isinstance(rows, Ragged):
         return rows
     return elements_of(rows.values) if column.sparse else rows.values
@@ -136,7 +136,7 @@ def _distinct(column: Column, rows: Values) -> set[Any] | None:
 
 
 def _unique(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As ``np.unique``, which hashes integers: that takes ten times as long as to sort them."""
+    """Sorted distinct values, as ``np.unique`` gives them, which hashes integers: sorting them is ten times as fast."""
     ordered = np.sort(values)
     return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])])
 

@@ -1,4 +1,4 @@
-"""What one pass over rows found: their content, their places in the dataset, and how they can be split."""
+"""Survey of rows in one pass: their content, their places in the dataset, and their numbers for the split."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def places(hashes: Hashes, seed: int) -> npt.NDArray[np.int64]:
 
 
 def split_numbers(hashes: Hashes, seed: int) -> npt.NDArray[np.int32]:
-    """(n,) the numbers by which rows are split by share, 0 to 2 ** ``SPLIT_BITS`` - 1: those for validation have the
+    """Numbers by which rows are split by share, (n,), 0 to 2 ** ``SPLIT_BITS`` - 1: rows for validation have the
     lowest."""
     return (keyed(hashes, seed, "split") >> np.uint64(64 - SPLIT_BITS)).astype(np.int32)
 
 
 class SplitCounts:
-    """How many rows have which numbers for the split. All rows of one number are on one side of it.
+    """Counts of rows by their numbers for the split. All rows of one number are on one side of it.
 
     Numbers drawn for a share are as good as evenly spread where rows differ, so the one where the share ends is
     known to be near; there every number is kept. Elsewhere rows are counted in 1024 steps, for data in which many
@@ -62,7 +62,8 @@ class SplitCounts:
         self._keep(other._near)
 
     def _keep(self, numbers: npt.NDArray[np.int32]) -> None:
-        """The more rows there are, the nearer is near: what is needed of all rows was kept of any of them."""
+        """Keep the numbers near the share. The more rows there are, the nearer is near: numbers that are needed of all
+        rows were kept of any of them."""
         if self._share is not None:
             first, last = (step << _STEP_BITS for step in self._near_steps(self._share))
             near = np.concatenate([self._near, numbers])
@@ -73,7 +74,7 @@ class SplitCounts:
         return max(math.floor((share - reach) * _STEPS), 0), min(math.ceil((share + reach) * _STEPS), _STEPS)
 
     def cut(self, explicit: bool) -> tuple[int, int]:
-        """The number below which rows are for validation, and how many rows these are.
+        """The number below which rows are for validation, and the count of these rows.
 
         Args:
             explicit: where there is no share, whether rows of number 0 are for validation; else none is.
@@ -96,13 +97,13 @@ class SplitCounts:
 
 
 class Survey:
-    """Of some rows; ``merge`` those of others, in any order.
+    """Survey of some rows; ``merge`` those of others, in any order.
 
     Attributes:
         content: of the rows.
-        split: how they can be split.
-        order_sum: sum of the rows' places, by which what was written is checked.
-        error: what ended the pass.
+        split: counts of the rows for the split.
+        order_sum: sum of the rows' places, by which the written files are checked.
+        error: that ended the pass.
     """
 
     def __init__(self, share: float | None = None) -> None:
@@ -112,19 +113,19 @@ class Survey:
         self.error: HopyardError | None = None
 
     def place(self, order: npt.NDArray[np.int64], numbers: npt.NDArray[np.int32]) -> None:
-        """Rows with their places, and their numbers for the split."""
+        """Add places of rows, and their numbers for the split."""
         self.order_sum = (self.order_sum + sum_of(order.view(np.uint64))) % WORD
         self.split.add(numbers)
 
     def merge(self, other: Survey) -> None:
-        """Raises DataError where the rows cannot be of one dataset."""
+        """Add the survey of other rows. Raises DataError where they cannot be of one dataset."""
         self.error = self.error or other.error
         self.content.merge(other.content)
         self.split.merge(other.split)
         self.order_sum = (self.order_sum + other.order_sum) % WORD
 
     def checked(self, split: str | None) -> Survey:
-        """Itself, if the rows can be split; ``split`` is the column that does."""
+        """The survey itself, if the rows can be split; ``split`` is the column that does."""
         if self.error is not None:
             raise self.error
         if not self.content.rows:
@@ -141,7 +142,7 @@ class Survey:
         return self.content.found[name].nbytes / self.content.rows + 8
 
     def samples(self, names: list[str]) -> Columns:
-        """A few rows of zeros that are to policies what all rows are: lengths, shape and nulls."""
+        """A few rows of zeros that stand for all rows to policies: same lengths, shape and nulls."""
         return {name: _sample(self.content.found[name]) for name in names}
 
 

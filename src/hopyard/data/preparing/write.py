@@ -1,7 +1,7 @@
 """Writes the files of a split: rows gathered in their stored order, a row group at a time.
 
 While a row group is written the next is gathered and the statistics of the one before are
-computed; what is written does not depend on that.
+computed; the written bytes do not depend on that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BUFFERS = 3  # row groups: being gathered, written, and summed up
 
 @dataclass(frozen=True)
 class _Group:
-    """Some rows, ready to be written."""
+    """Rows of a row group, ready to be written."""
 
     values: Mapping[str, Values]
     missing: Mapping[str, int]
@@ -45,7 +45,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a file, and how many are in each row group but the last."""
+    """The rows of a file, and the number of rows of each row group but the last."""
 
     columns: Mapping[str, ColumnData]
     rows: Rows

@@ -27,7 +27,7 @@ class Apply(Step):
     training rows of some columns.
 
     It gets scalar columns as a pandas DataFrame of their names (a layer: as an array (n, columns)), others as an array
-    (n, numbers of a row); nulls as NaN or None. What it gives is float32 or int64, or texts, without NaN. Those with
+    (n, numbers of a row); nulls as NaN or None. Results are float32 or int64, or texts, without NaN. Transformers with
     ``partial_fit`` learn batch by batch; all others hold these columns' training rows in memory once. The object that
     you give is copied and not changed.
 
@@ -205,7 +205,7 @@ class _Layer:
 
 
 def is_layer(made: Any) -> bool:
-    """Whether it is a layer of Keras, which is then imported."""
+    """Whether the transformer is a layer of Keras, which is then imported."""
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(made, getattr(keras, "Layer", ()))
 
@@ -222,7 +222,7 @@ def _copied(made: Any) -> Any:
 
 
 def _adapts(layer: Any) -> bool:
-    """Whether there is something to learn: not if the layer was made with its vocabulary or its mean."""
+    """Whether the layer has something to learn: not if it was made with its vocabulary or its mean."""
     config = layer.get_config()
     given = any(config.get(name) is not None for name in ("vocabulary", "mean", "bin_boundaries"))
     return hasattr(layer, "adapt") and not given
@@ -273,7 +273,7 @@ def _as_array(made: Any) -> npt.NDArray[Any]:
 
 
 def _as_column(step: Apply, values: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
-    """As float32, int64 or texts.
+    """A column of results as float32, int64 or texts.
 
     Raises:
         DataError: it holds something else, NaN, or another number of rows.

@@ -1,7 +1,7 @@
 """The contract of a step of preprocessing: fitted once on all training rows, then applied to any batch.
 
 * **Training rows only.** A fitting sees each training row once, in batches whose bounds depend on the dataset alone, so
-  that the state is the same whatever partitions, workers and batch sizes of training are.
+  that the state is the same for any partitions, workers and batch sizes of training.
 * **Nothing but the state.** ``State.apply`` is a pure function of the state and of the batch: rows come out in their
   order, each independent of the others. A state pickles.
 * **Missing values** reach a step beside its columns, as bool arrays. A step with ``fills = True`` gives a value for
@@ -27,7 +27,7 @@ Missing: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
 
 
 class State(ABC):
-    """All that a step has learned from the training rows.
+    """The state of a fitted step: all that it has learned from the training rows.
 
     Attributes:
         takes_coded: whether ``apply`` takes columns also as ``Coded``.
@@ -57,7 +57,7 @@ class Fitting(ABC):
 
 
 class Step(ABC):
-    """One step: the columns that it reads, those that it writes, and how it is fitted.
+    """One step: the columns that it reads, the columns that it writes, and the way it is fitted.
 
     Attributes:
         columns: read; and written in place, unless ``outputs`` says otherwise.
@@ -78,7 +78,7 @@ class Step(ABC):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The columns written: those that are new, or take the place of one read."""
+        """The columns written: new ones, and ones that take the place of a column read."""
         return self.columns
 
     def options(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Step(ABC):
         """A new pass."""
 
     def definition(self) -> Any:
-        """JSON value: steps with equal ones learn the same from the same rows."""
+        """Definition as a JSON value: steps with equal ones learn the same from the same rows."""
         return [type(self).__name__, list(self.columns), self.options()]
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class Step(ABC):
 
 
 def is_text(values: Any) -> bool:
-    """Whether a column holds texts or bytes."""
+    """Whether the values are texts or bytes."""
     return isinstance(values, np.ndarray) and values.dtype.kind in "OUS"
 
 

@@ -23,7 +23,7 @@ from hopyard.errors import DataError, UsageError
 
 class Category(Step):
     """Texts, bytes, bools or integers as int64: 0 for a category that no training row has, and for null; 1, 2, ... for
-    those of the training rows, sorted. An ``Embedding`` for it has ``1 + number of categories`` rows.
+    for the training rows' categories, sorted. An ``Embedding`` for it has ``1 + number of categories`` rows.
 
     Args:
         columns: each has its own categories; of a column of arrays, all elements share them.
@@ -115,7 +115,7 @@ class Categories(State):
 
     @cached_property
     def _numbers_of(self) -> dict[str, dict[Any, int]]:
-        """Of each column of texts or bytes, the numbers of its categories."""
+        """Numbers of the categories of each column of texts or bytes."""
         return {
             name: {value: number for number, value in enumerate(known.to_pylist(), 1)}
             for name, known in self.known.items()
@@ -126,8 +126,8 @@ class Categories(State):
         return {"known": self.known, "unknown": self.unknown}
 
     def _looked_up(self, name: str, values: Any) -> npt.NDArray[np.int64] | None:
-        """The numbers, if the values are objects and all of them are known: those of loaders are often the same
-        objects again and again, which a dict finds faster than Arrow."""
+        """The numbers, if the values are objects and all of them are known: loaders often give the same objects
+        again and again, which a dict finds faster than Arrow."""
         numbers_of = self._numbers_of.get(name)
         if numbers_of is None or not isinstance(values, np.ndarray) or values.dtype != object:
             return None
@@ -141,7 +141,7 @@ class Categories(State):
 
     @cached_property
     def _latest(self) -> dict[str, tuple[pa.Array, npt.NDArray[np.int64]]]:
-        """Of each column, the values of the batch before, and their numbers."""
+        """Values of each column in the batch before, and their numbers."""
         return {}
 
     def _of_codes(self, name: str, values: Coded) -> npt.NDArray[np.int64] | None:

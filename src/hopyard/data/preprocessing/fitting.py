@@ -34,7 +34,7 @@ _BYTES_AT_ONCE = 64 << 20
 _TEXT_BYTES = 64
 _DOMAIN = "hopyard.preprocessing"
 KEPT_IN = "_preprocessing"
-"""Folder in a store of what was fitted on its data."""
+"""Folder in a store of the steps that were fitted on its data."""
 
 _log = logging.getLogger("hopyard")
 
@@ -75,7 +75,7 @@ class Steps:
         return cls(steps)
 
     def definition(self) -> Any:
-        """JSON value that differs where something else would be learned."""
+        """Definition as a JSON value, which differs where something else would be learned."""
         return [step.definition() for step in self.steps]
 
     def made(self) -> set[str]:
@@ -103,15 +103,15 @@ class Steps:
         return needed
 
     def filled(self, names: Iterable[str]) -> list[str]:
-        """Those of the sources of ``names`` whose missing values a step gives a value."""
+        """Sources of ``names`` whose missing values a step gives a value."""
         return self._first_read(names, [step for step in self.steps if step.fills])
 
     def read(self, names: Iterable[str]) -> list[str]:
-        """Those of the sources of ``names`` that a step reads: it is told which of their rows are null."""
+        """Sources of ``names`` that a step reads: it gets a mask of their null rows."""
         return self._first_read(names, self.steps)
 
     def _first_read(self, names: Iterable[str], by: Sequence[Step]) -> list[str]:
-        """Those of the sources of ``names`` that one of these steps reads before any step has written them."""
+        """Sources of ``names`` that one of the steps ``by`` reads before any step has written them."""
         sources, found, written = self.sources(names), [], set[str]()
         for step in self.steps:
             found += [name for name in step.columns if step in by and name in sources and name not in written]
@@ -122,8 +122,8 @@ class Steps:
         """The columns of data that must come with a mask for ``names`` to be made.
 
         Args:
-            nulls: the data's policy. Under ``"fill"`` each column that steps read has one: what is null is null to
-                them, not the zero or empty text that was written there.
+            nulls: the data's policy. Under ``"fill"`` each column that steps read has one: a null stays null to
+                them, and is not the zero or empty text that was written there.
         """
         return self.read(names) if nulls == "fill" else self.filled(names)
 
@@ -147,7 +147,7 @@ class Steps:
             needed.update(step.columns)
 
     def levels(self) -> list[int]:
-        """Of each step, how many passes must end before its own can begin."""
+        """Number of passes that must end before each step's own can begin."""
         found: list[int] = []
         for place, step in enumerate(self.steps):
             mine = {*step.columns, *step.outputs}
@@ -180,7 +180,7 @@ class FittedSteps:
         return f"FittedSteps({', '.join(map(repr, self.steps.steps))})"
 
     def categories(self, column: str) -> list[Any]:
-        """The categories of a column, the first of which has the number 1.
+        """The categories of a column; the first has the number 1.
 
         Raises:
             ColumnError: no ``Category`` step has that column.
@@ -211,7 +211,7 @@ class FittedSteps:
         return frozenset(name for name, are in known.items() if are)
 
     def apply(self, batch: Any) -> dict[str, Any]:
-        """Some rows with the columns that the steps make, as a dict of arrays: what models get of them.
+        """Rows with the columns that the steps make, as a dict of arrays, as models get them.
 
         Args:
             batch: a frame of pandas, polars or Arrow, or a dict of arrays or lists, with the columns of the data as
@@ -219,7 +219,7 @@ class FittedSteps:
                 column, it says which of its rows are null.
 
         Raises:
-            DataError: it has no rows, or holds what a dataset cannot, or what a step does not take.
+            DataError: it has no rows, or holds values that a dataset cannot, or that a step does not take.
         """
         columns = as_source(batch).collect().columns
         assert columns is not None
@@ -227,7 +227,7 @@ class FittedSteps:
         return self.apply_to_arrays({**masks, **{name: data.as_batch() for name, data in columns.items()}})
 
     def apply_to_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for a batch as loaders give it: no nulls but those of its masks, times as int64 nanoseconds."""
+        """Apply the steps to a batch as loaders give it: nulls only by its masks, times as int64 nanoseconds."""
         return _applied(zip(self.steps.steps, self.states, strict=True), batch)
 
     def of(self, dataset: Partitioned, names: Sequence[str] | None = None) -> Partitioned:
@@ -270,7 +270,7 @@ def fit_steps(steps: Any, dataset: BaseDataset) -> FittedSteps:
 
 
 def fit_steps_in(store: Store, steps: Steps, dataset: BaseDataset) -> FittedSteps:
-    """The same, kept in ``store`` under the digest of rows and steps: fitted once."""
+    """Fitted steps, kept in ``store`` under the digest of rows and steps: fitted once."""
     name = f"{KEPT_IN}/{_digest(steps, dataset)}"
     if store.exists(name):
         try:
@@ -390,7 +390,7 @@ def masks_of(schema: Schema, names: Iterable[str]) -> list[str]:
 
 
 def schema_of(base: Schema, fitted: FittedSteps, names: Sequence[str]) -> Schema:
-    """Of a dataset after the steps.
+    """Schema of a dataset after the steps.
 
     Raises:
         ColumnError: a name is neither of the data nor of a step.
@@ -418,7 +418,7 @@ class Preprocessed(Partitioned):
 
     @property
     def fingerprint(self) -> str:
-        """Of the rows before the steps, and of these."""
+        """Digest of the rows before the steps, and of the steps."""
         return self._digest(self.base.fingerprint)
 
     def filled(self) -> dict[str, int | None]:
@@ -427,7 +427,7 @@ class Preprocessed(Partitioned):
         return {name: count for name, count in self.base.filled().items() if name not in made}
 
     def content(self) -> str:
-        """As the fingerprint, of the rows on this machine and now."""
+        """Digest like the fingerprint, of the rows on this machine and now."""
         return self._digest(self.base.content())
 
     def _digest(self, base: str) -> str:
@@ -435,7 +435,7 @@ class Preprocessed(Partitioned):
 
     @property
     def split(self) -> str:
-        """As of the rows before the steps."""
+        """The split of the rows before the steps."""
         return self.base.split
 
     def __len__(self) -> int:
@@ -450,7 +450,7 @@ class Preprocessed(Partitioned):
         return self.base.num_row_groups
 
     def partitions(self, p: int) -> Sequence[Preprocessed]:
-        """Those of the rows before the steps."""
+        """Partitions of the rows before the steps, each after the steps."""
         return [Preprocessed(part, self.fitted, self._names) for part in self.base.partitions(p)]
 
     def order(self, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Rows:
@@ -458,11 +458,11 @@ class Preprocessed(Partitioned):
         return self.base.order(seed, epoch, shuffle, reach)
 
     def node_cache(self) -> NodeCache | None:
-        """As of the rows before the steps."""
+        """The node cache of the rows before the steps."""
         return self.base.node_cache()
 
     def reach(self, window: int | None) -> Reach:
-        """As of the rows before the steps."""
+        """The reach of a permutation of the rows before the steps."""
         return self.base.reach(window)
 
     def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Stream:
@@ -484,7 +484,7 @@ class Preprocessed(Partitioned):
         return {name: name for name in (*sources, *masks_of(self.base.schema, sources))}
 
     def after(self, batch: Batch, wanted: Wanted) -> Batch:
-        """What is wanted of a batch of the base."""
+        """Wanted columns after the steps, from a batch of the base."""
         made = self.fitted.apply_to_arrays(batch)
         return {name: _side_by_side(made, columns) for name, columns in wanted.items()}
 

@@ -180,7 +180,7 @@ def _checked(name: str, values: Any) -> npt.NDArray[Any]:
 
 
 def _lost(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
-    """Of the shape of ``values``: where there is none."""
+    """Mask of the missing values, of the shape of ``values``."""
     lost = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if missing is not None:
         lost[missing] = True
@@ -188,7 +188,7 @@ def _lost(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None) -> np
 
 
 def _result_dtype(name: str, dtype: np.dtype[Any], step: Impute, fill: Any) -> np.dtype[Any]:
-    """Of the column with its fill."""
+    """Dtype of the column with the fill."""
     if step.by in ("mean", "median"):
         return dtype if dtype.kind == "f" else np.dtype(np.float64)
     if step.by is not None:

@@ -40,7 +40,7 @@ class Moments:
         self.squares: Any = 0.0
 
     def add(self, numbers: npt.NDArray[np.float64]) -> None:
-        """(n, *shape); NaN does not count."""
+        """Add rows (n, *shape); NaN does not count."""
         there = ~np.isnan(numbers)
         count = there.sum(0)
         numbers = np.where(there, numbers, 0.0)

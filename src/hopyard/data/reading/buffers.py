@@ -1,7 +1,7 @@
 """Memory for batches, used again as soon as nobody holds it.
 
 Memory fresh from the system costs a page fault every 4 KiB, as much as the gather itself. A
-buffer is free when its reference count is what the pool alone causes: every array or tensor over
+buffer is free when its reference count is the one that the pool alone causes: every array or tensor over
 it, however derived, keeps the buffer's owner alive.
 """
 
@@ -26,7 +26,7 @@ class Buffer(NamedTuple):
     owner: npt.NDArray[np.uint8]
     offset: int
     raw: npt.NDArray[np.uint8]
-    """(rows, width), beginning at the offset."""
+    """The memory as (rows, width), beginning at the offset."""
 
     @classmethod
     def new(cls, rows: int, width: int) -> Buffer:
@@ -36,7 +36,7 @@ class Buffer(NamedTuple):
 
 
 def _references_of_an_idle_buffer() -> int:
-    """What ``getrefcount`` says, in a loop as in the pool's, of a buffer that only the pool holds."""
+    """The value of ``getrefcount`` for a buffer that only the pool holds, in a loop as the pool's."""
     for buffer in deque([Buffer.new(1, 1)]):
         return sys.getrefcount(buffer.owner)
     raise AssertionError
@@ -78,7 +78,7 @@ class Buffers:
         return self.pair(rows, dtype, shape, dtype.itemsize * math.prod(shape))[0]
 
     def buffer(self, rows: int, width: int) -> Buffer:
-        """Memory for that many bytes which nobody holds."""
+        """Memory of that many bytes, which nobody holds."""
         kept = self._by_size.get((rows, width))
         if kept is None:
             if len(self._by_size) >= _KEPT_SIZES:  # sizes change all the time: forget those of the past

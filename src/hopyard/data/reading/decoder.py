@@ -51,7 +51,7 @@ class Flat:
 
     Attributes:
         file: as it can be mapped.
-        blocks: what is in it.
+        blocks: the arrays in it.
         groups: of the dataset, in the order in which their rows are there.
         kept: it is in the node cache.
     """
@@ -111,7 +111,7 @@ class Decoder:
         stopped: threading.Event | None = None,
         cached: bool = True,
     ) -> list[Flat]:
-        """Flat files that hold these columns of these row groups; what is not there yet is made.
+        """Flat files that hold these columns of these row groups; files that are not there yet are made.
 
         Args:
             stopped: once it is set, nothing more is begun, and nothing comes back.
@@ -158,7 +158,7 @@ class Decoder:
         return self._size(packs, range(len(self._groups))) <= HELD_BYTES
 
     def _runs_of(self, packs: Packs) -> list[Run]:
-        """All row groups that have rows, those that share a flat file together."""
+        """All row groups that have rows, in runs that share a flat file."""
         if packs not in self._runs:
             sizes = self._all_sizes(packs)
             # Of more data than is permuted as a whole, windows want row groups from anywhere.
@@ -179,9 +179,9 @@ class Decoder:
         return self._runs[packs]
 
     def _may_be_kept(self, packs: Packs) -> list[bool]:
-        """Of each run, whether the node cache takes it: all if they fit, else the first ones that do.
+        """Whether the node cache takes each run: all if they fit, else the first ones that do.
 
-        With the others it would throw out what the next epoch begins with. What it has needs no room any more.
+        With the others it would throw out the runs that the next epoch begins with. Runs in it need no room any more.
         """
         if packs not in self._kept:
             runs = self._runs_of(packs)
@@ -247,7 +247,8 @@ class Decoder:
         stopped: threading.Event | None,
         cores: int,
     ) -> list[Flat]:
-        """What could be made and kept, with so many cores. Runs that another process is making come last."""
+        """Flat files of the runs, as far as they can be made and kept, with so many cores. Runs that another process
+        is making come last."""
         flats: list[Flat] = []
         waiting = list(runs)
         wait = False
@@ -306,7 +307,7 @@ class Decoder:
             return _flat_of(claim.publish(described), run)
 
     def _warn(self, text: str, error: Exception) -> None:
-        """Once."""
+        """Log a warning, once."""
         if not self._warned:
             self._warned = True
             _log.warning(text, error)
@@ -321,7 +322,7 @@ class Decoder:
             return held
 
     def _make_room(self, needed: int) -> None:
-        """What was decoded before goes first: two windows never are held at once."""
+        """Let go of the oldest decoded data until ``needed`` bytes fit: two windows are never held at once."""
         held = sum(flat.file.size for flat in self._held.values())
         while self._held and (held + needed > WINDOW_BYTES or len(self._held) >= _HELD_AT_MOST):
             _, flat = self._held.popitem(last=False)
@@ -388,7 +389,7 @@ _decoders: weakref.WeakSet[Decoder] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    """In a fork: a thread that holds a lock is only in the parent."""
+    """Renew the locks in a fork: a thread that holds one is only in the parent."""
     for decoder in _decoders:
         decoder._renew_lock()
 
@@ -397,7 +398,7 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class _StoppedError(Exception):
-    """Nobody wants what is being decoded any more."""
+    """Raised to end a decoding that nobody wants any more."""
 
 
 def _check(stopped: threading.Event | None) -> None:

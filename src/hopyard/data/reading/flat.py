@@ -94,7 +94,7 @@ class Block:
 
 
 def element_dtype(column: Column) -> str:
-    """Of what lies in the file: sparse rows are pairs of index and element."""
+    """Dtype of the elements in the file: sparse rows are pairs of index and element."""
     return pair_dtype(column.dtype) if column.sparse else column.dtype
 
 
@@ -103,7 +103,7 @@ Packs: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 def pack(columns: Sequence[Column], together: Iterable[tuple[str, ...]] = ()) -> Packs:
-    """Which columns form a block: those that are asked for ``together``, else scalars of one dtype."""
+    """Group columns into the packs that form blocks: columns asked for ``together``, else scalars of one dtype."""
     by_name = {column.name: column for column in columns}
     packs: list[tuple[str, ...]] = []
     for names in together:
@@ -149,10 +149,10 @@ def _append(
 
 
 class Piece(NamedTuple):
-    """Some rows of some columns."""
+    """A piece: some rows of some columns."""
 
     first: int
-    """The row of the flat file with which they begin."""
+    """The row of the flat file that the piece begins with."""
     columns: Mapping[str, Values]
     packed: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
     """Whole packs as (rows, columns), by the name of the first column."""

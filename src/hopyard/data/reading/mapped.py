@@ -2,7 +2,7 @@
 
 A chunk qualifies if it is REQUIRED, PLAIN, uncompressed and one page; footer and page header say
 so, and also that the body is where it should be. Bodies of one column whose addresses differ by
-multiples of the row's width are rows of one virtual (N, width) array, whatever lies between them.
+multiples of the row's width are rows of one virtual (N, width) array, with anything between them.
 ``layout.py`` writes files in which all of a column's bodies do.
 """
 
@@ -68,7 +68,7 @@ def stored_as(column: Column, described: pq.ColumnSchema, kind: pa.DataType) -> 
 
 
 def find_body(file: StoredFile, content: Bytes, group: int, leaf: int, width: int) -> int | None:
-    """Where in ``content``, the file's bytes, the rows of a chunk begin; None if it is no flat array.
+    """Offset of a chunk's first row in ``content``, the file's bytes; None if the chunk is no flat array.
 
     Raises:
         CorruptError: the footer places the chunk outside the file.
@@ -95,7 +95,7 @@ def find_body(file: StoredFile, content: Bytes, group: int, leaf: int, width: in
 
 
 def _is_plain_page(header: bytes, rows: int, body: int) -> bool:
-    """Whether a page header is of one data page that is ``rows`` PLAIN values and nothing else."""
+    """Whether the header is that of a data page with ``rows`` PLAIN values and nothing else."""
     try:
         page, length = read_page_header(header)
     except ValueError:
@@ -105,11 +105,11 @@ def _is_plain_page(header: bytes, rows: int, body: int) -> bool:
 
 @dataclass(frozen=True)
 class Bodies:
-    """Where the rows of some row groups lie in a stretch of bytes.
+    """Places of the rows of some row groups in a stretch of bytes.
 
     Attributes:
         content: the bytes.
-        starts: (groups,) where in ``content`` each row group's rows begin.
+        starts: (groups,) offset in ``content`` of each row group's first row.
         first_rows: (groups,) number of each row group's first row.
         group_rows: (groups,) rows of each.
     """
@@ -128,8 +128,8 @@ class MappedColumn:
         dtype: of the elements in a batch.
         shape: of a column's row.
         stored: dtype of a row in the files; void for tensors. One that differs is cast per batch.
-        bodies: where they are.
-        whole_groups: the rows there are all rows of the row groups, also those that a filter left out.
+        bodies: places of the rows.
+        whole_groups: the rows there are all rows of the row groups, also rows that a filter left out.
     """
 
     is_apart = False
@@ -170,7 +170,7 @@ class MappedColumn:
         self._touched = self._tables[0].reshape(-1) if is_touched and len(self._tables) == 1 else None
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> npt.NDArray[Any]:
-        """(n, *shape), or (n, columns); ``places`` are row numbers plus ``shift`` of their ``groups``."""
+        """Rows (n, *shape), or (n, columns); ``places`` are row numbers plus ``shift`` of their ``groups``."""
         count = len(places)
         if self._cast:
             narrow, _ = buffers.pair(count, self._row_dtype, (), self._row_dtype.itemsize)
@@ -181,7 +181,7 @@ class MappedColumn:
         return batch
 
     def look(self, places: Rows, groups: Rows) -> npt.NDArray[Any] | None:
-        """The same as a read-only view; None if the rows do not lie side by side, or must be cast."""
+        """Rows as a read-only view; None if they do not lie side by side, or must be cast."""
         if self._cast or not len(places) or (np.diff(places) != 1).any():
             return None
         piece = 0
@@ -221,7 +221,7 @@ class MappedRagged:
     """A column whose rows differ in length, gathered from where its offsets and values lie; sparse ones as dense.
 
     Args:
-        column: what it is.
+        column: of the schema.
         content: bytes that hold both.
         offsets, values: (groups,) where in ``content`` the offsets and the values of each row group begin;
             offsets are int64, count elements, and one more than the rows.

@@ -17,14 +17,14 @@ _LONGEST_VARINT = 10  # bytes
 
 @dataclass(frozen=True)
 class DataPage:
-    """What the header of a data page says; nothing of it is checked.
+    """Fields of the header of a data page, unchecked.
 
     Attributes:
         version: 1 or 2.
         size: bytes behind the header, as they are in the file.
         uncompressed_size: the same without compression.
         checksum: CRC-32 of the bytes behind the header, or None.
-        values: how many, with nulls.
+        values: number of values, with nulls.
         encoding: of the values; 0 is PLAIN.
         has_plain_levels: they are of the RLE/bit-packed hybrid.
         repetition_size, definition_size: bytes of the levels, which lie before the values, uncompressed; of
@@ -118,7 +118,7 @@ def _read_struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], i
 
 
 def _read_value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
-    """(value, place behind it); what lists and maps hold is passed over. Everything takes a byte at least."""
+    """(value, place behind it); elements of lists and maps are passed over. Everything takes a byte at least."""
     if depth > _DEEPEST:
         raise ValueError("a header of too many structs in each other")
     if kind in (_I16, _I32, _I64):

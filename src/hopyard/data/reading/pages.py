@@ -3,7 +3,7 @@
 A page is its header, levels, and values, mostly compressed (parquet-format). Of lists that all have the same
 length, the levels say nothing new: every one is defined, and every ``length``-th begins a row. They are looked at
 where they lie, as runs, and not expanded; and since they repeat from page to page, the answers are remembered.
-Whatever is otherwise (nulls, other lengths, other encodings, damage) is left to Arrow, also the errors.
+All else (nulls, other lengths, other encodings, damage) is left to Arrow, also the errors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Chunk:
 
 
 def may_be_paged(column: Column) -> bool:
-    """Whether chunks of such a column can be read here at all."""
+    """Whether chunks of the column can be read by this module at all."""
     return (
         column.kind == "tensor"
         and not column.sparse
@@ -101,7 +101,7 @@ def find_chunk(file: StoredFile, group: int, column: Column) -> Chunk | None:
 
 @lru_cache(maxsize=256)
 def _list_leaves(file: StoredFile) -> dict[str, tuple[int, str]]:
-    """Of the file's columns that are lists of numbers: number of the leaf, and dtype."""
+    """Number of the leaf, and dtype, of each of the file's columns that are lists of numbers."""
     schema = file.footer.schema.to_arrow_schema()
     leaves = leaves_of(schema)
     found = {}
@@ -121,7 +121,7 @@ def read_rows(file: io.FileIO, chunk: Chunk) -> Iterator[npt.NDArray[Any]]:
     """The rows in order, (n, length) at a time; arrays may be unaligned, and stay valid.
 
     Raises:
-        ValueError: the chunk must be left to Arrow, also what came of it before.
+        ValueError: the chunk must be left to Arrow, also the rows that came of it before.
         OSError: a page cannot be decompressed, or the file cannot be read.
     """
     length = chunk.length
@@ -165,7 +165,7 @@ def _read_pages(file: io.FileIO, chunk: Chunk) -> Iterator[npt.NDArray[Any]]:
 
 
 def _read(file: io.FileIO, buffers: Buffers, place: int, size: int) -> Bytes:
-    """(size,) bytes of the file."""
+    """Bytes of the file, (size,)."""
     content = _buffer(buffers, size)
     file.seek(place)
     done = 0
@@ -178,10 +178,11 @@ def _read(file: io.FileIO, buffers: Buffers, place: int, size: int) -> Bytes:
 
 
 def _values_of(page: DataPage, body: Bytes, chunk: Chunk, done: int, buffers: Buffers) -> npt.NDArray[Any]:
-    """The values of a page, of which ``done`` are in the pages before.
+    """The values of a page.
 
     Args:
-        body: all that is behind the header.
+        body: all bytes behind the header.
+        done: number of the chunk's values in the pages before.
     """
     count, width, size = page.values, chunk.dtype.itemsize, page.uncompressed_size
     if page.encoding != PLAIN or not page.has_plain_levels:
@@ -223,7 +224,7 @@ def _counted(body: Bytes, place: int) -> tuple[bytes, int]:
 
 
 def _decompress(data: Bytes, codec: str, size: int, buffers: Buffers) -> Bytes:
-    """(size,) bytes. That they are as many is looked at here: Arrow's ``Codec`` does not tell how many it wrote."""
+    """Decompressed bytes, (size,). Their number is checked here: Arrow's ``Codec`` does not tell how many it wrote."""
     if codec == "UNCOMPRESSED":
         done = len(data)
     elif codec == "SNAPPY":
@@ -242,7 +243,7 @@ def _decompress(data: Bytes, codec: str, size: int, buffers: Buffers) -> Bytes:
 
 
 def _snappy_size(data: Bytes) -> int:
-    """What the data says to be when decompressed (format_description.txt of Snappy, 1)."""
+    """Decompressed size, as the data itself tells it (format_description.txt of Snappy, 1)."""
     try:
         return read_varint(data[:10].tobytes(), 0)[0]
     except IndexError:
@@ -250,14 +251,14 @@ def _snappy_size(data: Bytes) -> int:
 
 
 def _buffer(buffers: Buffers, size: int) -> Bytes:
-    """(size,) bytes that nobody holds."""
+    """Memory of (size,) bytes that nobody holds."""
     raw: Bytes = buffers.buffer(1, -(-size // _STEP) * _STEP).raw[0, :size]
     return raw
 
 
 @lru_cache(maxsize=64)
 def are_all(levels: bytes, level: int, count: int) -> bool:
-    """Whether these are ``count`` definition levels, at most ``level``, and all are that."""
+    """Whether these are ``count`` definition levels, all of them the highest, ``level``."""
     width = level.bit_length()
     try:
         for _, number, common, bits in _runs(levels, width, count):
@@ -298,7 +299,7 @@ def are_rows(levels: bytes, count: int, length: int, phase: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _every(period: int, bits: int) -> int:
-    """At least ``bits`` bits, of which the first and every ``period``-th after it are set."""
+    """At least ``bits`` bits; the first and every ``period``-th after it are set."""
     pattern, have = 1, period
     while have < bits:
         pattern |= pattern << have

@@ -29,11 +29,11 @@ class Group:
     """One row group of a dataset.
 
     Attributes:
-        file: it is in; number: of the file in the manifest.
+        file: the file that it is in; number: of the file in the manifest.
         within: its number in the file.
-        rows: how many of its rows belong to the dataset.
+        rows: number of its rows that belong to the dataset.
         content: digest of the file's content, or of its footer; tells files apart whose identities are equal.
-        sealed: the first: whatever else the file is called, its rows are these.
+        sealed: ``content`` is a digest of the file's content, not of the footer: its rows are these under any name.
         selected: (all rows,) of the row group, which belong to it; None: all.
         selection: digest of them.
     """
@@ -160,7 +160,7 @@ def _decoded(group: Group, needed: Sequence[str], at_once: int, threads: int) ->
 
 
 def _dealt(count: int, threads: int, least: int) -> list[slice]:
-    """So many columns, or rows, in a part for each thread; in fewer parts where these had less than ``least``."""
+    """Deal ``count`` columns, or rows, into a part for each thread; fewer parts where these had less than ``least``."""
     parts = max(min(threads, count // least), 1)
     bounds = [count * part // parts for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
@@ -190,7 +190,7 @@ def _packed(batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...]) -> npt
 
 
 def one_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The same pieces; while one is used (written to a file), the next one is decoded in a thread."""
+    """Pieces, decoded ahead: while one is used (written to a file), the next one is decoded in a thread."""
     with ThreadPoolExecutor(1, "hopyard-ahead") as pool:
         coming = pool.submit(next, pieces, None)
         while (piece := coming.result()) is not None:

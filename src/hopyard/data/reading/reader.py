@@ -43,7 +43,7 @@ from hopyard.objects.digests import digest
 from hopyard.storage.base import Store
 
 Bitmap = npt.NDArray[np.uint8]
-"""Which rows of a row group belong to a dataset, as ``numpy.packbits`` packs them."""
+"""Bits of the rows of a row group, set where a row belongs to a dataset, as ``numpy.packbits`` packs them."""
 
 _MANY_SCALARS = 8
 _PACKED_AT_MOST = 1 << 30  # bytes; the first batch waits for them
@@ -57,7 +57,7 @@ class Reader:
         store: holds the files, or None if their names are paths.
         manifest: of the dataset.
         groups: numbers of the row groups to read; the reader's own numbers count these.
-        prepared: columns of fixed width must be flat arrays; otherwise what is not is decoded.
+        prepared: columns of fixed width must be flat arrays; otherwise columns that are not are decoded.
         recipe: how rows of the files become the manifest's columns.
         selected: of each of the groups, the rows that belong to the dataset; None: all.
         cache: where decoded row groups are kept; None: in memory only.
@@ -137,7 +137,7 @@ class Reader:
         )  # fmt: skip
 
     def identities(self) -> list[list[Any]]:
-        """Of each file, what differs if it was replaced or written to."""
+        """Identity of each file, which differs if the file was replaced or written to."""
         return [list(file.identity) for file in self._files.values()]
 
     def check_not_written(self) -> None:
@@ -146,12 +146,12 @@ class Reader:
             file.check_not_written()
 
     def check_unchanged(self) -> None:
-        """Raise CorruptError if a file is no longer what was opened; names it."""
+        """Raise CorruptError if a file is no longer as it was opened; names it."""
         for file in self._files.values():
             file.check_unchanged()
 
     def window_rows(self, window: int) -> int | None:
-        """How many rows a window may have so that all columns of it, decoded, stay within ``window`` bytes.
+        """Number of rows of a window whose columns, decoded, all stay within ``window`` bytes together.
 
         None if all rows fit. Of columns whose rows differ in size, bytes are as in the files, before compression.
         Neither where the files lie counts, nor which columns are mapped, nor the node cache.
@@ -221,7 +221,7 @@ class Reader:
     def view(
         self, wanted: Wanted, groups: Sequence[int] | None = None, stopped: threading.Event | None = None
     ) -> View | None:
-        """What is wanted of all row groups, or of some in the order given; what must be decoded is.
+        """View of the wanted columns of all row groups, or of some in the order given; decodes what must be decoded.
 
         None if ``stopped`` was set before it was complete.
         """
@@ -255,7 +255,7 @@ class Reader:
         return view
 
     def gather(self, rows: Rows, wanted: Wanted) -> Batch:
-        """Any rows, in any order. What must be decoded is, a row group at a time."""
+        """Any rows, in any order. Columns that must be decoded are, a row group at a time."""
         buffers = Buffers()
         packs = self._packs(wanted)
         if packs not in self._kept:  # for a few rows, nothing is decoded that can be mapped
@@ -278,7 +278,7 @@ class Reader:
     def _packs(self, wanted: Wanted) -> Packs:
         """The columns that are gathered from flat files, by the blocks that they form.
 
-        Those that cannot be mapped, and mapped scalars if there are many and their rows can be packed within
+        Columns that cannot be mapped, and mapped scalars if there are many and their rows can be packed within
         seconds: a take for each of forty columns costs ten times what one of forty side by side does.
         """
         key = tuple(wanted.items())
@@ -311,7 +311,7 @@ class Reader:
         return view
 
     def _selected_rows(self, groups: Sequence[int]) -> Rows | None:
-        """Of every row of these groups that belongs to the dataset, its number among all their rows."""
+        """Numbers, among all rows of these groups, of the rows that belong to the dataset; None: all belong to it."""
         if all(self._selected[group] is None for group in groups):
             return None
         firsts = first_rows_of([self._whole_rows[group] for group in groups])
@@ -511,7 +511,7 @@ def _stacked(wanted: Wanted) -> list[tuple[str, ...]]:
 
 
 def unpack(bitmap: Bitmap, rows: int) -> npt.NDArray[np.bool_]:
-    """(rows,) bool."""
+    """Mask of the rows whose bits are set, (rows,) bool."""
     return np.unpackbits(bitmap, count=rows).view(np.bool_)
 
 

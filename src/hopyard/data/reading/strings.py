@@ -29,7 +29,7 @@ from hopyard.data.schema import Column, Schema
 from hopyard.errors import DataError
 
 LARGE = {"string": pa.large_string(), "bytes": pa.large_binary()}
-"""Of a kind of column, the type of Arrow arrays of it in batches."""
+"""Type of the Arrow arrays in batches, by kind of column."""
 VIEW = np.dtype("V16")
 """The narrowest view."""
 CODE = np.dtype(np.int32)
@@ -71,7 +71,7 @@ def width_of_views(parts: Sequence[Ragged]) -> int:
 
 
 def bytes_elsewhere(parts: Sequence[Ragged], width: int) -> int:
-    """Of all values that do not lie in views of that width."""
+    """Bytes of all values that do not lie in views of that width."""
     return sum(int(part.lengths[part.lengths > width - _HEAD].sum()) for part in parts)
 
 
@@ -159,26 +159,30 @@ def as_objects(values: Any) -> Any:
 
 
 class Lying(NamedTuple):
-    """Where in a stretch of bytes the strings of some row groups lie; each attribute is (groups, columns)."""
+    """Places of the strings of some row groups in a stretch of bytes; each attribute is (groups, columns)."""
 
     rows: Rows
-    """Where the view, or the code, of a row group's first row begins."""
+    """Offset of the view, or of the code, of a row group's first row."""
     steps: Rows
-    """Bytes from there to that of the next row."""
+    """Bytes from there to the view or code of the next row."""
     is_coded: npt.NDArray[np.bool_]
-    """Whether there are codes."""
+    """Whether the rows are codes."""
     dictionaries: Rows
-    """Where the views begin that codes count."""
+    """Offset of the first view that codes count from."""
     sizes: Rows
-    """How many there are."""
+    """Number of views that codes count."""
     values: Rows
-    """Where the bytes of values begin that do not lie in their views."""
+    """Offset of the bytes of values that do not lie in their views."""
     widths: Rows
     """Bytes of a view."""
 
 
 def side_by_side(columns: Mapping[str, Lying], schema: Schema) -> Iterator[tuple[Sequence[str], Lying]]:
-    """Which columns a ``MappedStrings`` may gather together, of some of which is known, (groups,), where they lie."""
+    """Groups of columns that a ``MappedStrings`` may gather together, with their places (groups, columns).
+
+    Args:
+        columns: the places of each column, (groups,).
+    """
     together: dict[Any, list[str]] = {}
     for name, lying in columns.items():
         alike = not lying.is_coded.any() and len(set(lying.widths.tolist())) == 1
@@ -195,7 +199,7 @@ class MappedStrings:
     Args:
         columns: of one kind. Several have no codes, and views of one width.
         content: bytes that hold them.
-        lying: where in them.
+        lying: the places in them.
         first_rows: (groups,) number of each row group's first row.
     """
 
@@ -247,7 +251,7 @@ class MappedStrings:
         return columns if len(columns) > 1 else columns[0]
 
     def _begins(self, places: Rows, groups: Rows, columns: slice) -> Rows:
-        """(n, columns), where the views, or codes, of rows begin."""
+        """Offsets of the views, or codes, of rows, (n, columns)."""
         steps = self._lying.steps[:, columns].take(groups, 0) if self._step is None else self._step
         begins: Rows = self._lying.rows[:, columns].take(groups, 0)
         begins += places[:, None] * steps
@@ -292,7 +296,7 @@ class MappedStrings:
     def _words(
         self, width: int, begins: Rows, groups: Rows, values: Rows, buffers: Buffers, held: list[pa.Buffer]
     ) -> npt.NDArray[np.int64]:
-        """(columns, n, 2), Arrow's views of what has views of that width. Where they lead is added to ``held``."""
+        """Arrow's views of rows with views of that width, (columns, n, 2). Bytes behind them are added to ``held``."""
         count, columns = begins.shape
         views = buffers.empty(begins.size, np.dtype(np.uint8), (width,))
         self._tables[width].take((begins // width).reshape(-1), 0, views, "clip")
@@ -338,13 +342,13 @@ class MappedStrings:
 def _inside(
     count: int, columns: int, width: int, first: int
 ) -> tuple[tuple[int, int, int, int], npt.NDArray[np.int64]]:
-    """The arguments, and (columns, count): where values in gathered views (count, columns, width) begin, as Arrow's
-    views say it of buffers from ``first`` on."""
+    """The arguments, and (columns, count): the places of values in gathered views (count, columns, width), as Arrow's
+    views hold them for buffers from ``first`` on."""
     views = np.arange(count) * columns + np.arange(columns)[:, None]
     return (count, columns, width, first), _place_of(views * width + _HEAD, first)
 
 
 def _place_of(starts: Rows, first: int) -> Rows:
-    """What Arrow's views say of values that begin there in bytes of which buffer ``first`` and those behind it each
-    hold as many as Arrow can number."""
+    """Number of the buffer and place in it, as Arrow's views hold them, of values that begin at ``starts`` of the bytes
+    in buffer ``first`` and the buffers behind it, each as long as Arrow can number."""
     return (starts >> _BUFFER) + first | (starts & _LONGEST) << 32

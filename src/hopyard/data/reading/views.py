@@ -19,7 +19,7 @@ Batch: TypeAlias = dict[str, Any]
 """Column -> array (n, *shape), ``Ragged``, or of strings and bytes an object array (n,) or an Arrow array."""
 
 Wanted: TypeAlias = Mapping[str, str | tuple[str, ...]]
-"""What a batch holds: a column by its name, or scalar columns of one dtype side by side, (n, k)."""
+"""Entries of a batch by name: a column's name, or the names of scalar columns of one dtype side by side, (n, k)."""
 
 _LOCATED_AT_ONCE = 1 << 16  # places of rows
 
@@ -43,36 +43,36 @@ class Source(Protocol):
     names: tuple[str, ...]
     shift: Rows
     whole_groups: bool
-    """Whether its rows are all rows of the row groups, also those that a filter left out."""
+    """Whether the source's rows are all rows of the row groups, also rows that a filter left out."""
     is_apart: bool
     """Whether several columns are gathered as a sequence of them, not as (n, columns)."""
 
     def gather(self, places: Rows, groups: Rows, buffers: Buffers) -> Any:
-        """(n, *shape), or several columns; ``places`` are numbers of rows plus ``shift`` of their ``groups``."""
+        """Rows (n, *shape), or several columns; ``places`` are numbers of rows plus ``shift`` of their ``groups``."""
 
     def look(self, places: Rows, groups: Rows) -> Any:
-        """The same without a copy, read only; None if the rows do not lie side by side as a batch holds them."""
+        """The same rows without a copy, read only; None if they do not lie side by side as a batch holds them."""
 
 
 Located: TypeAlias = npt.NDArray[np.int64]
-"""Where some rows are, (1 + ways, n): their row groups, and for each way in which columns lie, their places."""
+"""Places of some rows, (1 + ways, n): their row groups, and for each way in which columns lie, their places."""
 
 
 class Check(Protocol):
-    """What is done before rows are gathered for the first time."""
+    """A check that is made before rows are gathered for the first time."""
 
     def check(self, groups: Rows) -> bool:
-        """Look at the row groups of some rows; whether nothing is left to be looked at."""
+        """Look at the row groups of some rows; returns whether nothing is left to be looked at."""
 
 
 class View:
-    """Some row groups of a dataset, and what is wanted of them; rows are numbered from 0.
+    """Wanted columns of some row groups of a dataset; rows are numbered from 0.
 
     Args:
-        wanted: of a batch.
+        wanted: entries of a batch.
         group_rows: rows of each row group.
         sources: hold all the columns.
-        selected: of every row, its number among all rows of the row groups, if a filter left some out.
+        selected: number of every row among all rows of the row groups, if a filter left some out.
         guard: looks at row groups before rows of them are gathered.
     """
 
@@ -102,7 +102,7 @@ class View:
             self._in_order = []
 
     def _shift_of(self, source: Source, numbers: dict[tuple[bytes, bool], int]) -> int:
-        """Which of the different shifts is the source's; ``numbers`` are those of the ones known so far."""
+        """Number of the source's shift among the different ones; ``numbers`` holds the known ones."""
         whole = source.whole_groups and self._selected is not None
         number = numbers.setdefault((source.shift.tobytes(), whole), len(self._shifts))
         if number == len(self._shifts):
@@ -111,7 +111,7 @@ class View:
 
     @property
     def rows_at_once(self) -> int:
-        """Of how many rows the places are worth computing together: they stay in the cache of the core."""
+        """Number of rows whose places are worth computing together: they stay in the cache of the core."""
         return max(_LOCATED_AT_ONCE // max(len(self._shifts), 1), 1)
 
     def gather(self, rows: Rows, buffers: Buffers) -> Batch:
@@ -119,11 +119,11 @@ class View:
         return self.gather_at(self.locate(rows, self.room_for(len(rows))), buffers)
 
     def room_for(self, count: int) -> Located:
-        """Memory for where so many rows are."""
+        """Memory for the places of ``count`` rows."""
         return np.empty((1 + len(self._shifts), count), np.int64)
 
     def locate(self, rows: Rows, out: Located) -> Located:
-        """Where the rows of these numbers are, in ``out``."""
+        """Places of the rows of these numbers, in ``out``."""
         groups, *all_places = out
         if self._uniform is not None:
             np.floor_divide(rows, self._uniform, out=groups)
@@ -157,7 +157,7 @@ class View:
             self._guard = None
 
     def look(self, rows: Rows, buffers: Buffers) -> Batch:
-        """As ``gather``, but read-only views of the columns in which the rows lie side by side."""
+        """Rows as ``gather`` gives them, but as read-only views of the columns in which they lie side by side."""
         groups, *places = self.locate(rows, self.room_for(len(rows)))
         self._look_at(groups)
         arrays = []
@@ -168,13 +168,13 @@ class View:
 
 
 def _step_of(shift: Rows) -> int | None:
-    """By how much each row group is shifted further than the one before, if the first is not and all do so alike."""
+    """Step by which each row group is shifted further than the one before, if it is one for all and begins at 0."""
     step = int(shift[-1]) // max(len(shift) - 1, 1)
     return step if np.array_equal(shift, np.arange(len(shift)) * step) else None
 
 
 class Ordered:
-    """The rows of a view in an order, gathered by position. Where they are is computed for many batches at once."""
+    """The rows of a view in an order, gathered by position. Their places are computed for many batches at once."""
 
     def __init__(self, view: View, order: Rows) -> None:
         self._view, self._order = view, order
@@ -212,7 +212,7 @@ def _picks(wanted: Wanted, sources: Sequence[Source]) -> list[tuple[str, Pick]]:
 
 
 def _columns_in(gathered: Any, source: Source) -> Sequence[Any]:
-    """What a source gathered, column by column."""
+    """The columns that a source gathered, one by one."""
     if len(source.names) == 1:
         return (gathered,)
     columns: Sequence[Any] = gathered if source.is_apart else gathered.T

@@ -1,1 +1,1 @@
-"""How rows of files become rows of a dataset: what lies between Arrow and a batch."""
+"""Recipes by which rows of files become rows of a dataset: everything between Arrow and a batch."""

@@ -34,10 +34,10 @@ _DTYPES = frozenset(map(np.dtype, TENSOR_DTYPES))
 
 @dataclass(frozen=True)
 class Decoder:
-    """A function of the bytes of one row that gives its array, or what ``numpy.asarray`` makes one of.
+    """A function of the bytes of one row that gives its array, or an object that ``numpy.asarray`` makes one of.
 
     Rows are decoded by several threads, in no particular order: the function must give the same array for the same
-    bytes, whatever it was called with before. All arrays must have one dtype, of a tensor's, and one shape.
+    bytes, independently of earlier calls. All arrays must have one dtype, of a tensor's, and one shape.
 
     Attributes:
         function: picklable if the decoder is to travel.
@@ -106,7 +106,7 @@ def digest_or_random(function: Callable[..., Any], domain: str, what: str) -> st
     Args:
         function: of the user.
         domain: of the digest.
-        what: what the function is to the user, as a sentence begins: ``"cached_transform"``.
+        what: name of the function for the user, as a sentence begins: ``"cached_transform"``.
     """
     known = function_digest(function, domain)
     if known is not None:
@@ -134,7 +134,7 @@ def decode_rows(
     Args:
         rows: n rows of uint8, the bytes of each.
         decoder: of one row.
-        column: dtype and shape that rows must have; None: those of the first row that is not missing.
+        column: dtype and shape that rows must have; None: the first row that is not missing has them.
         where: file, row group and column, for errors.
         missing: (n,) bool, rows that are null: they are not decoded, but zeros.
 
@@ -181,7 +181,7 @@ def _in_threads(fill: Callable[[npt.NDArray[np.int64]], None], todo: npt.NDArray
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -209,7 +209,7 @@ def _decode(rows: Ragged, row: int, decoder: Decoder, where: str) -> npt.NDArray
 
 @dataclass(frozen=True)
 class _Expected:
-    """What all rows must be, and who says so."""
+    """Dtype and shape that all rows must have, and the reason as errors tell it."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The built-in decoder of images: whatever Pillow reads, JPEG and PNG above all, as arrays.
+"""The built-in decoder of images: all that Pillow reads, JPEG and PNG above all, as arrays.
 
 ===========================================  ==================================================
 encoded as                                   decoded as, where no mode is given
@@ -122,7 +122,7 @@ def pillow() -> ModuleType:
 
 
 def _refuse_filling() -> None:
-    """What is decoded must not depend on a switch of this process: others read it from the cache."""
+    """Refuse a switch of this process that changes decoded images: other processes read them from the cache."""
     from PIL import ImageFile
 
     if ImageFile.LOAD_TRUNCATED_IMAGES:

@@ -1,7 +1,7 @@
-"""How rows of files become rows of a dataset: everything between Arrow's decoding and a batch.
+"""The recipe by which rows of files become rows of a dataset: everything between Arrow's decoding and a batch.
 
 In this order: struct fields under flat names, constants of hive partitions, policies for nulls and ragged
-rows, decoding of bytes, the cached transform. What comes out is what the dataset's schema says, or an error.
+rows, decoding of bytes, the cached transform. The results are as the dataset's schema says, or an error is raised.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Transform = Callable[[Arrays], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How rows of the files become rows of the dataset. Picklable; equal recipes have equal digests.
+    """The steps from rows of files to rows of a dataset. Picklable; equal recipes have equal digests.
 
     Attributes:
-        stored: the files' columns, structs as their fields, and those of hive partitions.
+        stored: the files' columns, structs as their fields, and the columns of hive partitions.
         schema: the columns that come out; a dataset may have fewer.
         digest: part of cache keys and fingerprints, "" if nothing is changed. It does not cover ``schema``
             (of the same file a column may be lists in one dataset and an array in another) nor constants.
@@ -168,10 +168,10 @@ def as_batch(column: Column, values: Values) -> Any:
 def transformed(
     transform: Transform, given: Arrays, schema: Schema | None, rows: int, where: str
 ) -> dict[str, ColumnData]:
-    """What the cached transform makes of some rows, checked; against ``schema`` if that is known already.
+    """Columns that the cached transform makes of some rows, checked; against ``schema`` if that is known already.
 
     Raises:
-        DataError: it does not give arrays of as many rows, or others than it gave before.
+        DataError: the transform does not give arrays of as many rows, or gives other columns than before.
     """
     try:
         result = transform(given)

@@ -51,7 +51,7 @@ class ColumnFacts:
     Attributes:
         split: ``"train"`` or ``"val"``.
         rows: number of rows looked at; complete: these are all.
-        missing: how many of ``of`` rows are missing.
+        missing: number of rows, of ``of`` rows, that are missing.
         nan, infinite: numbers of such elements in the rows looked at.
         min, max, mean, std: of the finite elements; of all rows if ``exact``, else of the rows looked at; None
             without any.
@@ -158,10 +158,10 @@ def first_rows(data: Any, columns: Sequence[ColumnReport]) -> list[list[Any]]:
     """The first rows of the first split, as they are stored.
 
     Args:
-        data: what :func:`describe_columns` described, and ``columns`` what it returned.
+        data: that :func:`describe_columns` described; ``columns``: its result.
 
     Returns:
-        For each row a value of each column; None for what is missing, a ``Thumbnail`` for an image.
+        For each row a value of each column; None for a missing value, a ``Thumbnail`` for an image.
     """
     dataset = _splits(data)[0]
     rows = np.arange(min(FIRST_ROWS, len(dataset)))
@@ -195,7 +195,7 @@ def _splits(data: Any) -> list[Dataset]:
 
 
 def _masks_of(dataset: Dataset) -> dict[str, str]:
-    """By column that had nulls and holds fill values there, the column that says where."""
+    """Mask columns by column: a column that had nulls holds fill values where its mask column is True."""
     policies = dataset.recipe.policies
     masked = [] if policies is None else list(policies.masked)
     if dataset.prepared and dataset.manifest.settings.get("nulls") == "mask":
@@ -282,7 +282,7 @@ def _facts(dataset: Dataset, sample: ColumnSample, **more: Any) -> ColumnFacts:
 
 
 def _moments(dataset: Dataset, sample: ColumnSample, numbers: Numbers) -> dict[str, Any]:
-    """Statistics of numbers: those that ``prepare`` wrote, in which fill values count, else those of the sample."""
+    """Statistics of numbers: as ``prepare`` wrote them, with fill values counted, else of the sample."""
     moments: dict[str, Any] = {"nan": numbers.nan, "infinite": numbers.infinite}
     known = _written_statistics(dataset, sample)
     distinct = None

@@ -24,7 +24,7 @@ MOST_BARS = 24
 """Different values of integers and booleans that have a share each."""
 
 MOST_VALUES = 10
-"""Strings that are named, of those that occur more than once."""
+"""Number of strings that are named, among strings that occur more than once."""
 
 STRONG = 0.1
 """Distance above which two distributions differ strongly."""
@@ -180,8 +180,8 @@ class FrequentStrings:
     """The most frequent strings.
 
     Attributes:
-        values: those that occur more than once, at most ``MOST_VALUES``, most frequent first, equals in the order of
-            the alphabet; some examples if there are none.
+        values: strings that occur more than once, at most ``MOST_VALUES``, most frequent first, equals in the order
+            of the alphabet; some examples if there are none.
         shares: of each split (values,).
         others: number of different strings beside them.
         unique: no string occurs twice.
@@ -221,7 +221,7 @@ def distance_of_numbers(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float
 
 
 def numbers_differ(distance: float, rows: int, other_rows: int) -> bool:
-    """Whether the distance is strong, for samples of so many rows."""
+    """Whether the distance is strong for samples of ``rows`` and ``other_rows`` rows."""
     if not rows or not other_rows:
         return False
     return distance > max(STRONG, 1.95 * math.sqrt(1 / rows + 1 / other_rows))

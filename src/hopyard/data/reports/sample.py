@@ -24,7 +24,7 @@ _DECODED_GROUPS = 16
 
 @dataclass(frozen=True, eq=False)
 class ColumnSample:
-    """Some rows of a column.
+    """A sample of the rows of a column.
 
     Attributes:
         column: of the schema.
@@ -51,10 +51,10 @@ class ColumnSample:
 def sample_columns(
     dataset: Dataset, names: Sequence[str], rows: int, masks: Mapping[str, str]
 ) -> dict[str, ColumnSample]:
-    """At most ``rows`` rows of some columns; fewer of those whose rows are large.
+    """Samples of at most ``rows`` rows of some columns; fewer of columns whose rows are large.
 
     Args:
-        masks: by column, the column that says which of its rows are null.
+        masks: by column, the mask column of its null rows.
     """
     reader = dataset.reader()
     alike: dict[tuple[int, bool], list[str]] = {}

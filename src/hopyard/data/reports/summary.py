@@ -1,4 +1,4 @@
-"""What a dataset is, at a glance: for ``hopyard data inspect`` and for notebooks."""
+"""Summary of a dataset at a glance: for ``hopyard data inspect`` and for notebooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DatasetSummary:
 
     Attributes:
         split: ``"train"`` or ``"val"``.
-        rows, row_groups, files: how many; nbytes: of all files.
+        rows, row_groups, files: number of each; nbytes: of all files.
         schema: the columns.
         mapped: of each column, whether batches are gathered straight from the files.
         statistics: by column; empty if ``prepare`` did not write the dataset.
@@ -39,9 +39,9 @@ class DatasetSummary:
         settings: the arguments of ``prepare``.
         sortedness: of each scalar column of files that ``prepare`` did not write, how far rows are sorted by it; see
             :meth:`hopyard.data.reading.reader.Reader.sortedness`.
-        partitions: columns of directories ``key=value/``, and how many values each has.
-        cached: how many of the row groups the node cache holds decoded, in some choice of columns.
-        notes: what reading the files without more arguments would refuse.
+        partitions: columns of directories ``key=value/``, and the number of values of each.
+        cached: number of row groups that the node cache holds decoded, in some choice of columns.
+        notes: data that reading the files without more arguments would refuse.
     """
 
     split: str
@@ -107,7 +107,7 @@ class DatasetSummary:
 
 @dataclass(frozen=True)
 class Summary(Shown):
-    """The splits of what was inspected."""
+    """Summaries of the inspected splits."""
 
     splits: tuple[DatasetSummary, ...]
 
@@ -116,7 +116,7 @@ class Summary(Shown):
 
 
 def inspect(data: Any) -> Summary:
-    """What ``data`` is: a ``Dataset``, or anything that ``open_dataset`` takes, with both splits of a store.
+    """Summarize ``data``: a ``Dataset``, or anything that ``open_dataset`` takes, with both splits of a store.
 
     Parquet files that ``open_dataset`` refuses without a policy for nulls are shown as ``nulls="mask"`` reads them,
     with the reason.
@@ -177,7 +177,7 @@ def _sortedness(dataset: Dataset) -> dict[str, float]:
 
 
 def cached_groups(dataset: Dataset) -> int:
-    """How many row groups of the dataset's files the node cache holds decoded, by the names of the files.
+    """Number of row groups of the dataset's files that the node cache holds decoded, by the names of the files.
 
     Another choice of columns than yours, and an older version of a file, count too.
     """

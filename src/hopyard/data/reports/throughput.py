@@ -1,6 +1,6 @@
-"""How fast a dataset is read on this machine, beside what the machine could do at best.
+"""Speed of reading a dataset on this machine, beside the machine's limits.
 
-The loop does nothing with its batches. The first epoch decodes what is neither mapped nor in the node
+The loop does nothing with its batches. The first epoch decodes data that is neither mapped nor in the node
 cache; later ones find it there. Limits are measured afterwards, on the same rows:
 
 * of later epochs, bare ``numpy.take(out=, mode="clip")`` from arrays in memory, with a permutation of the same
@@ -41,7 +41,7 @@ from hopyard.wording import describe_bytes, some_names
 
 _SAMPLED_EVERY = 0.05  # seconds between looks at this process's memory
 _LIMIT_BYTES = 256 << 20  # the gather limit is measured over at most so many bytes of rows
-_LIMIT_SECONDS = 0.5  # of each measurement of it, of which the median counts
+_LIMIT_SECONDS = 0.5  # of each measurement of it; the median counts
 _LIMIT_TIMES = 5
 _DECODE_SECONDS = 5.0
 _QUALITY_BATCHES = 2000  # fewer: further epochs are drawn, as long as that is cheap
@@ -56,12 +56,12 @@ class Epoch:
     """One pass over the dataset.
 
     Attributes:
-        rows, batches: how many were given; nbytes: of their values.
+        rows, batches: numbers of both in the pass; nbytes: of the values.
         seconds: of the pass; first_batch: from its start to the first batch.
         cpu_seconds: of all threads of this process.
         peak_anonymous: bytes, the most anonymous memory of the process (``RssAnon``) that was seen; None where
             the system does not tell.
-        peak_shared: the same of memory files (``RssShmem``), which hold what is decoded without a cache.
+        peak_shared: the same of memory files (``RssShmem``), which hold data that is decoded without a cache.
     """
 
     rows: int
@@ -83,16 +83,16 @@ class Epoch:
 
     @property
     def cpu_seconds_per_gigabyte(self) -> float:
-        """0 for rows without bytes."""
+        """Seconds of processor time per 10**9 bytes of values; 0 for rows without bytes."""
         return self.cpu_seconds * _GIGABYTE / self.nbytes if self.nbytes else 0.0
 
 
 @dataclass(frozen=True)
 class Throughput(Shown):
-    """What :func:`throughput` measured.
+    """Measurements of :func:`throughput`.
 
     Attributes:
-        columns: what a batch holds.
+        columns: of a batch.
         rows: of the dataset.
         batch_size, shuffle, output: of the loader.
         epochs: the first, which may have to decode, and later ones.
@@ -185,12 +185,12 @@ def throughput(
     Args:
         data: a dataset, or anything that ``open_dataset`` takes.
         batch_size, shuffle, columns, output, seed, window: of the loader.
-        epochs: how many passes; the first is also that which decodes what the node cache does not hold.
+        epochs: number of passes; the first also decodes data that the node cache does not hold.
         batches: of each pass at most; None: all.
         progress: called with the phase, rows done and rows in all, some times a second.
 
     Raises:
-        UsageError: an argument is impossible; what ``open_dataset`` and ``Dataset.loader`` raise.
+        UsageError: an argument is impossible; also errors of ``open_dataset`` and ``Dataset.loader``.
     """
     for name, value in (("epochs", epochs), ("batches", 1 if batches is None else batches)):
         integer(name, value, 1)
@@ -227,7 +227,7 @@ def shuffle_quality(
     seed: int = 0,
     window: int | None = WINDOW_BYTES,
 ) -> float | None:
-    """How far batches are from independent draws: the standard deviation of their means of the row number, over
+    """Distance of batches from independent draws: the standard deviation of their means of the row number, over
     that of the means of as many independent draws.
 
     A true permutation gives nearly 1 (a little less where a batch is a large part of all rows), windows of few
@@ -344,7 +344,7 @@ def _gather_limit(
     shuffle: bool,
     seed: int,
 ) -> tuple[float | None, int]:
-    """Rows/s of bare ``take`` in the loader's batches, and of how many rows."""
+    """Rows/s of bare ``take`` in the loader's batches, and the number of rows it was measured over."""
     columns = [dataset.schema[name] for name in names]
     width = sum(column.width or 0 for column in columns)
     if any(column.width is None for column in columns) or not width:

@@ -1,1 +1,1 @@
-"""Whatever holds rows, as one kind of source."""
+"""Sources: everything that holds rows, under one contract."""

@@ -1,4 +1,4 @@
-"""What ``prepare`` and ``fit`` take: one contract over everything that holds rows.
+"""The contract of sources, which ``prepare`` and ``fit`` take: one for everything that holds rows.
 
 Rules of a source:
 
@@ -6,7 +6,7 @@ Rules of a source:
 * **Batches** come in the order of the rows, every one with all columns and at least one row.
 * **Twice.** A source may be read again, unless it is ``one_shot``: then rows that ``head`` took
   are kept and come first in ``batches``, and a second pass is an error.
-* **Fingerprint.** Digest of the logical content; equal for the same rows in any order, whatever holds them.
+* **Fingerprint.** Digest of the logical content; equal for the same rows in any order and any container.
 
 pandas, polars and PyTorch are recognised by the modules of their types, never imported.
 """
@@ -36,12 +36,12 @@ class Source(ABC):
 
     Attributes:
         columns: names, in order.
-        rows: how many, or None if that is known only after reading.
+        rows: number of rows, or None if it is known only after reading.
         one_shot: rows can be read once.
         watch: called with the rows read so far while all of them are, after each batch.
-        numbered: whether rows have numbers that somebody could find them by; those of a cluster's frame have none.
-        expected: what columns are of which a batch holds no value, only nulls and empty lists, so that it does not say
-            it itself.
+        numbered: whether rows have numbers that somebody could find them by; rows of a cluster's frame have none.
+        expected: columns by name, for batches that hold no value of a column, only nulls and empty lists, and so do
+            not tell its type.
     """
 
     columns: list[str]
@@ -57,7 +57,7 @@ class Source(ABC):
         """The rows, some at a time."""
 
     def head_batches(self) -> Iterator[Batch]:
-        """The same as ``batches``, but the rows remain to be read."""
+        """Batches like those of ``batches``, but the rows remain to be read."""
         return self.batches()
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Source(ABC):
         return {name: data.as_batch() for name, data in self.head_columns(n).items()}
 
     def head_columns(self, n: int) -> Batch:
-        """The first ``n`` rows, with which of them are null."""
+        """The first ``n`` rows, with masks of the null ones."""
         collector = Collector(memory=sys.maxsize)
         taken = 0
         for batch in self.head_batches():
@@ -81,7 +81,7 @@ class Source(ABC):
         return collector.finish().columns or {}
 
     def schema(self) -> Mapping[str, Column]:
-        """What the columns are, as far as all rows were read."""
+        """The columns, if all rows were read; else empty."""
         return {} if self._collected is None else self._collected.schema
 
     def known_columns(self) -> Batch | None:
@@ -95,7 +95,7 @@ class Source(ABC):
         return self._collect(None).fingerprint
 
     def collect(self, spool: Path | None = None) -> Collected:
-        """All rows, with the fingerprint. What exceeds the memory goes to files in ``spool``."""
+        """All rows, with the fingerprint. Rows that exceed the memory go to files in ``spool``."""
         return self._collect(spool or Path(tempfile.gettempdir()))
 
     def _collect(self, spool: Path | None) -> Collected:

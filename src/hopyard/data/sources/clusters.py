@@ -1,4 +1,4 @@
-"""Which data is a frame of a cluster; told by the modules of types, so that no engine is imported."""
+"""Frames of clusters, recognised by the modules of their types, so that no engine is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAMES = ("DataFrame", "Dataset", "MaterializedDataset")
 
 
 def is_frame(data: Any) -> bool:
-    """Whether it is a DataFrame of Spark (classic or Connect, or of pandas on Spark), a Dataset of Ray Data or a
+    """Whether ``data`` is a DataFrame of Spark (classic or Connect, or of pandas on Spark), a Dataset of Ray Data or a
     DataFrame of Dask, whose own workers can write it as a dataset."""
     return module_of(data) in _ENGINES and type(data).__name__ in _FRAMES
 

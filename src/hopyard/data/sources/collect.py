@@ -1,7 +1,7 @@
-"""One pass over a source: what its rows are, and the rows themselves where any can be reached.
+"""One pass over a source: content and hashes of the rows, and the rows themselves where any can be reached.
 
 The fingerprint is over logical content: of each column the name, the kind and dtype, and of the rows, in
-whatever order, the elements, the lengths of lists and which are null. So a dict of arrays and the same
+any order, the elements, the lengths of lists and which are null. So a dict of arrays and the same
 rows in a frame or in files, in batches of any size, have the same.
 """
 
@@ -41,11 +41,11 @@ _COPIED_AT_ONCE = 16 << 20
 
 @dataclass(frozen=True)
 class Collected:
-    """What one pass over a source found.
+    """Findings of one pass over a source.
 
     Attributes:
         content: of the rows.
-        schema: what the columns are.
+        schema: the columns by name.
         hashes: (n,) the first hash of each row, before ``mix``.
         columns: all rows of all columns, or None if they did not fit the memory and were not spooled.
     """
@@ -57,7 +57,7 @@ class Collected:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return self.content.rows
 
     @cached_property
@@ -70,10 +70,10 @@ class Collector:
     """Takes a source's batches, hashes their rows and keeps them.
 
     Args:
-        spool: a directory for unnamed temporary files, for what is more than ``memory`` bytes; None:
+        spool: a directory for unnamed temporary files, which take rows of more than ``memory`` bytes; None:
             such rows are only hashed.
         memory: bytes kept in memory; None: ``MEMORY``.
-        expected: how many rows will come, if known.
+        expected: number of rows that will come, if known.
         numbered: whether somebody can find rows by their numbers.
     """
 
@@ -95,7 +95,7 @@ class Collector:
 
     @property
     def rows(self) -> int:
-        """How many were added."""
+        """Number of rows added."""
         return self._content.rows
 
     def add(self, batch: Mapping[str, ColumnData]) -> None:
@@ -113,7 +113,7 @@ class Collector:
         self._hashes.append(self._content.add({name: batch[name] for name in self._columns}, self._numbered))
 
     def _begin(self, first: Mapping[str, ColumnData]) -> dict[str, _ColumnCollector]:
-        """With room for the expected rows, if they all fit the memory; else it is left at once."""
+        """Collectors with room for the expected rows, if these all fit the memory; else the memory is left at once."""
         times = max(self._expected / check_lengths(first), 1)
         expected = {name: int(data.nbytes * times) for name, data in first.items()}
         if sum(expected.values()) > self._memory:
@@ -137,7 +137,7 @@ class Collector:
         return Collected(self._content, schema, hashes, kept if len(kept) == len(values) else None)
 
     def close(self) -> None:
-        """Let go of temporary files; what ``finish`` returned stays readable."""
+        """Let go of temporary files; columns that ``finish`` returned stay readable."""
         for column in self._columns.values():
             column.close()
 
@@ -150,7 +150,7 @@ class Collector:
 
 
 def collect(columns: Mapping[str, ColumnData]) -> Collected:
-    """The same for columns that are in memory as a whole; nothing is copied."""
+    """Collect columns that are in memory as a whole; nothing is copied."""
     check_lengths(columns)
     content = Content()
     hashes = content.add(columns, numbered=True)
@@ -158,7 +158,7 @@ def collect(columns: Mapping[str, ColumnData]) -> Collected:
 
 
 class _ColumnCollector:
-    """The stream of one column's elements, and what its rows are; ``expected`` bytes."""
+    """Collects one column: the stream of its elements, and its type; ``expected`` bytes."""
 
     def __init__(self, first: ColumnData, expected: int) -> None:
         self.column, self._times = first.column, first.times
@@ -238,7 +238,7 @@ class _ColumnCollector:
 
 
 def _rank(column: Column) -> tuple[int, ...] | None:
-    """() for scalars, which are no lists."""
+    """Shape of a row of scalars, (), which are no lists; None for lists."""
     return () if column.kind == "tensor" and not column.shape else None
 
 

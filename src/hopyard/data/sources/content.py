@@ -1,5 +1,5 @@
-"""What is known of rows once they were seen, in whatever batches and order: how many, nulls, lengths of lists, and
-sums of hashes by which the same rows are known again."""
+"""Content of rows that were seen once, in any batches and order: their number, nulls, lengths of lists, and sums of
+hashes by which the same rows are known again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _FIRST = 3
 
 @dataclass
 class Found:
-    """Of one column.
+    """Findings about one column.
 
     Attributes:
-        column: its name, kind and dtype; all lists, of one length or not, or sparse, are ``"ragged"``.
-        missing: null rows.
-        first: numbers of the first of these, if rows have numbers.
+        column: name, kind and dtype; all lists, of one length or not, or sparse, are ``"ragged"``.
+        missing: number of null rows.
+        first: numbers of the first null rows, if rows have numbers.
         nbytes: of lists, texts and bytes.
-        element: of lists the shape of their elements; None while there is none.
+        element: shape of the elements of lists; None while there is none.
         shortest, longest: lengths of lists that are not null.
         times: whether the numbers were dates, times or durations.
     """
@@ -65,18 +65,18 @@ class Found:
         return [self.longest, *(self.element or ())]
 
     def to_json(self) -> list[Any]:
-        """What tells the column from others that have the same bytes."""
+        """Properties that tell the column from others of the same bytes, as JSON values."""
         column = self.column
         element = None if self.element is None else list(self.element)
         return [column.name, column.kind, column.dtype, element, self.times]
 
 
 class Content:
-    """Of some rows; ``merge`` that of others.
+    """Content of some rows; ``merge`` that of others.
 
     Attributes:
-        rows: how many.
-        found: of each column, in their order.
+        rows: number of rows.
+        found: findings about each column, in the columns' order.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Content:
         self._sums = [0, 0]
 
     def add(self, columns: Mapping[str, ColumnData], numbered: bool = False) -> Hashes:
-        """Rows that come next. Returns the first hash of each, before ``mix``.
+        """Add the rows that come next. Returns the first hash of each, before ``mix``.
 
         Args:
             numbered: whether somebody can find rows by their numbers.
@@ -98,7 +98,7 @@ class Content:
         return first
 
     def merge(self, other: Content) -> None:
-        """Raises DataError where the rows cannot be of one dataset."""
+        """Add the content of other rows. Raises DataError where they cannot be of one dataset."""
         self._merge_found(other.found.values())
         self.rows += other.rows
         self._add_sums(other._sums)
@@ -108,7 +108,7 @@ class Content:
             self.found.setdefault(each.column.name, Found(each.column)).merge(each)
 
     def with_types(self, columns: Mapping[str, Column]) -> Content:
-        """The same, where columns without a value are what ``columns`` say."""
+        """The same content, where columns without a value are as ``columns`` has them."""
         other = Content()
         other.merge(self)
         for name, found in other.found.items():
@@ -119,13 +119,13 @@ class Content:
         self._sums = [(mine + its) % WORD for mine, its in zip(self._sums, sums, strict=True)]
 
     def fingerprint(self) -> str:
-        """Digest of the rows, in whatever order they came."""
+        """Digest of the rows, the same for any order."""
         columns = [found.to_json() for found in self.found.values()]
         return digest_json({"columns": columns, "rows": self.rows, "sums": self._sums}, "hopyard.rows")
 
 
 def canonical(column: Column) -> Column:
-    """A column by what its type says alone: lists of one length are lists, and elements of any shape."""
+    """A column by its type alone: lists of one length are lists, and elements of any shape."""
     if column.kind == "tensor" and column.shape and not column.sparse:
         return Column(column.name, "ragged", column.dtype)
     return Column(column.name, column.kind, column.dtype) if column.kind == "ragged" else column

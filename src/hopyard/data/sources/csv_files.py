@@ -3,7 +3,7 @@
 A column is of numbers only if every text of it is the usual writing of the number it becomes. So names in digits (007,
 +49170, 0x1F), whole numbers of more digits than their type holds, and times of day stay texts, in all files.
 
-Where nothing stands between two delimiters a value is missing, whatever the column holds. Two quotes in a column of
+Where nothing stands between two delimiters a value is missing, in columns of any type. Two quotes in a column of
 texts are the empty text. Numbers, bools and times are also missing where ``NA``, ``null`` or the like stands, which are
 texts in a column of texts.
 """
@@ -164,7 +164,7 @@ def _mixed(tables: Sequence[pa.Table]) -> set[str]:
 
 
 def _is_exact(column: pa.ChunkedArray) -> bool:
-    """Whether these whole numbers are the same as float64."""
+    """Whether float64 holds these whole numbers exactly."""
     ends = pc.min_max(column)
     return ends["min"].as_py() is None or max(-ends["min"].as_py(), ends["max"].as_py()) <= _EXACT
 
@@ -247,11 +247,11 @@ class _CsvFile:
         columns: Sequence[str] | None = None,
         missing_texts: Sequence[str] = (),
     ) -> pa.Table:
-        """What the file holds, or some of its columns.
+        """The rows of the file, or some of its columns.
 
         Args:
-            missing_texts: what stands, without quotes, where a value is missing in all columns, also in those of
-                texts; none: in those of texts nothing is missing.
+            missing_texts: texts that stand, without quotes, for a missing value in all columns, also in columns of
+                texts; none: in columns of texts nothing is missing.
 
         Raises:
             DataError: it cannot be read; names the line, if a blank line is the cause.
@@ -351,7 +351,7 @@ class _CsvFile:
         return changed
 
     def _contains(self, search: Callable[[bytes], object]) -> bool:
-        """Whether the search finds something in the bytes: much faster than reading columns again."""
+        """Whether the search finds something in the file's bytes: much faster than reading columns again."""
         end = b"\n"
         with self._stream() as stream:
             while block := self._block(stream):
@@ -384,7 +384,7 @@ def _has_infinite(numbers: pa.ChunkedArray) -> bool:
 
 
 def _keeps_digits(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> bool:
-    """Whether no whole number is beyond those that float64 holds exactly, and no number has become infinite."""
+    """Whether float64 holds all whole numbers exactly, and no number has become infinite."""
     values = numbers.to_numpy()
     large = np.flatnonzero(np.abs(values) >= _EXACT)
     if not len(large):

@@ -70,13 +70,13 @@ def check_csv(types: object, delimiter: object, what: str) -> None:
 
 
 class ParquetSource(Source):
-    """Parquet files, one after another; those that Hopyard wrote give back their tensors. Fields of structs are
+    """Parquet files, one after another; files that Hopyard wrote give back their tensors. Fields of structs are
     columns, and so are the keys of partitions.
 
     Args:
         files: in order.
         relative: their names relative to the dataset's directory, for partitions.
-        columns: those that are wanted; None: all.
+        columns: names of the wanted columns; None: all.
 
     Raises:
         CorruptError: a file is not a whole Parquet file.
@@ -106,7 +106,7 @@ class ParquetSource(Source):
         self.columns = list(columns) if columns is not None else check_names([*names[0], *self._constants])
 
     def bytes_columns(self) -> list[str]:
-        """Those of bytes, as the first file has them."""
+        """Names of the columns of bytes, as the first file has them."""
         kinds = {name: flat.type for name, flat in self._flats[0].items()}
         return [
             name for name, kind in kinds.items() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
@@ -157,7 +157,7 @@ def _converter(schema: Schema | None) -> Any:
 
 
 def read_batches(file: StoredFile, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Some rows of these columns at a time.
+    """Rows of these columns, some at a time.
 
     Raises:
         CorruptError: a column of a row group cannot be decoded; names the file and both.

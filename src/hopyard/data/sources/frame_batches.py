@@ -23,12 +23,12 @@ from hopyard.errors import DataError, UnsupportedTypeError
 
 @dataclass(frozen=True)
 class Reading:
-    """Which columns of a frame are read, and how. Pickles.
+    """The columns of a frame to read, and how to read them. Pickles.
 
     Attributes:
         names: the columns; fields of structs dotted.
         roots: the frame's own columns in which they are, which batches have in this order.
-        vectors: those that are vectors of Spark ML.
+        vectors: the columns that are vectors of Spark ML.
         sparse: whether these stay sparse.
     """
 
@@ -40,13 +40,13 @@ class Reading:
     def columns(
         self, batch: pa.RecordBatch | pa.Table, expected: Mapping[str, Column] = MappingProxyType({})
     ) -> dict[str, ColumnData]:
-        """The rows of a batch, whatever names it gives to its columns.
+        """The rows of a batch as columns; the batch's own names for them do not count.
 
         Args:
             expected: see ``Source``.
 
         Raises:
-            DataError: a column holds what a dataset cannot.
+            DataError: a column holds values that a dataset cannot.
         """
         raw = dict(zip(self.roots, batch.columns, strict=True))
         vectors = {name: raw[name] for name in self.names if name in self.vectors}
@@ -67,7 +67,7 @@ def columns_of_types(
     names: Sequence[str],
     expected: Mapping[str, Column] = MappingProxyType({}),
 ) -> dict[str, Column]:
-    """The columns of these names of a frame; of lists, what their elements are.
+    """The columns of these names of a frame; of lists, the columns tell the elements.
 
     Args:
         types: of the frame's own columns; a text for a type that Arrow does not have.
@@ -84,7 +84,7 @@ def columns_of_types(
 
 
 def flat_paths(types: Mapping[str, pa.DataType | str]) -> dict[str, tuple[str, ...]]:
-    """All columns, with the fields of structs for the structs, and where each is."""
+    """Paths of all columns, with the fields of structs in place of the structs."""
     fields = [(name, pa.null() if isinstance(kind, str) else kind) for name, kind in types.items()]
     return {name: column.path for name, column in flat_columns(pa.schema(fields)).items()}
 
@@ -157,7 +157,7 @@ def dense_vectors(array: pa.StructArray | pa.ChunkedArray) -> pa.Array:
 
 
 def sparse_vectors(name: str, array: pa.StructArray | pa.ChunkedArray) -> ColumnData:
-    """Vectors of Spark ML, sparse or dense, as sparse rows of float64; those that are null as zeros.
+    """Vectors of Spark ML, sparse or dense, as sparse rows of float64; null ones as zeros.
 
     Raises:
         DataError: they differ in length.

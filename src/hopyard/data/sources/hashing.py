@@ -1,12 +1,12 @@
 """Hashes of rows, by which rows are known again, ordered and split.
 
 The hash of a row is a sum over its columns, and depends on their names and bytes alone: not on the order of the
-columns, on the batch or partition that the row came in, or on what held it. Of a column it is the sum of its 64-bit
+columns, on the batch or partition that the row came in, or on its container. Of a column it is the sum of its 64-bit
 words, each folded and then times a key of its place (after Lemire, Kaser: *Strongly universal string hashing is
 fast*, The Computer Journal 2014). ``mix`` finishes it.
 
 A word is folded, bit by bit onto bits 33 places lower, since what two words differ by only in their highest bits
-would cancel out whatever the keys are: of a sum's bits only the highest depend on those.
+would cancel out for any keys: of a sum's bits only the highest depend on those.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hopyard.objects.digests import derive_seed
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 _HASHED_AT_ONCE = 1 << 14
-"""Rows: what is made of a column of numbers stays in the cache of the core."""
+"""Rows: so few that the hashes of a column of numbers stay in the cache of the core."""
 _HASHING = 2
 """Threads: half of the time NumPy holds the interpreter."""
 _WORDS_AT_ONCE = 1 << 17
@@ -38,7 +38,7 @@ _FEWEST_KEYS = 16
 
 
 def row_sums(columns: Mapping[str, ColumnData], count: int = 2) -> Hashes:
-    """(count, n): the unrelated hashes of each row, before ``mix``; at most two. Those of some columns and of the
+    """Unrelated hashes of each row, before ``mix``, (count, n); at most two. The hashes of some columns and of the
     others add up to those of all."""
     rows = len(next(iter(columns.values())))
     sums = np.zeros((count, rows), np.uint64)
@@ -58,7 +58,7 @@ def row_sums(columns: Mapping[str, ColumnData], count: int = 2) -> Hashes:
 
 
 def content_hashes(columns: Mapping[str, ColumnData]) -> Hashes:
-    """(n,) the first hash of each row: that by which rows are ordered and split."""
+    """The first hash of each row, (n,), by which rows are ordered and split."""
     first: Hashes = row_sums(columns, 1)[0]
     return first
 
@@ -111,7 +111,7 @@ def _add_matrix(sums: Hashes, name: str, part: npt.NDArray[np.uint8]) -> None:
 
 
 def _add_ragged(sums: Hashes, name: str, part: Ragged) -> None:
-    """As for a matrix of the same rows: a row's bytes are filled up with zeros to whole words."""
+    """Add ragged rows, hashed as a matrix of the same rows: a row's bytes are filled up with zeros to whole words."""
     lengths = part.lengths
     if len(lengths) and (lengths == lengths[0]).all():
         _add_matrix(sums, name, part.values.reshape(len(lengths), lengths[0]))
@@ -134,7 +134,7 @@ def _add_ragged(sums: Hashes, name: str, part: Ragged) -> None:
 
 
 def _add_sparse(sums: Hashes, data: ColumnData) -> None:
-    """As for the dense rows: words of zeros add nothing."""
+    """Add sparse rows, hashed as the dense rows: words of zeros add nothing."""
     rows = data.values
     assert isinstance(rows, Ragged)
     assert data.length is not None

@@ -1,4 +1,4 @@
-"""``as_source``: whatever holds rows as a ``Source``. The contract stands in ``sources_base.py``."""
+"""``as_source``: everything that holds rows as a ``Source``. The contract stands in ``base.py``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def as_source(
 
     Raises:
         DataError: it is none of these, or empty.
-        UsageError: ``types`` or ``delimiter`` is given for what is no CSV file, or is none.
+        UsageError: ``types`` or ``delimiter`` is impossible, or is given for data that is no CSV file.
         ColumnError: ``types`` names a column that is not there.
     """
     types = None if types is None else types_of(types)

@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class Stream:
-    """Batches not yet converted; what was read ahead from a one-shot stream is kept for the pass."""
+    """Batches not yet converted; batches read ahead from a one-shot stream are kept for the pass."""
 
     def __init__(self, start: Callable[[], Iterator[RawBatch]], one_shot: bool) -> None:
         self._start = start
@@ -50,7 +50,7 @@ class Stream:
         yield from self._once
 
     def peek(self) -> Iterator[RawBatch]:
-        """The same batches, as far as they are asked for, leaving all of them to be read."""
+        """Batches as far as they are asked for; all of them remain to be read."""
         if self._once is None or self._read:
             yield from self.read()
             return
@@ -82,7 +82,7 @@ class StreamSource(Source):
         return self._converted(self._stream.peek())
 
     def _converted(self, batches: Iterator[RawBatch]) -> Iterator[Batch]:
-        """The batches; those in which a column has no value wait until others tell what it is."""
+        """The batches; batches in which a column has no value wait until others tell its type."""
         known: dict[str, Column] = dict(self.expected)
         waiting: list[tuple[RawBatch, Batch]] = []
         for raw in batches:
@@ -122,7 +122,7 @@ def from_dict_rows(rows: Iterable[Any]) -> StreamSource:
 def from_torch(data: Any, names: Sequence[str] | None = None) -> StreamSource | MemorySource:
     """A torch Dataset, map-style or iterable (one-shot).
 
-    Items that are dicts name their columns. Those of tuples are ``names``, if there are as many, else
+    Items that are dicts name their columns. Columns of tuples are named ``names``, if there are as many, else
     ``"features"``, ``"label"``, then ``"column_2"`` and so on; a single value is ``"features"``.
     """
     if hasattr(data, "tensors"):
