@@ -1,4 +1,4 @@
-"""Whether schedules of learning rates stay as they are when trials may train for more epochs."""
+"""Checks that schedules of learning rates stay as they are when trials may train for more epochs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ residents = Residents()
 def run_unit(request: UnitRequest) -> UnitResult:
     """Train or validate the pack's trials on one partition.
 
-    What comes out depends on the request and the store alone, whatever this process did before.
+    The result depends on the request and the store alone, not on what this process did before.
 
     Raises:
         StorageError: the store failed; nothing is half-written and the unit can be repeated.

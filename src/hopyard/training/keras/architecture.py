@@ -1,4 +1,4 @@
-"""Which models compute the same function of their variables, so that one compiled model serves all of them.
+"""Recognizes models that compute the same function of their variables: one compiled model serves all of them.
 
 Tracing and compiling take seconds, and trials of a search often differ in their weights and learning rates only.
 Two models are alike if the configurations of their layers, optimizers, losses and metrics are, and so is what classes
@@ -88,7 +88,7 @@ def _described(value: Any, depth: int) -> Any:
 
 
 def _own(value: Any, depth: int) -> Any:
-    """What an object of the user's own class keeps besides its configuration, and so do the layers in it."""
+    """Attributes that an object of the user's own class, and layers in it, keep besides their configurations."""
     found = []
     parts = value._flatten_layers() if isinstance(value, keras.Layer) else [value]
     for part in parts:

@@ -112,7 +112,7 @@ class KerasEstimator(Estimator):
 
     @property
     def compiled_with(self) -> list[Any]:
-        """What the model is compiled with besides its optimizer."""
+        """Arguments that the model is compiled with besides its optimizer."""
         model = self.model
         return [
             model.loss if self.loss is None else self.loss,
@@ -209,7 +209,7 @@ class KerasEstimator(Estimator):
 
 
 def _copied(metrics: Any) -> Any:
-    """Containers anew: Keras changes those that it is given."""
+    """A copy of the containers of metrics: Keras changes containers that it is given."""
     import keras
 
     with contextlib.suppress(TypeError, ValueError):

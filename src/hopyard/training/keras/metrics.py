@@ -45,10 +45,10 @@ class KerasMetricSet(MetricSet):
 
 
 def results(model: Any, logs: Any = None) -> dict[str, float]:
-    """What the model's metrics come to, by name, ``"loss"`` first; arrays (a value a class) are averaged.
+    """Values of the model's metrics by name, ``"loss"`` first; arrays (a value a class) are averaged.
 
     Args:
-        logs: what the last step returned; counts if it has other names, as those of a ``train_step`` of the user's.
+        logs: of the last step; they count if they have other names, as those of a ``train_step`` of the user's.
     """
     found = dict(model.get_metrics_result())
     given = _flat(logs) if isinstance(logs, Mapping) else found

@@ -100,7 +100,7 @@ class KerasReplica(Replica):
         return self._compiled.model
 
     def _build(self, arguments: tuple[Any, ...] | None) -> Compiled:
-        """Make the variables that are not there yet, of which some follow from a batch only."""
+        """Make the variables that are not there yet; some follow from a batch only."""
         model = self._model
         with all_trainable(model) if self._estimator.model_update_fn else nullcontext():
             if arguments is not None:
@@ -230,7 +230,7 @@ class KerasReplica(Replica):
     def _opened(
         self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
     ) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
-        """What the model is given, and the compiled model, which a first batch may have built."""
+        """The model's arguments for each batch, and the compiled model, which the first batch may have built."""
         arguments = self._arguments(batches, weigh_classes)
         first = next(arguments)
         compiled = self._sharing(first)
@@ -389,7 +389,7 @@ def _shapes(arguments: tuple[Any, ...]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """What Keras says, without a graph's own traceback and the inputs, which are said already."""
+    """Text of an error of Keras, without a graph's own traceback and the inputs, which are said already."""
     text = str(error).partition("\n\nArguments received by")[0]
     if text.startswith("Graph execution error"):
         text = text.rstrip().rpartition("\n\n")[2].partition("\n\t [[")[0]

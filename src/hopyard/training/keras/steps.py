@@ -98,7 +98,7 @@ class TensorFlowSteps(Steps):
 
 
 def _without_none(given: Any) -> Any:
-    """What a step of the user's gave, without what it has no value for, which cannot go through a loop."""
+    """The result of a user's step without its entries that are None: these cannot go through a loop."""
     if not isinstance(given, Mapping):
         return given
     return {name: _without_none(value) for name, value in given.items() if value is not None}

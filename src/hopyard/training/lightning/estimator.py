@@ -148,7 +148,7 @@ class LightningReplica(TorchReplica):
             phase: ``"training"``, ``"validating"`` or ``"predicting"``.
 
         Raises:
-            EstimatorError: within, the module used a logger, of which there is none.
+            EstimatorError: within, the module used a logger; there is none.
         """
         module, trainer = self._head, self._trainer
         parts: list[Any] = [part for part in module.modules() if isinstance(part, self._base)]

@@ -36,14 +36,14 @@ class _NotPlainError(Exception):
 
 
 class Attributes:
-    """What training has changed of the plain attributes of some objects.
+    """Plain attributes of some objects, as far as training has changed them.
 
     The objects have the values that they were built with, apart from while they are used: they may be the estimator
     function's surroundings, which other trials use too.
 
     Args:
         owners: gives the objects; their places are such as ``model.encoder``.
-        modules: whose parameters training may freeze.
+        modules: training may freeze parameters of these.
     """
 
     def __init__(self, owners: Callable[[], Iterable[Owner]], *modules: torch.nn.Module) -> None:
@@ -59,8 +59,8 @@ class Attributes:
         self._is_applied = self._is_given_out = False
 
     def tree(self) -> dict[str, Any]:
-        """What differs from the values that the objects were built with: ``{place: {name: [value]}}``, without a value
-        where the attribute is gone; empty if nothing does."""
+        """Differences from the values that the objects were built with: ``{place: {name: [value]}}``, without a value
+        where the attribute is gone; empty if there are none."""
         found: dict[str, Any] = {}
         for (place, name), value in self._changed.items():
             found.setdefault(place, {})[name] = _encoded(value)
@@ -190,7 +190,7 @@ def owners(place: str, thing: Any, but: frozenset[str] = frozenset()) -> Iterato
 
 
 def _differ(value: Any, other: Any) -> bool:
-    """Whether they are not the same bits: 1, 1.0 and True are three."""
+    """Whether two values are not the same bits: 1, 1.0 and True are three."""
     return type(value) is not type(other) or (value is not other and repr(value) != repr(other))
 
 

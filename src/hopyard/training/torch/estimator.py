@@ -330,7 +330,7 @@ class TorchReplica(Replica):
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
 
     def give_out(self) -> torch.nn.Module:
-        """The module, with a trunk of its own: whoever gets it may train on, and other models have the trunk too."""
+        """The module, with a trunk of its own: the user may train it on, and other models have the trunk too."""
         if self._trunk is not None and not self._is_given_out:
             self.module = WithTrunk(self._trunk.unshare(), self._head).eval()
             self._is_given_out = True
@@ -553,7 +553,7 @@ class TorchReplica(Replica):
         return self._forward.predictions(self._prepared(pieces), self._estimator.predict)
 
     def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
-        """Its inputs are what the model gets: columns after ``val_transform``, stacked as ``inputs`` says."""
+        """Write the model to an ONNX file. Its inputs are columns after ``val_transform``, stacked by ``inputs``."""
         self._attributes.apply()
         binding = self._binding
         try:

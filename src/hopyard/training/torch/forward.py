@@ -20,7 +20,7 @@ _STACK = (
 
 
 class Result(NamedTuple):
-    """What one batch gave. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
+    """Result of one batch. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
 
     loss: torch.Tensor
     weight: torch.Tensor | float | None

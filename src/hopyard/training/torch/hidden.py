@@ -1,4 +1,4 @@
-"""What training changed that neither a state dict nor a trial's attributes hold.
+"""Hidden state: changes by training that neither a state dict nor a trial's attributes hold.
 
 A model that stays on its worker between visits must go on as one that was built anew and loaded.
 Plain tensors, objects and non-persistent buffers would make the difference, so their
@@ -128,7 +128,7 @@ def _same_values(old: torch.Tensor, new: Any) -> bool:
 
 
 def version(value: Any) -> int:
-    """How often a tensor was changed in place; 0 for what does not count it."""
+    """Number of times that a tensor was changed in place; 0 for a value that does not count them."""
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
@@ -168,9 +168,9 @@ class _Marker:
 
 
 class _Same:
-    """Equal if it holds the same object, whatever that object's own ``==`` says.
+    """Holder of an object, equal to holders of the same object, without asking the object's own ``==``.
 
-    Holding it keeps its id from being given to another.
+    Holding the object keeps its id from being given to another.
     """
 
     def __init__(self, value: Any) -> None:

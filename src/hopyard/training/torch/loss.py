@@ -108,7 +108,7 @@ class Loss:
         return (weighted if self.is_sum else weighted / total.clamp_min(1e-30)), total
 
     def _divisor(self, labels: Labels) -> torch.Tensor | float | None:
-        """What the loss divides by; None: the rows, or it divides by nothing."""
+        """Divisor of the loss; None: the rows, or nothing."""
         if self.is_sum or isinstance(labels, tuple):
             return None
         if _is_one_of(self.module, _BY_CLASS):
@@ -200,7 +200,7 @@ def outputs_are_logits(loss: Any) -> bool | None:
 
 
 def _is_one_of(loss: Any, losses: tuple[Any, ...]) -> bool:
-    """Whether it is one of these modules, or functions, of PyTorch; also one with arguments given by ``partial``."""
+    """Whether the loss is one of these modules, or functions, of PyTorch, also with arguments given by ``partial``."""
     if isinstance(loss, nn.Module):
         modules = [known for known in losses if isinstance(known, type) and issubclass(known, nn.Module)]
         return any(isinstance(loss, known) and type(loss).forward is known.forward for known in modules)
@@ -270,7 +270,7 @@ def explain_misfit(loss: Any, outputs: Any, labels: Labels) -> str | None:
 
 
 def describe(loss: Any) -> str:
-    """How messages call a loss: the class of a module, the name of a function."""
+    """Name of a loss in messages: the class of a module, the name of a function."""
     if isinstance(loss, nn.Module):
         return type(loss).__name__
     while isinstance(loss, functools.partial):

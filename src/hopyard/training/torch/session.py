@@ -34,7 +34,7 @@ _FILL = "fill_uninitialized_memory"  # a property of the module, unknown to type
 class Flags(NamedTuple):
     """PyTorch's settings of the whole process that change what a model computes.
 
-    Every session starts from the same ones. Those that an estimator function sets are its trial's
+    Every session starts from the same ones. Settings that an estimator function makes are its trial's
     own: they hold in all its units, also in those that call no function, and in no other trial's.
     """
 
@@ -63,7 +63,7 @@ class Flags(NamedTuple):
         )
 
     def apply(self) -> None:
-        """Set those that differ: some setters are slow, or make PyTorch slower."""
+        """Set the settings that differ: some setters are slow, or make PyTorch slower."""
         now = Flags.now()
         if now.threads != self.threads:
             torch.set_num_threads(self.threads)
@@ -129,7 +129,7 @@ class TorchSession:
 
 
 def open_session(threads: int) -> TorchSession:
-    """What the session of a unit calls."""
+    """Open PyTorch's part of the session of a unit."""
     return TorchSession(threads)
 
 
@@ -140,7 +140,7 @@ def generator_state(device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def generators_kept(device: torch.device) -> Iterator[None]:
-    """What is drawn within is not missed afterwards: a unit goes on the same, whether or not it had to do this."""
+    """Put the random generators back afterwards: a unit goes on the same, whether or not it had to draw within."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state(), generator_state(device)
     try:
         yield

@@ -1,8 +1,8 @@
 """The trunk of an estimator: a frozen module whose outputs, computed once for a partition, all trials train on.
 
-What it gives for a partition is kept in the machine's node cache under a digest of all that decides its bits: the
-rows, the module's class, code and weights, the inputs, device, precision and PyTorch's settings. It is computed for
-``ROWS_AT_ONCE`` rows at a time, in the order of the rows, whatever the batch sizes of the trials.
+The outputs for a partition are kept in the machine's node cache under a digest of all that decides its bits: the
+rows, the module's class, code and weights, the inputs, device, precision and PyTorch's settings. They are computed for
+``ROWS_AT_ONCE`` rows at a time, in the order of the rows, for any batch sizes of the trials.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class WithTrunk(nn.Module):
 
 
 class TrunkBinding(Binding):
-    """What a model gets that is trained on a trunk's outputs. The features are the trunk's inputs."""
+    """Binding of a model that is trained on a trunk's outputs. The features are the trunk's inputs."""
 
     advice = "It gets what the trunk gives."
 
@@ -367,7 +367,7 @@ class _RowsInMemory:
         columns: Sequence[str] | None = None,
         **options: Any,
     ) -> Iterator[dict[str, Any]]:
-        """Its batches, with the outputs."""
+        """Batches of these rows, with the trunk's outputs."""
         names = list(dict.fromkeys([*(columns or ()), *self._trunk._columns]))
         for batch in self._rows.batches(batch_size, shuffle, seed, columns=names, **options):
             yield self._trunk.beside_checked(batch)
@@ -382,7 +382,7 @@ class _Shared:
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether nobody trained or loaded it since: models that are given out have it."""
+        """Whether nobody trained or loaded the trunk since: models that are given out have it."""
         return not hidden.changed(self._snapshot, hidden.snapshot(self.module))
 
 
