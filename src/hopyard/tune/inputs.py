@@ -1,4 +1,4 @@
-"""The data of a search, in whatever form it was given: identified, peeked into, prepared."""
+"""The data of a search, given in any form: identified, peeked into, prepared."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Raw(Inputs):
         return Splits(prepared.train, prepared.val, prepared.fingerprint)
 
     def _how(self) -> dict[str, Any]:
-        """How the data is prepared."""
+        """Arguments of the preparation."""
         arguments = self.arguments
         return {
             "validation": arguments.validation,
@@ -185,7 +185,7 @@ class Ready(Inputs):
 
 
 def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
-    """What a search was given to train on: as it is where models can visit it so, else to be prepared."""
+    """Inputs of a search from the data given: as it is where models can visit it so, else to be prepared."""
     data, val = _opened(data), _opened(val)
     if isinstance(val, Mapping) and hasattr(
         data, "mapInArrow"
@@ -217,7 +217,7 @@ def _opened(data: Any) -> Any:
 
 
 def origin(data: Partitioned | None) -> str | None:
-    """Which version of what this is, in words, if it is data of a stockroom."""
+    """Version of the data and its place, in words, if it is data of a stockroom."""
     if isinstance(data, Samples):
         return data.where
     return data.store.url if isinstance(data, Dataset) and isinstance(data.store, StoredFiles) else None

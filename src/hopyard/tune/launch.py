@@ -127,8 +127,8 @@ class Launch:
             return self._kept(self._hop(splits, metric, facts))
 
     def _kept(self, run: Run) -> Model:
-        """The best model; the outcome is committed, if that was asked for. Trials that failed are named, whatever
-        ``progress`` is."""
+        """The best model; the outcome is committed, if that was asked for. Trials that failed are named, also without
+        ``progress``."""
         best = run.best
         failed = [(trial.number, trial.error) for trial in run.failures() if trial.error is not None]
         if failed:
@@ -155,7 +155,7 @@ class Launch:
     # Identity -------------------------------------------------------------------------------
 
     def _settings(self, fingerprint: str) -> dict[str, Any]:
-        """What decides the result: equal settings, equal run."""
+        """Settings that decide the result: equal settings, equal run."""
         arguments = self._arguments
         return {
             "kind": self._kind,
@@ -228,7 +228,7 @@ class Launch:
     # Check ----------------------------------------------------------------------------------
 
     def _check_on_one_batch(self, head: Arrays | None = None) -> Metric:
-        """Whether a trial can be trained at all, on these rows or else on the first ones.
+        """Check that a trial can be trained at all, on the rows of ``head`` or else on the first ones.
 
         Returns: the evaluation metric under the name that the estimator gives it.
         """
@@ -519,7 +519,7 @@ class Launch:
 
 @contextmanager
 def _running(backend: Backend) -> Iterator[None]:
-    """Workers for a while; those that ran before keep running."""
+    """Run the workers within the context; workers that ran before keep running."""
     was_running = backend.running
     backend.start()
     try:
@@ -530,14 +530,14 @@ def _running(backend: Backend) -> Iterator[None]:
 
 
 def _defined(preprocess: Steps | FittedSteps | None) -> Any:
-    """Preprocessing as it stands in a journal: what is fitted, or what was fitted before."""
+    """Preprocessing as it stands in a journal: the definition of steps, or the digest of steps fitted before."""
     return (
         preprocess.digest if isinstance(preprocess, FittedSteps) else preprocess and preprocess.definition()
     )
 
 
 def _keras_backend() -> str | None:
-    """What Keras computes with, of which results are; None: with TensorFlow, or this is no search over its models."""
+    """Keras's backend, on which results depend; None: TensorFlow, or this is no search over Keras models."""
     is_used = "hopyard.training.keras.estimator" in sys.modules
     backend = os.environ.get("KERAS_BACKEND")
     return backend if is_used and backend != "tensorflow" else None
@@ -551,7 +551,7 @@ def _described(value: Any) -> Any:
 
 
 def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What is asked of an existing run beyond what it has: larger budgets only.
+    """Growth that the new settings ask of an existing run, a line for each: larger budgets only.
 
     Raises:
         SettingsError: other settings have changed.

@@ -45,7 +45,7 @@ _FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sa
 
 
 class _Frame(NamedTuple):
-    """Where a diagram's plane is, in units of the picture, and what it shows of the values."""
+    """Plane of a diagram: its place in units of the picture, and the ranges of values that it shows."""
 
     left: float
     top: float

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live table on a terminal and in a notebook, plain lines elsewhere."""
+"""Display of a run while it goes on: a live table on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Progress:
         self._line(f"trial {trial.number} {describe_params(trial.params)}  {where}  {metrics}")
 
     def _line(self, message: str) -> None:
-        """What the table shows, too."""
+        """Say ``message``, which the live table shows too, where there is no live table."""
         if not self._live.is_started:
             self.say(message)
 
@@ -273,7 +273,7 @@ class Progress:
         return Group(Text(self._headline(), style="bold"), table)
 
     def _promise(self, row: _Row) -> tuple[bool, float, int]:
-        """Sorts trials that go on before those that ended, and the best first."""
+        """Sort key: trials that go on before ended ones, and the best first."""
         best = float("inf") if row.best is None else (-row.best if self._maximize else row.best)
         return (row.state not in ("running", "waiting"), best, row.trial)
 

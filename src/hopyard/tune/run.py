@@ -53,7 +53,7 @@ class Run:
         return f"<Run {self.run_id}: {self.status}, {counted(len(self.state.trials), 'trial')}{value}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the best trials, learning curves and the schedule."""
+        """HTML for a notebook: the best trials, learning curves and the schedule."""
         from hopyard.tune.pages import run_html
 
         return run_html(self)
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def program(self) -> tuple[Store, str]:
-        """Where its program is: a store, and the name in it."""
+        """Place of the run's program: a store, and the name in it."""
         return self._store, self.state.header["program"]
 
     @property
@@ -148,7 +148,7 @@ class Run:
         return committed_units(self._records())
 
     def traffic(self) -> Traffic:
-        """How often trials hopped between workers, and the bytes of states and of data that these read and wrote."""
+        """Number of hops of trials between workers, and bytes of states and of data that workers read and wrote."""
         return traffic_of(self.units())
 
     def broken_rules(self) -> list[str]:

@@ -46,12 +46,12 @@ ABOUT, SEARCH = "search.json", "search.pkl"
 
 
 class Outcome:
-    """What becomes of one ``fit`` with ``stock=``.
+    """Outcome of one ``fit`` with ``stock=``, and its commit.
 
     Args:
         arguments: of the search; its ``stock`` is a stockroom, or the path of one.
-        more: what the search adds to a run's settings.
-        inputs: what it trains on.
+        more: settings that the search adds to a run's.
+        inputs: data that the search trains on.
         search: see ``hopyard.tune.recipe``.
     """
 
@@ -146,7 +146,7 @@ class Outcome:
         return program.train, program.val
 
     def _about(self, run: Run, program: Program, data: dict[str, Any]) -> dict[str, Any]:
-        """What ``search.json`` says."""
+        """Content of ``search.json`` for a run."""
         header, best = run.state.header, run.best
         is_split = "val" not in data and program.val is not None
         device = program.device
@@ -170,7 +170,7 @@ class Outcome:
 
 
 def read_about(stored: RunView) -> dict[str, Any]:
-    """What ``search.json`` of a stored run says."""
+    """Content of ``search.json`` of a stored run."""
     about: dict[str, Any] = json.loads(stored.read(ABOUT))
     return about
 

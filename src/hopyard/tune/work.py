@@ -1,4 +1,4 @@
-"""What a unit of a training run is: the call that the hopper submits."""
+"""Units of a training run, as the calls that the hopper submits."""
 
 from __future__ import annotations
 

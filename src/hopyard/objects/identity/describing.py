@@ -124,7 +124,7 @@ class Describer:
     def _tensor(self, tensor: Any, way: Way) -> Any:
         try:
             plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            # One element counts as contiguous whatever its stride is, which a view as bytes refuses.
+            # One element counts as contiguous with any stride, and some strides refuse a view as bytes.
             plain = plain.as_strided((plain.numel(),), (1,))
             content = plain.view(sys.modules["torch"].uint8).numpy()
         except Exception as error:  # sparse, quantised or without data
