@@ -46,7 +46,7 @@ class SparkCluster(Cluster):
         self._settle()
 
     def place(self, worker: int) -> Executor | None:
-        """Where that worker's tasks are pinned to now; None: nowhere."""
+        """Executor that the worker's tasks are pinned to now; None: none."""
         return self._places[worker]
 
     def call(self, site: Site, worker: int, task: Task) -> Answer:
@@ -161,7 +161,7 @@ class SparkCluster(Cluster):
     # Failures --------------------------------------------------------------------------------
 
     def _failure(self, worker: int, place: Executor | None, task: Task, error: Exception) -> _Failure:
-        """What a job that was given up says of its worker."""
+        """Failure of the worker whose job was given up with ``error``."""
         java = getattr(error, "java_exception", None)
         text = str(error) if java is None else str(java.getMessage())
         found = LAST_FAILURE.search(text)

@@ -39,12 +39,12 @@ ALIKE = {  # what must not differ between workers: field -> how messages call it
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker is made of. All fields are JSON values.
+    """Facts about a worker's process and machine. All fields are JSON values.
 
     Attributes:
-        worker: its number.
-        host, pid: where it runs.
-        cache: the directory there that keeps decoded data.
+        worker: the worker's number.
+        host, pid: its machine and process.
+        cache: the directory of that machine that keeps decoded data.
         python, hopyard, numpy, torch, keras: versions; None for a package that is not installed.
         instructions: a digest of the CPU's vendor and feature flags.
         threads: its OMP_NUM_THREADS; None if unset.
@@ -64,7 +64,7 @@ class WorkerFacts:
 
     @property
     def node(self) -> str:
-        """Where its data is: workers of which this is equal read the same files."""
+        """Place of the worker's data: workers for which this is equal read the same files."""
         return f"{self.host}:{self.cache}"
 
 
@@ -96,7 +96,7 @@ def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
 
 
 def check_alike(first: WorkerFacts) -> None:
-    """Whether this process is like the run's first worker, also if it came later, or elsewhere than asked.
+    """Check that this process is like the run's first worker, also if it came later, or elsewhere than asked.
 
     Raises:
         WorkerMismatchError: it differs; says in what.
@@ -128,7 +128,7 @@ def _begin(text: str) -> str:
 
 
 def _for_the_driver(facts: WorkerFacts) -> dict[str, str | None]:
-    """What workers must have in the driver's version, if it has any: it pickles for them, and reads what they write.
+    """Versions that workers must share with the driver, if it has any: it pickles for them, and reads what they write.
     Pickles of functions are of a minor version of Python."""
     found = {
         "Python": facts.python.rpartition(".")[0],

@@ -77,7 +77,7 @@ class Pbt(Searcher):
         self._params: dict[int, dict[str, Any]] = {}  # of the trials that have not ended
         self._created = 0
         self._visits = 0  # that each has made at the end of the present round
-        self._values: dict[int, float] = {}  # of the present round; infinite for those that have failed
+        self._values: dict[int, float] = {}  # of the present round; infinite for trials that have failed
         self._queue: deque[int] = deque()
         self._training: set[int] = set()
 
@@ -251,7 +251,7 @@ class _Explorer:
 
 
 def option_of(choice: Choice, value: Any) -> int:
-    """Which option a value was made of: the first that holds it."""
+    """Index of the option that a value was made of: the first that holds it."""
     for index, option in enumerate(choice.options):
         try:
             check_point(option, value)

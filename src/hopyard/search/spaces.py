@@ -302,7 +302,7 @@ def space_json(space: Any) -> Any:
 
 
 def name_of(path: Sequence[Step]) -> str:
-    """How messages call the dimension at ``path``: ``optimizer[option 0].momentum``."""
+    """Name, in messages, of the dimension at ``path``: ``optimizer[option 0].momentum``."""
     text = ""
     for step in path:
         if isinstance(step, int):
