@@ -1,4 +1,4 @@
-"""What a journal says was done: the committed units, and whether they keep the rules of a schedule."""
+"""History in a journal: the committed units, and the rules of a schedule that they break."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hopyard.hopper.state import Record, RunState
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the committed units of a run carried from place to place.
+    """Traffic of the committed units of a run: hops, and bytes carried from place to place.
 
     Attributes:
-        hops: how often a trial's next unit was on another worker.
+        hops: number of times that a trial's next unit was on another worker.
         moved: bytes of states that workers read from the store, since they did not have them in memory.
         written: bytes of states and metrics that workers wrote to it.
         read: bytes of the batches that workers read from their partitions. These are not moved: what is far away comes

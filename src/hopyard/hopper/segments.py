@@ -193,7 +193,7 @@ class Segments:
         return number
 
     def fence(self) -> None:
-        """Append an empty segment whoever else appends: no other driver can append from here on."""
+        """Append an empty segment, also if others append: no other driver can append from here on."""
         while self.last:
             try:
                 self.append(b"")

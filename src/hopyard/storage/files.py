@@ -1,4 +1,4 @@
-"""What LocalStore does with the file system, one step a function; errors are plain ``OSError``."""
+"""Steps of LocalStore on the file system, a function each; errors are plain ``OSError``."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _rename_new(temporary: str, file: str) -> bool:
 
 
 def is_foreign(status: os.stat_result) -> bool:
-    """Whether it is neither a file nor a directory: a link, if links were not followed, a pipe, a device."""
+    """Whether an entry is neither a file nor a directory: a link, if links were not followed, a pipe, a device."""
     return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 

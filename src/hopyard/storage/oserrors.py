@@ -82,7 +82,7 @@ def _file_above(file: str) -> Path | None:
 
 
 def _free_space(file: str, code: int | None) -> str:
-    """How much space there is for ``file``, in words."""
+    """Free space for ``file``, in words."""
     if code == errno.EDQUOT:
         return "this user's disk quota is used up"
     place = Path(file).parent
