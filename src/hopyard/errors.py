@@ -125,7 +125,7 @@ class MissingExtraError(UsageError, ImportError):
 
 
 class StorageError(HopyardError):
-    """A store did not do what it was asked to."""
+    """A store failed to carry out a request."""
 
 
 class NotFoundError(StorageError):

@@ -60,7 +60,7 @@ class Stream:
         os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> Iterator[tuple[str, str]]:
-        """The (tag, line) pairs that are complete after reading what is there."""
+        """The (tag, line) pairs that are complete after reading all bytes there are."""
         total = 0
         while self.open and total <= PIPE_CAPACITY:
             try:
@@ -106,7 +106,7 @@ class WorkerProcess:
             self.channel.send(Kind.HELLO, dumps({"log_level": level}, copy=True))
 
     def show(self, stream: Stream, *, end_of_task: bool = False) -> None:
-        """Pass on what the stream has, and remember it for evidence."""
+        """Pass on the lines that the stream has, and remember them for evidence."""
         for tag, line in stream.end_task() if end_of_task else stream.read():
             self.lines.append(line)
             self._outlet.emit(self.number, stream.name, tag, line)

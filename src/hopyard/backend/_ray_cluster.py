@@ -37,7 +37,7 @@ FRAMEWORKS = {"hopyard.torch": "torch", "hopyard.keras": "keras"}  # needed too,
 
 @dataclass(frozen=True)
 class Node:
-    """A living node: its address, and what it has in all of each resource."""
+    """A living node: its address, and its total of each resource."""
 
     address: str
     has: dict[str, float]
@@ -76,7 +76,7 @@ def listed(amounts: Mapping[str, float]) -> str:
 
 
 def listed_nodes(nodes: list[Node], asked: Mapping[str, float]) -> str:
-    """Of each node what it has of the resources asked for."""
+    """List each node with its amounts of the resources asked for."""
     return "; ".join(
         f"node {node.address} has {listed({name: node.has.get(name, 0) for name in asked})}" for node in nodes
     )

@@ -93,7 +93,7 @@ class SparkCluster(Cluster):
                 self._rows(places).mapPartitions(closer(driver)).collect()
 
     def _begin_job(self, group: str, description: str) -> None:
-        """Say of what this thread submits next to what it belongs."""
+        """Name the group and description of the jobs that this thread submits next."""
         self._context.setJobGroup(group, description, True)
         self._context.setLocalProperty(_POOL, self._pool)
 
@@ -105,7 +105,7 @@ class SparkCluster(Cluster):
         return None if java is None or java.sc().isStopped() else java.sc()
 
     def _pinned(self, worker: int) -> tuple[Executor | None, Any]:
-        """That worker's place, and a row that Spark prefers to have there."""
+        """Executor of the worker, and a row that Spark prefers to have there."""
         if self._scala() is None:
             raise WorkerLostError(
                 f"Worker {worker} is gone, because the SparkContext was stopped; make a new one, and a new backend."

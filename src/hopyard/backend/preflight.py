@@ -182,7 +182,7 @@ def _look(worker: int, store: Store, name: str, data: bytes) -> WorkerFacts:
 
 
 def _facts(worker: int) -> WorkerFacts:
-    """Of this process."""
+    """Facts of this process."""
     return WorkerFacts(
         worker=worker,
         host=socket.gethostname(),

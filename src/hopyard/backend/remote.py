@@ -205,7 +205,7 @@ class _Line:
         task.future.set_exception(WorkerLostError(f"Worker {self._worker} had ended; submit the task again."))
 
     def close(self) -> None:
-        """Cancel what waits, and give up what is under way."""
+        """Cancel the tasks that wait, and give up the task under way."""
         with self._changed:
             self._closed = True
             waiting, self._tasks = list(self._tasks), deque()

@@ -1,4 +1,4 @@
-"""``hopyard demo``: sixteen networks on real images, and what becomes of them when the run is killed."""
+"""``hopyard demo``: sixteen networks on real images, in a run that is killed and goes on."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def traffic_of(units: Iterable[Record]) -> Traffic:
 
 
 def read_state(records: Iterable[Record]) -> RunState:
-    """The state that the records lead to, going back to what is durable."""
+    """The state that the records lead to, going back to durable progress."""
     state = RunState()
     for record in records:
         state.apply(record)
@@ -84,7 +84,7 @@ def broken_rules(records: Iterable[Record]) -> list[str]:
 
 
 def rules_broken_by(units: Iterable[Record], layout: Layout) -> list[str]:
-    """The same of committed units."""
+    """The rules of model hopping that these committed units break, in words; empty if none."""
     by_trial, by_worker = defaultdict[int, list[Record]](list), defaultdict[int, list[Record]](list)
     for unit in units:
         by_worker[unit["w"]].append(unit)

@@ -449,8 +449,8 @@ class Hopper:
     # What users ask for -------------------------------------------------------------------
 
     def _obey(self, number: int, command: Command, waited: bool = False) -> None:
-        """Carry out a command, once. ``waited``: it was given before this driver began; what it said of the
-        driver is void."""
+        """Carry out a command, once. ``waited``: it was given before this driver began; a ``pause``, ``resume``
+        or ``stop`` of the run is then void."""
         if number <= self._state.controls:
             return
         what = command["do"]

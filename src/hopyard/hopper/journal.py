@@ -83,7 +83,7 @@ def holder(store: Store) -> dict[str, Any] | None:
 
 
 class Tail:
-    """The records of the run in ``store`` as they come, for one who watches it."""
+    """The records of the run in ``store`` as they come, for watching it."""
 
     def __init__(self, store: Store, from_end: bool = False) -> None:
         """``from_end``: without the records that are there already."""
@@ -232,7 +232,7 @@ class Journal:
             raise self._failed
 
     def close(self) -> None:
-        """Write what is left and give the run back. Does not raise what ``flush`` would."""
+        """Write the records that are left and give the run back. Does not raise the errors that ``flush`` would."""
         try:
             self._queue.put(_Stop())
             self._closing.set()
@@ -241,7 +241,7 @@ class Journal:
             self._lease.release()
 
     def _write(self) -> None:
-        """On the writer's thread: after a failure nothing is written any more; who waits learns it."""
+        """Write records, on the writer's thread. After a failure nothing more is written; waiting callers learn it."""
         stopping = False
         while not stopping:
             items = [self._queue.get()]
@@ -280,7 +280,8 @@ class Journal:
             self.durable = self._written
 
     def _sync_states(self, records: list[Record]) -> None:
-        """An error here ends the run: what a disk did not take in may read as written, until it is gone."""
+        """Sync new states to the disk. An error here ends the run: bytes that a disk did not take may read as written
+        for a while."""
         new: dict[str, None] = {}
         for record in records:
             for trial, state, metrics in units_states(record):
@@ -304,7 +305,7 @@ class Journal:
             self.tell_full(False)
 
     def _tidy(self, stopping: bool) -> None:
-        """Keep the number of objects small, without making those wait who want to write."""
+        """Keep the number of objects small, without making writers wait."""
         # It can wait; what counts is written.
         with contextlib.suppress(StorageFullError):
             self._merge_if(self._merge_at // 4 if stopping else self._merge_at)

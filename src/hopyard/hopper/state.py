@@ -1,4 +1,4 @@
-"""The state of a run: what replaying its journal gives, and what the run loop works on.
+"""The state of a run, which replaying the journal gives and the run loop works on.
 
 One reducer serves both. ``RunState.apply`` takes a journal record (a JSON object, ``r`` names its
 kind) and changes the state; the run loop applies each record at the moment it appends it, so that
@@ -73,7 +73,7 @@ class Progress:
     carried: tuple[dict[str, Any], ...] = ()
 
     def position(self) -> Position:
-        """The same as the scheduler needs it."""
+        """Position of the trial's pack, as the scheduler needs it."""
         seen = frozenset(partition for partition, _ in self.train)
         return Position(self.visits, self.trained, self.step, self.validated, seen)
 
@@ -213,7 +213,7 @@ class RunState:
 
     @property
     def so_far(self) -> str:
-        """``1 unit``, ``12 units``: what was done, for messages."""
+        """Units done, for messages: ``1 unit``, ``12 units``."""
         return counted(self.units, "unit")
 
     @property
@@ -237,7 +237,7 @@ class RunState:
         handler(record)
 
     def roll_back(self) -> list[int]:
-        """Go back to what is durable, as after the death of all workers. Returns the trials changed."""
+        """Go back to durable progress, as after the death of all workers. Returns the trials changed."""
         changed = [t.number for t in self.trials.values() if t.running and t.progress != t.durable]
         for number in changed:
             self.trials[number].progress = self.trials[number].durable
@@ -383,7 +383,7 @@ class RunState:
         return trial.progress.trained % self.layout.train == 0
 
     def _validated(self, trial: TrialState, values: dict[str, float]) -> None:
-        """Merge what the visits measured: training sums in order of partitions, exactly."""
+        """Merge the measurements of the visits: training sums in order of partitions, exactly."""
         progress = replace(trial.progress, step=0, validated=trial.progress.trained)
         measured = {f"train_{name}": value for name, value in merge_means(progress.train).items()}
         measured |= {f"val_{name}": value for name, value in values.items()}

@@ -29,7 +29,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 class Lease:
-    """The right to be the only driver of what is at ``name``.
+    """The right to be the only driver of the run at ``name``.
 
     Args:
         store: where the run is.

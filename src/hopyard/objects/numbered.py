@@ -31,7 +31,7 @@ class NumberedLog:
         return self._last or 0
 
     def refresh(self) -> int:
-        """Look up the highest number anew, and return it: what follows appends after it."""
+        """Look up the highest number anew, and return it: the next append comes after it."""
         self._last = max(self._numbers(), default=0)
         return self._last
 

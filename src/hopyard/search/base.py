@@ -78,8 +78,8 @@ class Searcher(ABC):
         """``trial`` ended although the searcher did not say ``Stop``: it failed, or a user stopped it."""
 
     def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
-        """``trial`` has exited because one who looks at it more often than this searcher stopped it (``EpochByEpoch``);
-        ``value`` is what it had reached after ``visits``, which the searcher may have been told before. What
+        """``trial`` has exited because ``EpochByEpoch``, which looks at it more often than this searcher, stopped it;
+        ``value`` is the trial's value after ``visits``, which the searcher may have been told before. A searcher that
         learns from values should override this."""
         return self.exited(trial)
 
@@ -102,7 +102,7 @@ class Searcher(ABC):
 
 
 class Proposer(ABC):
-    """Source of the points of trials: a list, random draws, or a model of what was observed.
+    """Source of the points of trials: a list, random draws, or a model of the observations.
 
     As pure as a searcher. ``propose`` is called once for each trial, in order of their numbers.
 

@@ -242,7 +242,7 @@ class _Explorer:
         return draw({"value": space}, self._bits(path, "draw"), self._trial)["value"]
 
     def _number(self, path: Path, purpose: str) -> Fraction:
-        """From 0 to below 1."""
+        """Number from 0 to below 1, of random bits."""
         return Fraction(self._bits(path, purpose), 2**64)
 
     def _bits(self, path: Path, purpose: str) -> int:

@@ -74,7 +74,7 @@ def length_unit(config: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The closed form, units -> trials, and what decides if there is a metric (None: nothing depends on it)."""
+    """The closed form, units -> trials, and the searcher if there is a metric (None: nothing depends on it)."""
 
     units: Counter[int]
     searcher: Callable[[int], Searcher] | None = None

@@ -182,7 +182,7 @@ class Store(ABC):
 
     @property
     def single_val(self) -> bool:
-        """The same for ``val_data``."""
+        """Whether ``val_data`` itself is one dataset (True), or holds one per fingerprint (False)."""
         return False
 
     @property

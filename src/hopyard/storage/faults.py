@@ -65,7 +65,7 @@ class _Counts:
         return _Counts, (self.faults,)
 
     def next(self, name: str) -> set[Action]:
-        """Count a write of ``name``; what is to go wrong with it."""
+        """Count a write of ``name``; returns the actions of its faults."""
         with self._lock:
             self.names.append(name)
             actions: set[Action] = set()

@@ -29,8 +29,8 @@ def format_header(kind: str, version: int = 1, flags: Iterable[str] = ()) -> dic
 
 
 def object_header(kind: str) -> dict[str, Any]:
-    """The header of what is named by its digest. It says the first version that reads it, not the one that wrote it:
-    otherwise equal content would have another digest in each release.
+    """The header of an object that is named by its digest. It says the first version that reads it, not the one that
+    wrote it: otherwise equal content would have another digest in each release.
     """
     return {**format_header(kind), "hopyard": _FIRST}
 

@@ -1,4 +1,4 @@
-"""From what a bucket's server answers to the errors of a store, with what to do next."""
+"""Turns answers of a bucket's server into the errors of a store, with the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From ``OSError`` to the errors of a store, with what to do next."""
+"""Turns ``OSError`` into the errors of a store, with the next step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_error(file: str, error: OSError) -> StorageError | InvalidNameError:
 
 
 def full_disk(error: BaseException, what: str) -> StorageFullError | None:
-    """The error for ``what`` if ``error``, or what caused it, is that a disk of this machine is full; else None."""
+    """The error for ``what`` if ``error``, or its cause, is that a disk of this machine is full; else None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:

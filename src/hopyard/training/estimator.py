@@ -215,7 +215,7 @@ class Replica(ABC):
 
     @abstractmethod
     def hidden_state(self) -> list[str]:
-        """Names of what the visits so far changed that ``state()`` does not hold."""
+        """Names of values that the visits so far changed and ``state()`` does not hold."""
 
     def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
         """Yield the optimizers' options that schedules give in ``num_epochs``, were nothing trained: at the begin, and
@@ -295,7 +295,7 @@ class Estimator(ABC):
 
 
 def _named_as_called(init: Any) -> Any:
-    """``__init__`` that says of an argument which other systems have what to write here."""
+    """Wrap ``__init__``: for an argument that other systems have, the error names the argument here."""
     taken = inspect.signature(init).parameters
 
     @functools.wraps(init)

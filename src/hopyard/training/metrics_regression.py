@@ -21,7 +21,7 @@ class _ErrorMean(SumMetric):
 
     @abstractmethod
     def error(self, outputs: Array, labels: Array) -> Array:
-        """Of each element: (rows, elements)."""
+        """Error of each element: (rows, elements)."""
 
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
         outputs, labels = _columns(outputs, labels)

@@ -65,7 +65,7 @@ class Session:
         return bool(new)
 
     def reset(self) -> None:
-        """Undo what a user's function set in frameworks: another trial's comes next."""
+        """Undo settings of frameworks by a user's function: another trial's comes next."""
         for session in self._open.values():
             session.reset()
 

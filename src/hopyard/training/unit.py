@@ -142,7 +142,7 @@ class _TrialUnit:
         return Resident(self._params, position, ref, saved, replica)
 
     def _adopted(self, ref: StateRef) -> Resident:
-        """A new trial that goes on from another one's state. What it saves next is complete: that one may go."""
+        """A new trial that goes on from another one's state. The next state saved is complete: that trial may go."""
         replica = build_in_session(self._program, self._params, self._trial, self._session)
         source = residents.look(self._source_key)
         near = replica if source is None or source.replica is None else source.replica
@@ -150,8 +150,8 @@ class _TrialUnit:
         return Resident(self._params, self._request.position, None, True, replica)
 
     def _load(self, store: Store, ref: StateRef, near: Replica) -> Any:
-        """A state that comes from another worker, or from before this one was started. What a replica that is ``near``
-        has of it, such as a frozen trunk, is not read."""
+        """A state that comes from another worker, or from before this one was started. Parts that a replica
+        that is ``near`` has of it, such as a frozen trunk, are not read."""
         return load_state(store, ref, verify=True, held=near.state(), on_read=self._count)
 
     def _count(self, nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Callbacks: what a user's code is told on the driver while a run goes on."""
+"""Callbacks: calls of a user's code on the driver while a run goes on."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Arrays = dict[str, npt.NDArray[Any] | Ragged]
 
 @dataclass(frozen=True)
 class Splits:
-    """Prepared data: what a run trains on and, if any, is validated on.
+    """Prepared data: training data of a run and, if any, validation data.
 
     Attributes:
         train, val: the datasets.
@@ -268,7 +268,7 @@ def _split(data: Partitioned, share: Any, arguments: Arguments) -> tuple[Partiti
 
 
 def _content_hashes(data: Partitioned, columns: list[str]) -> Hashes:
-    """Of each row, the hash of these columns, or of all if none are named: computed once a machine."""
+    """Hash of each row's values in these columns, or in all if none is known: computed once a machine."""
     names = [name for name in dict.fromkeys(columns) if name in data.schema] or data.schema.names
 
     def compute() -> Iterator[dict[str, npt.NDArray[Any]]]:

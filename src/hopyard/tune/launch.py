@@ -1,4 +1,4 @@
-"""From a search and its data to a run's outcome: identify, check, prepare, hop."""
+"""Makes a run's outcome from a search and its data: identify, check, prepare, hop."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ class Launch:
     # Run ------------------------------------------------------------------------------------
 
     def _layout(self, splits: Splits) -> Layout:
-        """Of a new run."""
+        """Layout of an epoch in a new run."""
         rows, groups = len(splits.train), splits.train.num_row_groups
         partitions = self._arguments.num_partitions or default_partitions(
             rows, groups, self._partitions_wanted
@@ -573,7 +573,7 @@ def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]
 
 
 def _at_least(settings: dict[str, Any], known: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The settings, with a budget that the run has had before raised to what it has now: it was extended meanwhile."""
+    """The settings, with a budget that the run has had before raised to its present one: it was extended meanwhile."""
     now = {**settings}
     for name in _EXTENDABLE:
         if name in now and now[name] in [before.get(name) for before in known]:

@@ -11,7 +11,7 @@ EVERY = 0.5
 
 
 class LiveOutput:
-    """HTML below a cell, as it is now. What follows in the cell is printed below it; no widgets are needed.
+    """HTML below a cell, as it is now. Later output of the cell is printed below it; no widgets are needed.
 
     Args:
         html, text: what to show, where HTML is shown and elsewhere.

@@ -347,7 +347,7 @@ class Model:
 
     @cached_property
     def _policies(self) -> Policies:
-        """Of what it was trained on."""
+        """Policies of the data that the model was trained on."""
         return policies_of(self._weights.load_program())
 
     @property

@@ -52,7 +52,7 @@ class _Row:
 
 
 class Progress:
-    """Shows a run. An observer of the hopper, and the place where its messages go; also for one who watches a run
+    """Shows a run. An observer of the hopper, and the place where its messages go; also to watch a run
     that another process drives."""
 
     def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
@@ -169,7 +169,7 @@ class Progress:
             )
 
     def _say_failure(self, trial: TrialState, error: Evidence) -> None:
-        """In full once; of trials that fail alike, a line each."""
+        """Say a failure in full once, and in a line for each trial that fails alike."""
         first = self._failures.setdefault((error.kind, error.message), trial.number)
         what = f"trial {trial.number} {trial.params} failed"
         if first == trial.number:

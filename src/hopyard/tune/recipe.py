@@ -73,7 +73,7 @@ def load_search(data: bytes, where: str) -> tuple[str | type, dict[str, Any]]:
 
 
 def code_along(backend: Backend, program: Program) -> AbstractContextManager[None]:
-    """Within it the user's modules are pickled as they are, if the backend's workers run where these modules are not:
+    """Context in which the user's modules are pickled as they are, if workers run where these modules are not:
     not if they cannot be pickled, since they may be there all the same."""
     if not isinstance(backend, RemoteBackend):
         return nullcontext()

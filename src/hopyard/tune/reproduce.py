@@ -1,4 +1,4 @@
-"""Training a committed search again, from what its commit pins, and comparing the outcome to the last bit."""
+"""Training a committed search again, from all that its commit pins, and comparing the outcome to the last bit."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class Run:
     def export(
         self, target: Any, *, history: bool = False, overwrite: bool = False, name: str | None = None
     ) -> None:
-        """Write what it came to for other programs: see ``hopyard.tune.export.export_run``."""
+        """Write the run's results for other programs: see ``hopyard.tune.export.export_run``."""
         from hopyard.tune.export import export_run
 
         export_run(self, target, history=history, overwrite=overwrite, name=name)

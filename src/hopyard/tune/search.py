@@ -1,4 +1,4 @@
-"""The searches: what a user constructs and fits."""
+"""The searches, which a user constructs and fits."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def named_as_called(init: Init) -> Init:
-    """``__init__`` of a search whose arguments are checked first, so that what does not fit is said of the class that
-    the user called, whichever class defines it, with the names that the arguments have here."""
+    """``__init__`` of a search whose arguments are checked first, so that errors name the class that the user called,
+    whichever class defines it, and the arguments as they are called here."""
     signature = inspect.signature(init)
     taken = (signature.parameters.keys() | _DEFAULTS.keys()) - {"common"}
 
@@ -228,7 +228,7 @@ class Search(ABC):
 
     @property
     def given(self) -> dict[str, Any]:
-        """All arguments that it was made with."""
+        """All arguments that the search was made with."""
         return {**self._given, **self._own_arguments()}
 
     def _own_arguments(self) -> dict[str, Any]:

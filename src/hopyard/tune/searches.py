@@ -112,7 +112,7 @@ class _Sampled(_Drawn):
 
 
 class HyperOpt(_Sampled):
-    """``num_models`` trials whose points follow from what the earlier ones came to: TPE, or another sampler of Optuna.
+    """``num_models`` trials whose points follow from the results of earlier ones: TPE, or another sampler of Optuna.
 
     Args:
         sampler: an object of ``optuna.samplers``, a class of it, or a function of a seed; None: TPE.

@@ -176,7 +176,7 @@ def read_about(stored: RunView) -> dict[str, Any]:
 
 
 def outcome_digest(run: Run) -> str:
-    """Of all trials, their histories, and the best weights: it changes when a run is extended."""
+    """Digest of all trials, their histories and best weights: it changes when a run is extended."""
     trials = {
         str(number): [trial.params, trial.status, trial.history, trial.best and trial.best.state.digest]
         for number, trial in run.state.trials.items()
@@ -192,7 +192,7 @@ def weights_of(model: Model) -> OrderedDict[str, Any]:
 
 
 def weights_tree(model: Model) -> Any:
-    """The same, as tensors without a framework; with the weights of its trunk, if it has one."""
+    """A model's weights as tensors without a framework; with its trunk's weights, if it has one."""
     tree = load_state(*model.weights(), verify=True)
     if has_trunk(tree):
         from hopyard.training.torch.state import to_tree

@@ -21,7 +21,7 @@ _DEPTH = 32
 
 
 def architecture(model: keras.Model, *others: Any) -> str | None:
-    """Equal digests for models that are alike; ``others`` are what they are compiled with besides their optimizers.
+    """Digest that is equal for models that are alike; ``others``: their arguments of ``compile`` but for optimizers.
 
     Learning rates that are variables do not count. None: it cannot be told.
     """
@@ -45,8 +45,8 @@ def architecture(model: keras.Model, *others: Any) -> str | None:
 
 
 def own_attributes(model: keras.Model) -> dict[str, str] | None:
-    """Of the parts of a model that are of the user's own classes: digests of what they keep besides weights, by name.
-    None: they keep what cannot be told."""
+    """Digests, by name, of attributes besides weights of a model's parts that are of the user's own classes.
+    None: there are attributes that cannot be described."""
     with contextlib.suppress(Exception):
         return {
             f"{part or kind.__name__}.{name}": identity(value, "model").digest or ""

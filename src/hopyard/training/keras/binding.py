@@ -1,4 +1,4 @@
-"""From columns of a batch to what a Keras model is given: inputs, labels and row weights.
+"""Columns of a batch as the arguments of a Keras model: inputs, labels and row weights.
 
 Columns are bound to a model's inputs by name if all inputs are called like columns, else in the order of
 ``feature_columns``, one each; labels to outputs likewise. Floating numbers become float32, all others stay as they

@@ -115,7 +115,7 @@ class Callbacks:
         ]
 
     def load(self, state: Sequence[Tensor]) -> None:
-        """Take over what ``state`` gave."""
+        """Take over the attributes that ``state`` gave."""
         for callback, kept in zip(self._callbacks, state, strict=False):
             vars(callback).update(pickle.loads(kept.numpy().tobytes()))
 

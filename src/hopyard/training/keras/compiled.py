@@ -73,7 +73,7 @@ class Compiled:
         self._holder = weakref.ref(holder)
 
     def values(self, holder: Holder) -> list[Array]:
-        """That holder's values, wherever they are."""
+        """Values of ``holder``, in the compiled model or in the holder."""
         return values_of(self.variables) if holder.values is None else holder.values
 
     def give(self, holder: Holder, values: list[Array]) -> None:

@@ -1,4 +1,4 @@
-"""KerasEstimator: what a user's function returns for a Keras 3 model."""
+"""KerasEstimator, which a user's function returns for a Keras 3 model."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class KerasEstimator(Estimator):
         ]
 
     def compiled_model(self) -> Any:
-        """The model, compiled with what was given; one that already was, and for which nothing was given, as it is.
+        """The model, compiled with the arguments given; one that is compiled already, and without such, as it is.
 
         Raises:
             EstimatorError: Keras refuses an argument.

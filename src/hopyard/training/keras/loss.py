@@ -23,7 +23,7 @@ _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
 
 
 class NotedLoss:
-    """In place of a loss of Keras in a compiled model: gives the same, and notes it in sums.
+    """Loss in place of one of Keras in a compiled model: gives the same, and notes it in sums.
 
     Args:
         every: whether a loss that divides by rows or elements is noted, too.

@@ -1,4 +1,4 @@
-"""Keras' metrics over partitions: what they gather in variables adds up."""
+"""Keras' metrics over partitions: their variables hold sums, which add up."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def results(model: Any, logs: Any = None) -> dict[str, float]:
 
 
 def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name, those of dicts in it among them: what ``compile`` made of metrics has a dict for a result."""
+    """Values by name, also from dicts inside: the result of metrics that ``compile`` made is a dict."""
     flat: dict[str, Any] = {}
     for name, value in logs.items():
         flat.update(_flat(value) if isinstance(value, Mapping) else {name: value})
@@ -75,7 +75,7 @@ def _sum_dtype(value: Any) -> Any:
 def check_additive(
     model: Any, run: Callable[[list[tuple[Any, ...]]], object], arguments: tuple[Any, ...]
 ) -> None:
-    """See that what metrics of the user's own keep adds up, on the two halves of a batch.
+    """Check, on the two halves of a batch, that the variables of the user's own metrics add up.
 
     Args:
         run: tests the model on batches.

@@ -117,7 +117,7 @@ class KerasReplica(Replica):
         return compiled
 
     def _ready(self, arguments: tuple[Any, ...]) -> Compiled:
-        """The model with all that it takes to train and validate such batches."""
+        """The compiled model, ready to train and validate such batches."""
         compiled = self._compiled or self._build(arguments)
         compiled.take(self._holder)
         compiled.model._symbolic_build(data_batch=arguments)  # metrics and losses, at its first batch
@@ -125,7 +125,7 @@ class KerasReplica(Replica):
         return compiled
 
     def _sharing(self, arguments: tuple[Any, ...]) -> Compiled:
-        """The same, on the compiled model of the architecture."""
+        """The compiled model of the architecture, ready to train and validate such batches."""
         compiled = self._ready(arguments)
         given = self._estimator
         if not self._shares and given.model_update_fn is None:
@@ -163,7 +163,7 @@ class KerasReplica(Replica):
         self._begins = epoch, history  # once there are variables
 
     def _begin(self, compiled: Compiled) -> None:
-        """The user's functions of epochs. What was theirs in earlier visits is in the state already."""
+        """Call the user's functions of epochs. The state has their effects in earlier visits already."""
         epoch, history = self._begins
         self._begins = epoch, None
         if self._updated <= epoch and self._estimator.model_update_fn is not None:
@@ -285,7 +285,7 @@ class KerasReplica(Replica):
         self._compiled.give(self._holder, values)
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        """The optimizer's rates are its variables of that name, and what its constructor was given."""
+        """Keep this optimizer's rates: its variables of that name, and the arguments of its constructor."""
         own = {} if self._compiled is None else self.state()["optimizer"]
         rates = {name: value for name, value in own.items() if name.endswith(_RATE)}
         theirs = tree["optimizer"]
@@ -348,7 +348,7 @@ class KerasReplica(Replica):
         return transformed(batches, transform, Visit(OneBatch({}), 0, 0, 0), "predict")
 
     def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
-        """By Keras' own ``model.export``."""
+        """Write the model to an ONNX file by Keras' own ``model.export``."""
         self._outputs(next(iter(self._prepared([example]))))
         try:
             self.module.export(str(path), format="onnx", verbose=False)

@@ -79,7 +79,7 @@ class _Unseeded:
             state.assign(keras.ops.cast([self._begin, 0], state.dtype))
 
     def next(self, ordered: bool = True) -> Any:
-        """As of ``keras.random.SeedGenerator``."""
+        """Next seed, as of ``keras.random.SeedGenerator``."""
         if self._generator is None:
             self._generator = keras.random.SeedGenerator(self._begin, name="unseeded")
         return self._generator.next(ordered)

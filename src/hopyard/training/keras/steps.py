@@ -28,7 +28,7 @@ class Steps(ABC):
 
     @abstractmethod
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
-        """All batches, one step each. What the last step gave: of ``"predict"`` the outputs, else values by name."""
+        """Run all batches, one step each. The result of the last step: for ``"predict"`` outputs, else values by name."""
 
 
 class TensorFlowSteps(Steps):
@@ -105,14 +105,14 @@ def _without_none(given: Any) -> Any:
 
 
 def _quiet(traced: Any) -> Callable[..., Any]:
-    """Without TensorFlow's warning of frequent tracing, which takes the functions of all architectures for one."""
+    """Switch off TensorFlow's warning of frequent tracing, which takes the functions of all architectures for one."""
     traced._omit_frequent_tracing_warning = True
     quiet: Callable[..., Any] = traced
     return quiet
 
 
 def _signature(batch: tuple[Any, ...], rank: int) -> Any:
-    """Of such a batch, with that many leading dimensions left open."""
+    """Signature of batches like this one, with ``rank`` leading dimensions left open."""
     import tensorflow as tf
 
     return keras.tree.map_structure(

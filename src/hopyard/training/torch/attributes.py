@@ -256,7 +256,7 @@ def _text(value: str) -> str:
 
 
 def _encoded(value: Any) -> Any:
-    """The same as part of a tree, with NumPy's scalars as tensors."""
+    """``value`` as part of a tree, with NumPy's scalars as tensors."""
     if isinstance(value, np.generic):
         return Tensor.from_numpy(np.array(value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""From columns of a batch to a model's inputs, labels and row weights.
+"""Columns of a batch as a model's inputs, labels and row weights.
 
 Features: floating ones become float32; integers int64 (what embeddings take), but uint8 tensors of
 more than one number a row (images) stay uint8; bools stay bools. Labels: integers become int64, (n, 1)

@@ -116,7 +116,7 @@ class Loss:
         return float(labels.numel()) if _is_one_of(self.module, _BY_ELEMENT) else None
 
     def _divisors(self, losses: torch.Tensor, labels: Labels) -> torch.Tensor:
-        """(n,): each row's part in what the loss divides by."""
+        """(n,): each row's part of the loss's divisor."""
         rows = len(losses)
         if self.is_sum or _option(self.module, "reduction", "mean") == "batchmean":
             return torch.ones(rows, device=losses.device)

@@ -82,7 +82,7 @@ class Flags(NamedTuple):
 
 
 def _matmul_precision() -> str | None:
-    """As set for all kernels at once; None if it was set for some of them."""
+    """Precision of matrix products if it was set for all kernels at once; None if it was set for some of them."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -134,7 +134,7 @@ def open_session(threads: int) -> TorchSession:
 
 
 def generator_state(device: torch.device) -> torch.Tensor:
-    """That of PyTorch's generator on the device."""
+    """State of PyTorch's generator on the device."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 

@@ -71,7 +71,7 @@ def _copied(trunk: nn.Module) -> nn.Module:
 
 
 def weights_digest(trunk: nn.Module) -> str:
-    """Of the names and values in the state dict: what a model's state says of the trunk that it was trained on."""
+    """Digest of the names and values in the state dict; a model's state names its trunk by this digest."""
     tensors, skeleton = flatten(state.to_tree(dict(trunk.state_dict()), NAME))
     values = {path: [each.dtype, list(each.shape), each.digest] for path, each in tensors.items()}
     return digest_json([skeleton, values], "hopyard.trunk-weights")
@@ -194,7 +194,7 @@ class Trunk:
         return {name: batch[name] for name in batch if name not in inputs} | self._outputs(batch)
 
     def beside_checked(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The same, of rows that tell before a run whether it can be trained on.
+        """The same as ``beside``, for rows of the check before a run.
 
         Raises:
             EstimatorError: the outputs are others when they are computed again, or not numbers.
@@ -235,7 +235,7 @@ class Trunk:
         return tree["head"]
 
     def _key(self) -> str:
-        """Of all that decides the bits of an output, but the rows."""
+        """Digest of all that decides the bits of an output, but the rows."""
         where: Any = torch.backends.cpu.get_cpu_capability()
         if self._device.type == "cuda":
             where = [torch.cuda.get_device_name(self._device), torch.version.cuda]
@@ -374,7 +374,7 @@ class _RowsInMemory:
 
 
 class _Shared:
-    """A module that trunks share, and what it was when they began to."""
+    """A module that trunks share, with a snapshot from the begin of the sharing."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

@@ -319,7 +319,7 @@ def _example(column: Column) -> npt.NDArray[Any] | Ragged:
 
 
 def column_names(data: Any) -> list[str]:
-    """The columns of a frame or a dict of arrays; none for what is neither."""
+    """The columns of a frame or a dict of arrays; none for other data."""
     if isinstance(data, Mapping):
         return list(data)
     if is_records(data):
@@ -356,7 +356,7 @@ def is_records(data: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """As an array, if it is one or can be; rows of different lengths as they are."""
+    """``value`` as an array, if it can be one; rows of different lengths as they are."""
     if isinstance(value, Ragged | pa.Array | pa.ChunkedArray):
         return value
     if hasattr(value, "detach"):

@@ -1,4 +1,4 @@
-"""A model as files: what ``Model.save`` writes, ``load_model`` reads, and what travels to engines that predict."""
+"""A model as files, which ``Model.save`` writes, ``load_model`` reads, and engines that predict are sent."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def policies_of(program: Program) -> Policies:
 
 
 def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
-    """Write a model without its run and data; what says that it is there comes last."""
+    """Write a model without its run and data; the file that says that it is there comes last."""
     program = weights.load_program()
     program = replace(
         program,
