@@ -39,9 +39,8 @@ def _check() -> None:
             f"Keras runs on the backend {needed}, which needs the package {needed!r}, and that is not installed. "
             f"Install it{instead}."
         )
-    os.environ.setdefault(
-        "KERAS_BACKEND", needed
-    )  # workers run on it too, whatever their machine is configured to
+    # Workers run on it too, for any configuration of their machine.
+    os.environ.setdefault("KERAS_BACKEND", needed)
 
 
 _check()

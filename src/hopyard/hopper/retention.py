@@ -124,7 +124,7 @@ class Retention:
             self._queue.append((record, trial.number))
 
     def _note_borrowing(self, trial: TrialState) -> list[int]:
-        """Note which trial lives on the state of which. Returns the lenders for whom that has changed."""
+        """Note the lender whose state the trial lives on. Returns the lenders for whom that has changed."""
         if trial.source is None:
             return []
         lender = trial.durable.home if trial.borrows else None

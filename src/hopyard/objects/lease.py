@@ -2,7 +2,7 @@
 
 Where objects are files, an operating system lock: it dies with its holder, however that dies,
 so the next driver may begin at once. Elsewhere a heartbeat: numbered objects that the holder renews;
-a holder unseen for ``unseen`` seconds, by the clock of the one who waits, is gone. A lease
+a holder unseen for ``unseen`` seconds, by the clock of the waiting driver, is gone. A lease
 keeps honest drivers apart. What keeps a lost one from writing is the numbered log: its next put fails.
 """
 

@@ -48,7 +48,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def to_tensor(tensor: torch.Tensor) -> Tensor:
-    """Tensor with the values of a dense one of PyTorch, of any device, strides or dtype in ``NAMES``; shares memory if it can.
+    """Tensor of a dense PyTorch tensor's values, on any device, with any strides, of a dtype in ``NAMES``; shares
+    memory if it can.
 
     Raises:
         DataError: it is of a class of tensors whose elements cannot be had; the text begins with ``is``.

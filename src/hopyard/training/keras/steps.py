@@ -28,7 +28,7 @@ class Steps(ABC):
 
     @abstractmethod
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
-        """Run all batches, one step each. The result of the last step: for ``"predict"`` outputs, else values by name."""
+        """Run all batches, a step each; returns the last result: of ``"predict"`` outputs, else values by name."""
 
 
 class TensorFlowSteps(Steps):

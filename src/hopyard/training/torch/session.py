@@ -35,7 +35,7 @@ class Flags(NamedTuple):
     """PyTorch's settings of the whole process that change what a model computes.
 
     Every session starts from the same ones. Settings that an estimator function makes are its trial's
-    own: they hold in all its units, also in those that call no function, and in no other trial's.
+    own: they hold in all its units, also in units that call no function, and in no other trial's.
     """
 
     threads: int

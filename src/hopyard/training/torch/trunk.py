@@ -170,8 +170,8 @@ class Trunk:
 
     @property
     def module(self) -> nn.Module:
-        """A copy of the module, on the device: the same for all trunks of this content in this process, but for those
-        that do not share it any more."""
+        """A copy of the module, on the device: the same for all trunks of this content in this process, but for
+        trunks that do not share it any more."""
         return self._shared.module
 
     def unshare(self) -> nn.Module:

@@ -36,7 +36,7 @@ def feature_batches(
 ) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
-    Bare arrays stand for the columns in order, without those that ``policies`` add; frames must have the columns, and
+    Bare arrays stand for the columns in order, without columns that ``policies`` add; frames must have the columns, and
     may have more. Nulls and ragged rows are treated as in training.
 
     Args:
