@@ -42,7 +42,7 @@ class Terminal(Console):
 
 
 class Shown:
-    """Objects that Rich can show: ``str`` gives the text, and notebooks the HTML, of what a terminal shows."""
+    """Objects that Rich can show: ``str`` gives the text, and notebooks the HTML, that a terminal shows."""
 
     def __rich__(self) -> RenderableType:
         raise NotImplementedError

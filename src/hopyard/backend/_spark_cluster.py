@@ -170,7 +170,7 @@ class SparkCluster(Cluster):
         return self._verdict(worker, found["id"], found["host"], task, found["why"])
 
     def _first_failure(self, worker: int, stage: int, place: Executor | None, task: Task) -> _Failure:
-        """Why Spark had to repeat the task of that stage."""
+        """Failure for which Spark had to repeat the task of that stage."""
         attempts = self._context._jsc.sc().statusStore().taskList(stage, 0, 10)
         for index in range(attempts.size()):
             attempt = attempts.apply(index)

@@ -1,4 +1,4 @@
-"""Spark's executors as places for workers: which there are, and which worker is where."""
+"""Spark's executors as places for workers: the executors there are, and the place of each worker."""
 
 from __future__ import annotations
 

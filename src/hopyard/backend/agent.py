@@ -1,4 +1,4 @@
-"""On a machine of a cluster: a worker's process, kept for a driver that is elsewhere.
+"""Agent on a machine of a cluster: keeps a worker's process for a driver that is elsewhere.
 
 It is the process that ``LocalBackend`` has: started fresh, killed when a task takes too long, with all its output
 caught. The cluster's own process (a Spark executor's Python, a Ray actor) keeps it and gives the driver one answer

@@ -1,4 +1,4 @@
-"""Before a run: does every worker read the store, and are the workers alike?
+"""Checks before a run that every worker reads the store, and that the workers are alike.
 
 Results are bitwise the same on any worker only if packages, instruction sets and thread settings are
 (a matrix product sums in another order with AVX-512), so a worker that differs is refused at once.
@@ -174,7 +174,7 @@ def _compare(facts: Sequence[WorkerFacts]) -> None:
 
 
 def _look(worker: int, store: Store, name: str, data: bytes) -> WorkerFacts:
-    """Runs on the worker."""
+    """Check, on the worker, that the store has the driver's object; returns the worker's facts."""
     path = store.path(name)
     if store.get(name) != data or (path is not None and _mapped(path) != data):
         raise ValueError(f"the object {name!r} has other content there")

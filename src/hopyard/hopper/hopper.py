@@ -64,7 +64,7 @@ class _JournalFailed:
 
 @dataclass(frozen=True)
 class _Retry:
-    """Space may have been made."""
+    """Event: space may have been made."""
 
 
 @dataclass(frozen=True)
@@ -500,7 +500,7 @@ class Hopper:
         self._commit({"r": "extend", **budget, "settings": settings, "c": number})
 
     def _refusal(self, command: Command, waited: bool) -> str | None:
-        """Why a command other than ``extend`` cannot be obeyed, if so."""
+        """Reason why a command other than ``extend`` cannot be obeyed; None if it can."""
         number = command.get("trial")
         if number is None:
             return "it was given before this driver began" if waited else None

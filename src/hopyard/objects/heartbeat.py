@@ -55,7 +55,7 @@ class Heartbeat:
     def begin(
         self, clock: Callable[[], float], wait: Callable[[float], object], take_over: bool
     ) -> dict[str, Any] | None:
-        """Become the holder and beat until ``end``; or return what is known of another one that lives."""
+        """Become the holder and beat until ``end``; or return the facts of another one that lives."""
         while True:
             latest = self._latest()
             if (

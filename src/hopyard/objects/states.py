@@ -270,7 +270,7 @@ def _held(store: Store, previous: StateRef, tensors: dict[str, Tensor]) -> dict[
 
 
 def _taken(held: dict[str, Tensor], manifest: _Manifest) -> dict[str, Tensor]:
-    """Digest to tensor, for those of the manifest that are held under the same path."""
+    """Tensors by digest: the tensors of the manifest that are held under the same path."""
     taken: dict[str, Tensor] = {}
     for stored in manifest.tensors:
         tensor = held.get(stored.path)

@@ -43,7 +43,7 @@ class Bracket(ABC):
         return Train(trial, self.rungs[rung])
 
     def trained(self, trial: int) -> int:
-        """``trial`` trains no more. The rung that it trained for."""
+        """Note that ``trial`` trains no more; returns the rung that it trained for."""
         rung = self.training.pop(trial)
         self.expected[rung] -= 1
         return rung

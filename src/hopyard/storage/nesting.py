@@ -66,7 +66,7 @@ class Nesting:
                 del self._known[known]
 
     def _remember(self, name: str) -> None:
-        """All directories that ``name`` is in are such now."""
+        """Note the directories that ``name`` is in."""
         inner = name.rpartition("/")[0]
         while inner:
             above = inner.rpartition("/")[0]

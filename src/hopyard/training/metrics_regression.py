@@ -113,7 +113,7 @@ class R2(Metric):
 
 
 def _columns(outputs: Array, labels: Array) -> tuple[Array, Array]:
-    """Both as (n, D) float64."""
+    """Outputs and labels as (n, D) float64."""
     labels = answers_as(outputs, labels)
     return (
         outputs.reshape(len(outputs), -1).astype(np.float64),

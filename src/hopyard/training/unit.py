@@ -92,7 +92,7 @@ class _TrialUnit:
         self.moved = 0
 
     def run(self, visit: Visit) -> _Done:
-        """Do it; a failure that is the trial's own becomes evidence."""
+        """Do the trial's part; a failure that is the trial's own becomes evidence."""
         request = self._request
         try:
             resident = self._acquire()

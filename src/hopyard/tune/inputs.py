@@ -64,7 +64,7 @@ class Inputs(ABC):
 
     @property
     def engine(self) -> str | None:
-        """Whose tasks read the data, and write it; None: nobody's."""
+        """Engine whose tasks read the data and write it; None: none."""
         return None
 
     @abstractmethod
@@ -249,7 +249,7 @@ def _versions(data: Any, val: Any, arguments: Arguments) -> Splits | None:
 
 
 def _shuffled(data: Partitioned, seed: int) -> Partitioned:
-    """Samples come in the order of their keys, which often is that of their labels; datasets were shuffled before."""
+    """Shuffle samples: the order of their keys often is that of their labels. Datasets were shuffled before."""
     return data.part(_order(len(data), seed)) if isinstance(data, Samples) else data
 
 

@@ -27,7 +27,7 @@ class LiveOutput:
         return self._handle is not None
 
     def start(self) -> None:
-        """Show it; once is enough."""
+        """Show the output; once is enough."""
         if self._handle is None:
             from IPython.display import display
 

@@ -109,7 +109,7 @@ class Model:
 
     @property
     def trial(self) -> int:
-        """Number of its trial."""
+        """Number of the model's trial."""
         return self.info.trial
 
     @property

@@ -99,7 +99,7 @@ class Progress:
 
     @contextmanager
     def preparing(self) -> Iterator[Watch | None]:
-        """Inside, the data is prepared: what is yielded shows how far it is, and is None without progress."""
+        """Show how far the preparation of data inside is: by the function yielded, which is None without progress."""
         if not self._enabled:
             yield None
             return

@@ -119,7 +119,7 @@ class Run:
 
     @property
     def models(self) -> list[Model]:
-        """All trials that have a result, best first. Those whose weights were not kept say so when asked."""
+        """Models of all trials that have a result, best first. Models without kept weights say so when asked."""
         return [self._model(trial) for trial in self.state.ranked() if trial.best is not None]
 
     def model(self, trial: int) -> Model:

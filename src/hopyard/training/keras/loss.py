@@ -97,7 +97,7 @@ class _Mean(keras.metrics.Mean):  # type: ignore[misc]
     """An average of the losses of batches, with losses of a model that are noted."""
 
     def note(self, losses: list[tuple[NotedLoss, float]]) -> None:
-        """Say which they are, each with its weight."""
+        """Set the noted losses, each with its weight."""
         # Hidden from Keras, which would take the variables of others for its own.
         self._noted: Callable[[], list[tuple[NotedLoss, float]]] = lambda: losses
 

@@ -239,7 +239,7 @@ class KerasReplica(Replica):
     def _arguments(
         self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
     ) -> Iterator[tuple[Any, ...]]:
-        """Classes weigh in training only, as in ``fit``; rows do in validation, too."""
+        """The model's arguments. Classes weigh in training only, as in ``fit``; rows do in validation, too."""
         return (self._binding.arguments(batch, weigh_classes) for batch in batches)
 
     def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:

@@ -175,7 +175,7 @@ class JaxSteps(Steps):
         return given
 
     def _function(self, kind: Kind) -> Callable[..., Any]:
-        """Keras' own; the model that users get makes others, whose losses are not noted."""
+        """Keras' own function; the model that users get makes another, whose losses are not noted."""
         if kind not in self._functions:
             getattr(self.model, f"make_{kind}_function")(force=True)
             self._functions[kind] = getattr(self.model, f"{kind}_function")

@@ -67,7 +67,7 @@ class Attributes:
         return found
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        """Have these from the next use on."""
+        """Have the attributes of ``tree`` from the next use on."""
         if self._is_applied:
             self.reset()
         self._changed = {

@@ -101,7 +101,7 @@ def _shapes(module: torch.nn.Module, arguments: list[Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """No word from the exporter about itself: deprecations, and packages that it could know more with."""
+    """Silence the exporter's words about itself: deprecations, and packages that it could know more with."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

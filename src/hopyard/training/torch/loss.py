@@ -245,7 +245,7 @@ def label_like_outputs(labels: torch.Tensor, outputs: Any) -> torch.Tensor:
 
 
 def explain_misfit(loss: Any, outputs: Any, labels: Labels) -> str | None:
-    """Why labels do not fit the loss, before it runs: some losses broadcast silently, or kill the GPU."""
+    """Reason why labels do not fit the loss, before it runs: some losses broadcast silently, or kill the GPU."""
     if not isinstance(labels, torch.Tensor) or not isinstance(outputs, torch.Tensor):
         return None
     if _is_one_of(loss, _WANT_FLOATS) and not labels.is_floating_point():
