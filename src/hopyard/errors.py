@@ -54,7 +54,7 @@ class HopyardError(Exception):
 
 
 class UsageError(HopyardError, ValueError):
-    """What was asked for cannot be done; nothing was changed."""
+    """The request cannot be carried out; nothing was changed."""
 
 
 class DataError(UsageError):
@@ -125,7 +125,7 @@ class MissingExtraError(UsageError, ImportError):
 
 
 class StorageError(HopyardError):
-    """A store did not do what it was asked to."""
+    """A store failed to carry out a request."""
 
 
 class NotFoundError(StorageError):
@@ -205,7 +205,7 @@ class RunInterruptedError(RunError):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a failure on a worker brings with it. All fields are JSON values.
+    """Evidence of a failure on a worker. All fields are JSON values.
 
     Attributes:
         kind: the exception's class name, as in a traceback.

@@ -1,4 +1,4 @@
-"""What users import for experiments that a YAML file describes; a later version brings it."""
+"""Public names for experiments that a YAML file describes; a later version brings them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users import for Keras 3: :class:`KerasEstimator`, also under its name in Cerebro, ``SparkEstimator``.
+"""Public names for Keras 3: :class:`KerasEstimator`, also under its name in Cerebro, ``SparkEstimator``.
 
 Keras itself is imported where models are made: in workers, not in a program that only starts a search.
 """
@@ -18,7 +18,7 @@ _BACKENDS = ("tensorflow", "torch", "jax")
 
 
 def _backend() -> str:
-    """That which Keras will choose: of the environment, else of its configuration."""
+    """Backend that Keras will choose: of the environment, else of Keras's configuration, else TensorFlow."""
     if chosen := os.environ.get("KERAS_BACKEND"):
         return chosen
     home = os.environ.get("KERAS_HOME")
@@ -39,9 +39,8 @@ def _check() -> None:
             f"Keras runs on the backend {needed}, which needs the package {needed!r}, and that is not installed. "
             f"Install it{instead}."
         )
-    os.environ.setdefault(
-        "KERAS_BACKEND", needed
-    )  # workers run on it too, whatever their machine is configured to
+    # Workers run on it too, for any configuration of their machine.
+    os.environ.setdefault("KERAS_BACKEND", needed)
 
 
 _check()

@@ -1,4 +1,4 @@
-"""What users import for PyTorch Lightning: :class:`LightningEstimator`."""
+"""Public names for PyTorch Lightning: :class:`LightningEstimator`."""
 
 from __future__ import annotations
 

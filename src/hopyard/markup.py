@@ -1,4 +1,4 @@
-"""HTML by functions: what is not markup already is text, and is escaped."""
+"""HTML by functions: a value that is not markup already is text, and is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users import for Spark: the converter from DataFrames to PyTorch and TensorFlow, and the stages of pipelines."""
+"""Public names for Spark: the converter from DataFrames to PyTorch and TensorFlow, and the stages of pipelines."""
 
 from __future__ import annotations
 

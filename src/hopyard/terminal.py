@@ -1,4 +1,4 @@
-"""The one way to a terminal: what others have named, written or raised is text there, and nothing else.
+"""The one way to a terminal: names, texts and errors of others are text there, and nothing else.
 
 What a terminal shows as a table, a notebook shows as Rich writes it in HTML.
 """
@@ -36,13 +36,13 @@ class Terminal(Console):
         return super().render_str(visible(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments whose text is visible; those that move the cursor are the renderable's own."""
+        """Segments whose text is visible; segments that move the cursor are the renderable's own."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 class Shown:
-    """Objects that Rich can show: ``str`` gives the text, and notebooks the HTML, of what a terminal shows."""
+    """Objects that Rich can show: ``str`` gives the text, and notebooks the HTML, that a terminal shows."""
 
     def __rich__(self) -> RenderableType:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What users import for PyTorch: :class:`TorchEstimator`."""
+"""Public names for PyTorch: :class:`TorchEstimator`."""
 
 from __future__ import annotations
 

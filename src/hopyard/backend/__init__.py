@@ -1,4 +1,4 @@
-"""Where units run: N workers, each runs a function and returns a future."""
+"""Backends, which run units: N workers, each runs a function and returns a future."""
 
 from hopyard.backend.base import Backend
 from hopyard.backend.inline import InlineBackend

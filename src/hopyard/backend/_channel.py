@@ -26,7 +26,7 @@ MAX_PARTS_PER_CALL = 64  # far below the kernel's limit of 1,024 buffers for one
 
 
 class Kind(IntEnum):
-    """What a message says. The direction is in brackets."""
+    """Kind of a message. The direction is in brackets."""
 
     HELLO = 1  # [to the worker] a pickled dict of settings
     READY = 2  # [to the driver] the worker has read them

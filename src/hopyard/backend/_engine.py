@@ -1,4 +1,4 @@
-"""The thread of a local backend: starts workers, gives them tasks, hears what becomes of both.
+"""The thread of a local backend: starts workers, gives them tasks, hears of the ends of both.
 
 One thread owns all processes and sleeps in one selector over their channels, their output and their
 ends. Other threads only give it commands, so that the rest needs no locks.

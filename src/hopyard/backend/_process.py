@@ -36,11 +36,11 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """What a worker's process is started with.
+    """Settings that a worker's process is started with.
 
     Attributes:
         env: environment variables, over those of this process.
-        paths: what its import path has after this process's own.
+        paths: entries of the worker's import path after this process's own.
         log_level: of its root logger; None: as this process's is at that moment.
     """
 
@@ -60,7 +60,7 @@ class Stream:
         os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> Iterator[tuple[str, str]]:
-        """The (tag, line) pairs that are complete after reading what is there."""
+        """The (tag, line) pairs that are complete after reading all bytes there are."""
         total = 0
         while self.open and total <= PIPE_CAPACITY:
             try:
@@ -72,7 +72,7 @@ class Stream:
             yield from self._splitter.feed(data)
 
     def end_task(self) -> Iterator[tuple[str, str]]:
-        """What the task left: whole lines, a last line without newline. Its tag goes with it."""
+        """Lines that the task left, and a last one without newline. The task's tag ends with them."""
         yield from self.read()
         yield from self._splitter.finish()
         self._splitter.tag = ""
@@ -106,7 +106,7 @@ class WorkerProcess:
             self.channel.send(Kind.HELLO, dumps({"log_level": level}, copy=True))
 
     def show(self, stream: Stream, *, end_of_task: bool = False) -> None:
-        """Pass on what the stream has, and remember it for evidence."""
+        """Pass on the lines that the stream has, and remember them for evidence."""
         for tag, line in stream.end_task() if end_of_task else stream.read():
             self.lines.append(line)
             self._outlet.emit(self.number, stream.name, tag, line)
@@ -147,7 +147,7 @@ def _start(descriptor: int, launch: Launch) -> subprocess.Popen[bytes]:
 
 
 def import_path() -> list[str]:
-    """Where this process finds modules, so that a process with another working directory finds them too."""
+    """Import path of this process, absolute: a process with another working directory finds the same modules."""
     return [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - entries may be anything
 
 

@@ -21,9 +21,8 @@ from hopyard.wording import counted
 
 logger = logging.getLogger(__name__)
 
-START_ATTEMPTS = (
-    3  # actors in a row: Ray also sends them to nodes of which it does not know yet that they are dead
-)
+# Actors in a row: Ray also sends them to dead nodes, as long as it does not know that these are dead.
+START_ATTEMPTS = 3
 RESERVED = ("CPU", "GPU", "memory", "object_store_memory")
 NEEDED = (
     "hopyard",
@@ -38,13 +37,13 @@ FRAMEWORKS = {"hopyard.torch": "torch", "hopyard.keras": "keras"}  # needed too,
 
 @dataclass(frozen=True)
 class Node:
-    """A living node: its address, and what it has in all of each resource."""
+    """A living node: its address, and its total of each resource."""
 
     address: str
     has: dict[str, float]
 
     def room(self, asked: Mapping[str, float]) -> int:
-        """How many workers it has room for when nothing else runs there."""
+        """Number of workers that the node has room for when nothing else runs there."""
         return min(int(self.has.get(name, 0) / amount + 1e-6) for name, amount in asked.items())
 
 
@@ -77,7 +76,7 @@ def listed(amounts: Mapping[str, float]) -> str:
 
 
 def listed_nodes(nodes: list[Node], asked: Mapping[str, float]) -> str:
-    """Of each node what it has of the resources asked for."""
+    """List each node with its amounts of the resources asked for."""
     return "; ".join(
         f"node {node.address} has {listed({name: node.has.get(name, 0) for name in asked})}" for node in nodes
     )
@@ -216,7 +215,7 @@ class Actors(Cluster):
         return place
 
     def _instead(self, worker: int, place: _Place) -> _Place:
-        """Where a worker's task runs that waited in vain for a place of its own."""
+        """Place of another worker, for a task of a worker that waited in vain for a place of its own."""
         with self._lock:
             others = [other for other in self._places.values() if other.host]
         missing = (
@@ -236,7 +235,7 @@ class Actors(Cluster):
 
 
 def _free(asked: Mapping[str, float]) -> dict[str, float]:
-    """What the whole cluster has left of the resources asked for."""
+    """Free amounts, in the whole cluster, of the resources asked for."""
     import ray
 
     available: Any = ray.available_resources  # which has no type
@@ -251,7 +250,7 @@ def _reason(error: Exception) -> str:
 
 
 def _wrong(facts: dict[str, Any]) -> str:
-    """What keeps an actor's machine from running tasks, and what to do; empty if nothing does."""
+    """Reason why an actor's machine cannot run tasks, and the remedy; empty if there is none."""
     python = ".".join(platform.python_version_tuple()[:2])
     if facts["missing"]:
         several = len(facts["missing"]) > 1
@@ -280,7 +279,7 @@ def _actor_class() -> type:
             return self._title
 
         def greet(self, paths: tuple[str, ...], packages: tuple[str, ...]) -> dict[str, Any]:
-            """Where this is, and which packages are missing; the driver's import path comes after the own one."""
+            """Facts of this process and its missing packages; the driver's import path comes after the own one."""
             import importlib.util
             import socket
             import sys

@@ -1,4 +1,4 @@
-"""One worker's place: a process while there is one, the task it runs, and those that wait for it.
+"""One worker's place: a process while there is one, the task it runs, and the tasks that wait for it.
 
     absent --work arrives--> starting --READY--> idle <--answer / task--> busy
       ^------------------------- the process ends, in any state ------------'
@@ -233,7 +233,7 @@ class Slot:
             self._settle(process, *message)
 
     def _fail_to_start(self, message: str) -> None:
-        """Those who asked for a start hear of it, and the first task; the next task tries again."""
+        """Tell the callers that asked for a start, and the first task, of the failure; the next task tries again."""
         self._answer_starts(WorkerLostError(message))
         if self._waiting:
             task = self._waiting.popleft()

@@ -46,7 +46,7 @@ class SparkCluster(Cluster):
         self._settle()
 
     def place(self, worker: int) -> Executor | None:
-        """Where that worker's tasks are pinned to now; None: nowhere."""
+        """Executor that the worker's tasks are pinned to now; None: none."""
         return self._places[worker]
 
     def call(self, site: Site, worker: int, task: Task) -> Answer:
@@ -93,7 +93,7 @@ class SparkCluster(Cluster):
                 self._rows(places).mapPartitions(closer(driver)).collect()
 
     def _begin_job(self, group: str, description: str) -> None:
-        """Say of what this thread submits next to what it belongs."""
+        """Name the group and description of the jobs that this thread submits next."""
         self._context.setJobGroup(group, description, True)
         self._context.setLocalProperty(_POOL, self._pool)
 
@@ -105,7 +105,7 @@ class SparkCluster(Cluster):
         return None if java is None or java.sc().isStopped() else java.sc()
 
     def _pinned(self, worker: int) -> tuple[Executor | None, Any]:
-        """That worker's place, and a row that Spark prefers to have there."""
+        """Executor of the worker, and a row that Spark prefers to have there."""
         if self._scala() is None:
             raise WorkerLostError(
                 f"Worker {worker} is gone, because the SparkContext was stopped; make a new one, and a new backend."
@@ -161,7 +161,7 @@ class SparkCluster(Cluster):
     # Failures --------------------------------------------------------------------------------
 
     def _failure(self, worker: int, place: Executor | None, task: Task, error: Exception) -> _Failure:
-        """What a job that was given up says of its worker."""
+        """Failure of the worker whose job was given up with ``error``."""
         java = getattr(error, "java_exception", None)
         text = str(error) if java is None else str(java.getMessage())
         found = LAST_FAILURE.search(text)
@@ -170,7 +170,7 @@ class SparkCluster(Cluster):
         return self._verdict(worker, found["id"], found["host"], task, found["why"])
 
     def _first_failure(self, worker: int, stage: int, place: Executor | None, task: Task) -> _Failure:
-        """Why Spark had to repeat the task of that stage."""
+        """Failure for which Spark had to repeat the task of that stage."""
         attempts = self._context._jsc.sc().statusStore().taskList(stage, 0, 10)
         for index in range(attempts.size()):
             attempt = attempts.apply(index)

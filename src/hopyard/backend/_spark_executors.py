@@ -1,4 +1,4 @@
-"""Spark's executors as places for workers: which there are, and which worker is where."""
+"""Spark's executors as places for workers: the executors there are, and the place of each worker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def alive_ids(context: Any) -> frozenset[str]:
 
 
 def expected_executors(master: str, instances: str | None) -> int | None:
-    """How many executors a session gets at its start; None: as many as its cluster has room for.
+    """Number of executors that a session gets at its start; None: as many as its cluster has room for.
 
     Args:
         instances: ``spark.executor.instances``, which only YARN and Kubernetes heed.
@@ -95,9 +95,9 @@ def wait_for(context: Any, executors: int | None, slots: int) -> list[Executor]:
 def assign(
     executors: Sequence[Executor], workers: Iterable[int], before: Mapping[int, Executor | None]
 ) -> dict[int, Executor | None]:
-    """Where each worker is: where it was if that is still there, else where most slots are free.
+    """Executor of each worker: the same as before if that is still there, else one with the most free slots.
 
-    None: there is no free slot for it, and Spark may run its tasks wherever one becomes free.
+    None: there is no free slot for the worker, and Spark may run its tasks on any executor where one becomes free.
     """
     there = set(executors)
     places = {worker: executor if (executor := before.get(worker)) in there else None for worker in workers}

@@ -1,6 +1,6 @@
-"""What a Spark task does in an executor's Python: make sure that it can, then have the agent run the unit.
+"""Function of a Spark task in an executor's Python: checks that it can run, then has the agent run the unit.
 
-It travels by value, so that it can say what is missing where Hopyard itself is.
+It travels by value, so that it can report Hopyard itself as missing.
 """
 
 from __future__ import annotations

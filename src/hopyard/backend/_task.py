@@ -1,4 +1,4 @@
-"""One submitted task: what travels to the worker, and the future that its answer settles."""
+"""One submitted task: the message to the worker, and the future that its answer settles."""
 
 from __future__ import annotations
 

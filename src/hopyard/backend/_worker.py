@@ -1,8 +1,8 @@
-"""The main function of a local worker's process: receive a task, run it, send what came of it.
+"""The main function of a local worker's process: receive a task, run it, send its result.
 
 The main thread waits for tasks and runs them. A second thread sleeps until the driver's end of the
 channel closes, which happens however the driver dies, and then ends the process in the middle of
-whatever it does; should the task hold the interpreter at that moment, the kernel does it (Linux).
+any task; should the task hold the interpreter at that moment, the kernel does it (Linux).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Server:
         return bytes(text).decode().split("\n") if text else []
 
     def _flush(self) -> None:
-        """What the task wrote is in the pipes before the driver hears that it is done."""
+        """Flush the task's output into the pipes before the driver hears that the task is done."""
         streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
         for stream in streams:
             if stream is not None:

@@ -1,4 +1,4 @@
-"""On a machine of a cluster: a worker's process, kept for a driver that is elsewhere.
+"""Agent on a machine of a cluster: keeps a worker's process for a driver that is elsewhere.
 
 It is the process that ``LocalBackend`` has: started fresh, killed when a task takes too long, with all its output
 caught. The cluster's own process (a Spark executor's Python, a Ray actor) keeps it and gives the driver one answer
@@ -23,7 +23,7 @@ from hopyard.errors import UnitTimeoutError, WorkerLostError
 
 @dataclass(frozen=True)
 class Site:
-    """What a driver asks of its agents. Travels with every task; equal sites share a process.
+    """Settings that a driver gives to its agents. Travels with every task; equal sites share a process.
 
     Attributes:
         driver: a name for the backend's start, new for each: an agent ends the worker of another one.
@@ -42,13 +42,13 @@ class Site:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a task.
+    """Answer to a task.
 
     Attributes:
-        kind: ``"done"``: ``parts`` are the pickled result; ``"failed"``: they are what the worker packed of the
-            exception; ``"lost"`` or ``"timeout"``: ``where`` is the message.
+        kind: ``"done"``: ``parts`` are the pickled result; ``"failed"``: they are the exception as
+            the worker packed it; ``"lost"`` or ``"timeout"``: ``where`` is the message.
         parts: a message's bytes, in memory that the arrays of a result may then use and write to.
-        where: which process it was, for messages.
+        where: name of the worker's process, for messages.
         lines: (stream, tag, line) of all that the task printed and logged.
     """
 

@@ -57,7 +57,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def num_workers(self) -> int:
-        """How many workers there are, also before they are started."""
+        """Number of workers, also before they are started."""
 
     @property
     @abstractmethod
@@ -77,7 +77,7 @@ class Backend(ABC):
         """End the workers; tasks under way are abandoned."""
 
     def place(self, worker: int) -> str:
-        """What messages call that worker and the place where it is."""
+        """Name, in messages, of that worker and its place."""
         return f"worker {worker}"
 
     def on_output(self, listener: Callable[[int, str, str], None] | None) -> None:  # noqa: B027
@@ -157,7 +157,7 @@ def check_timeout(value: float | None, name: str = "unit_timeout") -> None:
 
 
 def common_env(threads: int) -> dict[str, str]:
-    """What the environment of every worker's process has, on whatever machine."""
+    """Environment variables of every worker's process, on any machine."""
     env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     keras = sys.modules.get("keras")
     if keras is not None:  # which has one backend in a process, and models are of it

@@ -1,4 +1,4 @@
-"""How many GPUs and cores this machine has for workers, found without importing a framework."""
+"""GPUs and cores that this machine has for workers, found without importing a framework."""
 
 from __future__ import annotations
 

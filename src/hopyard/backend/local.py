@@ -119,7 +119,7 @@ class LocalBackend(Backend):
 def _plan(
     num_workers: int | None, device: str, gpus_per_worker: int, threads: int
 ) -> tuple[str, list[dict[str, str]]]:
-    """The device that workers use, and what each one's environment has of its own."""
+    """The device that workers use, and the environment variables of each worker."""
     if device not in devices.DEVICES:
         raise UsageError(f"device={device!r}, but it must be one of {', '.join(devices.DEVICES)}.")
     gpus = [] if device == "cpu" else devices.visible_gpus()

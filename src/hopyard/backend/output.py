@@ -1,4 +1,4 @@
-"""What tasks print: tags and last lines for tasks, lines and printing for the driver.
+"""Output of tasks: tags and last lines for tasks, lines and printing for the driver.
 
 Workers' file descriptors 1 and 2 are pipes to the driver, so that what C code writes arrives too.
 A tag travels inside both pipes, between NUL bytes, and so never overtakes or trails a line.
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Connection(Protocol):
-    """What a worker's process offers to the functions of this module."""
+    """Connection of a worker's process to its driver, as the functions of this module use it."""
 
     def set_tag(self, tag: str) -> None: ...
     def last_lines(self) -> list[str]: ...
@@ -106,7 +106,7 @@ def _shown(line: bytes) -> str:
 
 
 class Outlet:
-    """Where lines of all workers go: to a listener, or to the driver's own streams."""
+    """Outlet for the lines of all workers: a listener, or the driver's own streams."""
 
     def __init__(self) -> None:
         self.listener: Listener | None = None

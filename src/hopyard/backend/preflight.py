@@ -1,4 +1,4 @@
-"""Before a run: does every worker read the store, and are the workers alike?
+"""Checks before a run that every worker reads the store, and that the workers are alike.
 
 Results are bitwise the same on any worker only if packages, instruction sets and thread settings are
 (a matrix product sums in another order with AVX-512), so a worker that differs is refused at once.
@@ -39,12 +39,12 @@ ALIKE = {  # what must not differ between workers: field -> how messages call it
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker is made of. All fields are JSON values.
+    """Facts about a worker's process and machine. All fields are JSON values.
 
     Attributes:
-        worker: its number.
-        host, pid: where it runs.
-        cache: the directory there that keeps decoded data.
+        worker: the worker's number.
+        host, pid: its machine and process.
+        cache: the directory of that machine that keeps decoded data.
         python, hopyard, numpy, torch, keras: versions; None for a package that is not installed.
         instructions: a digest of the CPU's vendor and feature flags.
         threads: its OMP_NUM_THREADS; None if unset.
@@ -64,7 +64,7 @@ class WorkerFacts:
 
     @property
     def node(self) -> str:
-        """Where its data is: workers of which this is equal read the same files."""
+        """Place of the worker's data: workers for which this is equal read the same files."""
         return f"{self.host}:{self.cache}"
 
 
@@ -96,7 +96,7 @@ def preflight(backend: Backend, store: Store) -> list[WorkerFacts]:
 
 
 def check_alike(first: WorkerFacts) -> None:
-    """Whether this process is like the run's first worker, also if it came later, or elsewhere than asked.
+    """Check that this process is like the run's first worker, also if it came later, or elsewhere than asked.
 
     Raises:
         WorkerMismatchError: it differs; says in what.
@@ -128,7 +128,7 @@ def _begin(text: str) -> str:
 
 
 def _for_the_driver(facts: WorkerFacts) -> dict[str, str | None]:
-    """What workers must have in the driver's version, if it has any: it pickles for them, and reads what they write.
+    """Versions that workers must share with the driver, if it has any: it pickles for them, and reads what they write.
     Pickles of functions are of a minor version of Python."""
     found = {
         "Python": facts.python.rpartition(".")[0],
@@ -174,7 +174,7 @@ def _compare(facts: Sequence[WorkerFacts]) -> None:
 
 
 def _look(worker: int, store: Store, name: str, data: bytes) -> WorkerFacts:
-    """Runs on the worker."""
+    """Check, on the worker, that the store has the driver's object; returns the worker's facts."""
     path = store.path(name)
     if store.get(name) != data or (path is not None and _mapped(path) != data):
         raise ValueError(f"the object {name!r} has other content there")
@@ -182,7 +182,7 @@ def _look(worker: int, store: Store, name: str, data: bytes) -> WorkerFacts:
 
 
 def _facts(worker: int) -> WorkerFacts:
-    """Of this process."""
+    """Facts of this process."""
     return WorkerFacts(
         worker=worker,
         host=socket.gethostname(),

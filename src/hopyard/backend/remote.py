@@ -1,4 +1,4 @@
-"""What backends of clusters share: a queue and a thread per worker; the cluster only carries tasks to agents."""
+"""Common part of backends on clusters: a queue and a thread per worker; the cluster only carries tasks to agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cluster(ABC):
-    """What carries tasks: implemented per engine, used by one ``RemoteBackend`` from start to stop.
+    """Carrier of tasks to agents: implemented per engine, used by one ``RemoteBackend`` from start to stop.
 
     ``call`` is called by many threads, one per worker and never two for the same worker.
     """
@@ -205,7 +205,7 @@ class _Line:
         task.future.set_exception(WorkerLostError(f"Worker {self._worker} had ended; submit the task again."))
 
     def close(self) -> None:
-        """Cancel what waits, and give up what is under way."""
+        """Cancel the tasks that wait, and give up the task under way."""
         with self._changed:
             self._closed = True
             waiting, self._tasks = list(self._tasks), deque()
@@ -231,7 +231,7 @@ class _Line:
                 answer: _Answered = self._cluster.call(self._site, self._worker, task)
             except (WorkerError, StorageFullError) as error:
                 answer = error
-            except Exception as error:  # whatever the engine's client raises: the task was not answered
+            except Exception as error:  # of any kind, from the engine's client: the task was not answered
                 answer = full_disk(
                     error, f"the task {task.label!r} of worker {self._worker}"
                 ) or WorkerLostError(

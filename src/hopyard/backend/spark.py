@@ -21,7 +21,7 @@ CONNECT = (
 class SparkBackend(RemoteBackend):
     """Workers are executors of a Spark application: each unit is a job of one task, pinned to its worker's executor.
 
-    On the executor a process of its own does the work, as with ``LocalBackend``; GPUs are those that Spark gives to
+    On the executor a process of its own does the work, as with ``LocalBackend``; GPUs are the ones that Spark gives to
     the task. An executor that is lost is a lost worker: its unit is done again where there is room.
 
     Args:
@@ -102,7 +102,7 @@ def _classic_context(given: Any) -> Any:
 
 
 def _floor_of_dynamic_allocation(context: Any, num_workers: int | None) -> int | None:
-    """How many executors Spark keeps at least; None where it keeps all."""
+    """Number of executors that Spark keeps at least; None where it keeps all."""
     conf = context.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
         return None

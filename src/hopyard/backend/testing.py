@@ -1,6 +1,6 @@
-"""What every backend must do: inherit ``BackendSuite`` in a test module, and say how to make one.
+"""Conformance suite of backends: inherit ``BackendSuite`` in a test module, and say how to make a backend.
 
-What differs between backends follows from their attributes (``isolated``, ``num_workers``), so an
+Differences between backends follow from their attributes (``isolated``, ``num_workers``), so an
 implementation cannot opt out of a rule. Tasks meet through named pipes, never through clocks.
 """
 
@@ -80,7 +80,7 @@ class BackendSuite:
 
     @pytest.fixture
     def backend(self, request: pytest.FixtureRequest) -> Iterator[Backend]:
-        """One for all tests of the class, since workers take long to start; whatever a test did to it."""
+        """One backend for all tests of the class, in any state that they leave: workers take long to start."""
         tests = request.node.getparent(pytest.Class)
         if _STARTED not in tests.stash:
             tests.stash[_STARTED] = made = self.make_backend()
@@ -98,7 +98,7 @@ class BackendSuite:
 
     @pytest.fixture
     def lines(self, processes: Backend) -> list[tuple[int, str, str]]:
-        """What the listener hears."""
+        """The (worker, stream, line) triples that the listener has heard."""
         heard: list[tuple[int, str, str]] = []
         processes.on_output(lambda worker, stream, line: heard.append((worker, stream, line)))
         return heard

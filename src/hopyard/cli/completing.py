@@ -20,7 +20,7 @@ from hopyard.stockroom.records import SHELVES
 from hopyard.stockroom.remotes.fetching import SHOWN
 
 _COMMITS = 100  # that are offered by their digests
-_SAMPLES = 10_000  # of which keys are looked at
+_SAMPLES = 10_000  # whose keys are looked at
 _KEYS = 100
 _HEX = re.compile("[0-9a-f]{1,64}")
 

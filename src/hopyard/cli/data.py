@@ -36,7 +36,7 @@ Seed = Annotated[int, typer.Option(help="Of the order of the rows, and of a shar
 
 
 class Nulls(StrEnum):
-    """What becomes of nulls."""
+    """Policies for nulls."""
 
     error = "error"
     fill = "fill"
@@ -44,7 +44,7 @@ class Nulls(StrEnum):
 
 
 class RaggedRows(StrEnum):
-    """What becomes of rows of different lengths."""
+    """Policies for rows of different lengths."""
 
     error = "error"
     keep = "keep"
@@ -52,14 +52,14 @@ class RaggedRows(StrEnum):
 
 
 class EncodedImages(StrEnum):
-    """What becomes of images that Petastorm encoded."""
+    """Policies for images that Petastorm encoded."""
 
     decode = "decode"
     keep = "keep"
 
 
 class Output(StrEnum):
-    """What batches hold."""
+    """Kinds of arrays in batches."""
 
     numpy = "numpy"
     torch = "torch"
@@ -183,7 +183,7 @@ def _names(given: str | None) -> list[str] | None:
 
 
 def _say_prepared(prepared: Prepared, store: str, seconds: float) -> None:
-    """What was made, how long it took, where it is, and what to do next."""
+    """Say the rows prepared, the time taken, the place of each split, and the commands for the next step."""
     splits = [split for split in (prepared.train, prepared.val) if split is not None]
     rows = sum(map(len, splits))
     counted = " and ".join(f"{len(split):,} rows for {split.split}" for split in splits)

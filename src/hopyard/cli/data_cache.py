@@ -1,4 +1,4 @@
-"""``hopyard data cache``: what this machine keeps of datasets that it decoded."""
+"""``hopyard data cache``: the copies that this machine keeps of datasets that it decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopyard demo``: sixteen networks on real images, and what becomes of them when the run is killed."""
+"""``hopyard demo``: sixteen networks on real images, in a run that is killed and goes on."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _shown(model: Model) -> None:
 
 
 def _program(name: str) -> str:
-    """How to call ``name`` of this environment: by its path unless the shell finds just that one."""
+    """Command for the program ``name`` of this environment: its path unless the shell finds just that one."""
     here = Path(sys.executable).parent / name
     found = shutil.which(name)
     if not here.exists() or (found and Path(found) == here):
@@ -183,7 +183,7 @@ def _done_twice(records: Iterable[Record]) -> int:
 
 
 def _contents(run: Run) -> dict[int, Any]:
-    """What there is to compare of a run: for every trial its point, its history, and the digest of its weights."""
+    """Results of a run to compare: for every trial its point, its history, and the digest of its weights."""
     state: RunState = run.state
     return {
         number: (trial.params, trial.history, trial.best.state.digest if trial.best else None)

@@ -1,4 +1,4 @@
-"""``hopyard plan``: what a search will take, before it is begun."""
+"""``hopyard plan``: estimates for a search before it is begun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopyard run``: look at runs; what changes them is in ``run_commands``, what they came to in ``run_results``."""
+"""``hopyard run``: look at runs; commands that change them are in ``run_commands``, results in ``run_results``."""
 
 from __future__ import annotations
 

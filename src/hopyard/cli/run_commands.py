@@ -1,4 +1,4 @@
-"""``hopyard run watch|pause|resume|stop|extend``: runs that go on, and those that should."""
+"""``hopyard run watch|pause|resume|stop|extend``: runs that go on, and runs that should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopyard run compare|export``: what runs came to."""
+"""``hopyard run compare|export``: the results of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands on runs share: their arguments, and opening a store without making one."""
+"""Common part of the commands on runs: their arguments, and opening a store without making one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopyard stock``: what is on the shelves, and ways in and out."""
+"""``hopyard stock``: things on the shelves, and ways in and out."""
 
 from __future__ import annotations
 

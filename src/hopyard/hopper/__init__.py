@@ -1,4 +1,4 @@
-"""The run loop and what it decides with: searcher, scheduler, backend, journal."""
+"""The run loop and its parts: searcher, scheduler, backend, journal."""
 
 from hopyard.hopper.plan import Estimate, plan
 from hopyard.hopper.scheduler import Layout

@@ -63,7 +63,7 @@ class Queue:
             del self._keys[bisect_left(self._keys, key)]
 
     def first(self, candidates: int) -> int:
-        """Those of ``candidates``, all of them members, that go first."""
+        """Bits of ``candidates``, all of them members, that go first."""
         count = candidates.bit_count()
         if count * count * _LEVELS_FOR_ONE > len(
             self._keys

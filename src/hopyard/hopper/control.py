@@ -1,4 +1,4 @@
-"""What users ask of a run while it goes on, from any process that sees its store.
+"""Commands of users to a run while it goes on, from any process that sees its store.
 
 Commands are JSON objects in a numbered log, ``control/``; the driver looks for new ones and answers each
 with a ``control`` record in the journal, so that one that was applied is not applied again after a restart.

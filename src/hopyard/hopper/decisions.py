@@ -1,4 +1,4 @@
-"""What follows from a record: the searcher's decisions, as further records.
+"""Decisions of the searcher that follow from a record, as further records.
 
 Decisions are a function of the records before them, so a resumed run gets its searcher back by
 replaying the journal, and a journal cut between a record and its consequences loses nothing: the
@@ -52,7 +52,7 @@ class Decisions:
         return found
 
     def check_extension(self, num_models: int | None, num_epochs: int) -> list[int]:
-        """Whether an ``extend`` record with this budget may follow; if so, it must be the next one.
+        """Check that an ``extend`` record with this budget may follow; if so, it must be the next one.
 
         Returns: the trials that will train on.
 
@@ -67,11 +67,11 @@ class Decisions:
         ]
 
     def check_measured(self, record: Record) -> None:
-        """Whether a trial's validation has what decides. To be asked before the unit record is applied: what is
+        """Check that a trial's validation has the evaluation metric, before the unit record is applied: a unit that is
         not in the journal is done again.
 
         Raises:
-            MetricError: the evaluation metric is missing; names what there is.
+            MetricError: the evaluation metric is missing; names the metrics there are.
         """
         key = self._state.metric.key
         for number, metrics in zip(record["t"], record["m"], strict=True):
@@ -95,7 +95,7 @@ class Decisions:
         return allowed
 
     def urgency(self, trial: int) -> int:
-        """When the trial's next result is due in virtual time: who is due first should train first."""
+        """Virtual time at which the trial's next result is due: the trial due first should train first."""
         return self._searcher.due(trial)
 
     def _after_extension(self, record: Record) -> list[Record]:
@@ -128,7 +128,7 @@ class Decisions:
         return records
 
     def _status_of(self, number: int) -> str:
-        """How a trial that the searcher ends is called: it trained for the whole budget, or not."""
+        """Status of a trial that the searcher ends: ``completed`` after the whole budget, else ``stopped``."""
         trained = self._state.trials[number].progress.trained
         whole = trained >= self._state.num_epochs * self._state.layout.train
         return "completed" if whole else "stopped"
@@ -194,7 +194,7 @@ def _drop_completions(expected: dict[tuple[str, int], Record]) -> None:
 
 
 def _decision_key(record: Record) -> tuple[str, int] | None:
-    """What identifies a record that follows from others; None for records of what happened."""
+    """Key of a record that follows from others; None for records of events."""
     if record["r"] == "trial":
         return ("trial", record["n"])
     if record["r"] == "end" and record["status"] != "failed" and "by" not in record:

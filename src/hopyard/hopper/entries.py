@@ -1,4 +1,4 @@
-"""What the scheduler notes of packs, and of partitions that live together."""
+"""Notes of the scheduler on packs, and on partitions that live together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal says was done: the committed units, and whether they keep the rules of a schedule."""
+"""History in a journal: the committed units, and the rules of a schedule that they break."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hopyard.hopper.state import Record, RunState
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the committed units of a run carried from place to place.
+    """Traffic of the committed units of a run: hops, and bytes carried from place to place.
 
     Attributes:
-        hops: how often a trial's next unit was on another worker.
+        hops: number of times that a trial's next unit was on another worker.
         moved: bytes of states that workers read from the store, since they did not have them in memory.
         written: bytes of states and metrics that workers wrote to it.
         read: bytes of the batches that workers read from their partitions. These are not moved: what is far away comes
@@ -42,7 +42,7 @@ def traffic_of(units: Iterable[Record]) -> Traffic:
 
 
 def read_state(records: Iterable[Record]) -> RunState:
-    """The state that the records lead to, going back to what is durable."""
+    """The state that the records lead to, going back to durable progress."""
     state = RunState()
     for record in records:
         state.apply(record)
@@ -84,7 +84,7 @@ def broken_rules(records: Iterable[Record]) -> list[str]:
 
 
 def rules_broken_by(units: Iterable[Record], layout: Layout) -> list[str]:
-    """The same of committed units."""
+    """The rules of model hopping that these committed units break, in words; empty if none."""
     by_trial, by_worker = defaultdict[int, list[Record]](list), defaultdict[int, list[Record]](list)
     for unit in units:
         by_worker[unit["w"]].append(unit)

@@ -64,7 +64,7 @@ class _JournalFailed:
 
 @dataclass(frozen=True)
 class _Retry:
-    """Space may have been made."""
+    """Event: space may have been made."""
 
 
 @dataclass(frozen=True)
@@ -371,7 +371,7 @@ class Hopper:
             self._announce("there is space again: the run goes on.")
 
     def _roll_back(self, packs: Sequence[int], why: str) -> None:
-        """What was only in a worker's memory is gone: go on from what is durable."""
+        """Set packs back to their durable progress, where more of it was only in the memory of a lost worker."""
         behind = [pack for pack in packs if self._is_behind(pack)]
         if behind:
             self._commit({"r": "back", "t": behind, "why": why})
@@ -382,8 +382,8 @@ class Hopper:
         return trial.progress != trial.durable
 
     def _state_lost(self, pack: int, error: BaseException) -> None:
-        """Its worker has gone unnoticed, which is not the unit's fault: redo what is lost, and save all from here on,
-        so that it happens to a trial once."""
+        """Redo the lost part of a pack whose worker has gone unnoticed, which is not the unit's fault, and save all
+        states from here on, so that this happens to a trial once."""
         self._must_save.add(pack)
         self._roll_back([pack], str(error))
         self._start(self._scheduler.returned(pack, self._position(pack)))
@@ -449,8 +449,8 @@ class Hopper:
     # What users ask for -------------------------------------------------------------------
 
     def _obey(self, number: int, command: Command, waited: bool = False) -> None:
-        """Carry out a command, once. ``waited``: it was given before this driver began; what it said of the
-        driver is void."""
+        """Carry out a command, once. ``waited``: it was given before this driver began; a ``pause``, ``resume``
+        or ``stop`` of the run is then void."""
         if number <= self._state.controls:
             return
         what = command["do"]
@@ -500,7 +500,7 @@ class Hopper:
         self._commit({"r": "extend", **budget, "settings": settings, "c": number})
 
     def _refusal(self, command: Command, waited: bool) -> str | None:
-        """Why a command other than ``extend`` cannot be obeyed, if so."""
+        """Reason why a command other than ``extend`` cannot be obeyed; None if it can."""
         number = command.get("trial")
         if number is None:
             return "it was given before this driver began" if waited else None

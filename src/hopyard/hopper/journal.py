@@ -72,9 +72,9 @@ def has_records(store: Store) -> bool:
 
 
 def holder(store: Store) -> dict[str, Any] | None:
-    """Who drives the run in ``store`` now (``host``, ``pid``, ``since``, ``driver``); None: nobody.
+    """Driver of the run in ``store`` now (``host``, ``pid``, ``since``, ``driver``); None: nobody.
 
-    ``is_full`` is True while it waits for space.
+    ``is_full`` is True while the driver waits for space.
     """
     held = holder_of(store, _LEASE)
     if held is not None:
@@ -83,10 +83,10 @@ def holder(store: Store) -> dict[str, Any] | None:
 
 
 class Tail:
-    """The records of the run in ``store`` as they come, for one who watches it."""
+    """The records of the run in ``store`` as they come, for watching it."""
 
     def __init__(self, store: Store, from_end: bool = False) -> None:
-        """``from_end``: without those that are there already."""
+        """``from_end``: without the records that are there already."""
         self._segments = Segments(store)
         if from_end:
             self._segments.seek_end()
@@ -129,13 +129,13 @@ class Journal:
 
     Attributes:
         driver: a name for this driver, new for each.
-        durable: how many of the records appended by this driver are durable, whatever happens to the segment
-            that was written last. ``flush`` makes it all of them.
-        on_failure: called once, on the writer's thread, with what made writing impossible.
+        durable: how many of the records appended by this driver are durable, even if the segment that was written
+            last is lost. ``flush`` makes it all of them.
+        on_failure: called once, on the writer's thread, with the error that made writing impossible.
 
     Args:
         store: the run's folder.
-        take_over: hold the run whoever holds it now; that driver's next segment then fails.
+        take_over: hold the run even if another driver holds it now; that driver's next segment then fails.
         merge_at: segments that lie there before they are merged; at opening and closing, a quarter of it.
         unsynced: units leave their states as ``Store.unsynced`` does; they become durable before the record that
             names them.
@@ -195,7 +195,7 @@ class Journal:
         self._last = self._segments.last
 
     def replay(self) -> Records:
-        """What the journal held when it was opened, record by record, as often as it is gone through.
+        """Records of the journal when it was opened; they can be iterated any number of times.
 
         Iterating raises:
             CorruptError: a segment is missing, or is not what was written.
@@ -203,11 +203,11 @@ class Journal:
         return Records(self._store, self._last)
 
     def whereabouts(self) -> dict[str, Any]:
-        """Who writes: for the session record and for messages."""
+        """Identity and place of this driver, for the session record and for messages."""
         return {"driver": self.driver, **_whereabouts()}
 
     def tell_full(self, is_full: bool) -> None:
-        """Let those who ask for the ``holder`` know whether the run waits for space."""
+        """Let callers of ``holder`` know whether the run waits for space."""
         with contextlib.suppress(StorageError):
             if is_full:
                 self._store.delete(_SPACE)
@@ -223,7 +223,7 @@ class Journal:
     def flush(self) -> None:
         """Return when everything appended so far is durable.
 
-        Raises whatever made writing impossible.
+        Raises the error that made writing impossible.
         """
         settled = threading.Event()
         self._queue.put(settled)
@@ -232,7 +232,7 @@ class Journal:
             raise self._failed
 
     def close(self) -> None:
-        """Write what is left and give the run back. Does not raise what ``flush`` would."""
+        """Write the records that are left and give the run back. Does not raise the errors that ``flush`` would."""
         try:
             self._queue.put(_Stop())
             self._closing.set()
@@ -241,7 +241,7 @@ class Journal:
             self._lease.release()
 
     def _write(self) -> None:
-        """On the writer's thread: after a failure nothing is written any more; who waits learns it."""
+        """Write records, on the writer's thread. After a failure nothing more is written; waiting callers learn it."""
         stopping = False
         while not stopping:
             items = [self._queue.get()]
@@ -280,7 +280,8 @@ class Journal:
             self.durable = self._written
 
     def _sync_states(self, records: list[Record]) -> None:
-        """An error here ends the run: what a disk did not take in may read as written, until it is gone."""
+        """Sync new states to the disk. An error here ends the run: bytes that a disk did not take may read as written
+        for a while."""
         new: dict[str, None] = {}
         for record in records:
             for trial, state, metrics in units_states(record):
@@ -304,7 +305,7 @@ class Journal:
             self.tell_full(False)
 
     def _tidy(self, stopping: bool) -> None:
-        """Keep the number of objects small, without making those wait who want to write."""
+        """Keep the number of objects small, without making writers wait."""
         # It can wait; what counts is written.
         with contextlib.suppress(StorageFullError):
             self._merge_if(self._merge_at // 4 if stopping else self._merge_at)

@@ -1,4 +1,4 @@
-"""Where partitions live, and in which order the trials of a group visit them."""
+"""Homes of partitions, and the order in which the trials of a group visit them."""
 
 from __future__ import annotations
 

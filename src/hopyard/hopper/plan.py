@@ -1,4 +1,4 @@
-"""What a search will take on a described cluster, hopped and by the two other ways to train many models.
+"""Estimates of a search on a described cluster, hopped and by the two other ways to train many models.
 
 The formulas are those of Kumar et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection" (VLDB
 2020, with its errata), for w workers, p partitions, |S| models of m bytes, k epochs and D bytes of data:
@@ -24,7 +24,7 @@ from hopyard.search.preview import length_unit, preview
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one way takes.
+    """Estimated cost of one way to train.
 
     Attributes:
         way: ``"hopping"``, ``"copies"`` or ``"data-parallel"``.
@@ -140,7 +140,7 @@ def _unit_seconds(
 def _epochs(
     num_models: int | None, num_epochs: int | None, searcher: Mapping[str, Any] | None
 ) -> list[float]:
-    """How long each model trains."""
+    """Epochs that each model trains."""
     if searcher is not None:
         if num_models is not None or num_epochs is not None:
             raise UsageError(

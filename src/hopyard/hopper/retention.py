@@ -1,4 +1,4 @@
-"""Which states are kept: as long as something needs them.
+"""Retention of states: each is kept as long as something needs it.
 
 A running trial, also one that waits, needs its last durable state and the weights of its best epoch; one that
 is a copy of another needs that one's state until it has a state of its own. What an ended trial keeps depends
@@ -37,7 +37,7 @@ def check_states_are_kept(store: Store, state: RunState, num_epochs: int) -> Non
 
 
 class Retention:
-    """Knows which state files there are, and deletes those that nothing needs any more.
+    """Knows which state files there are, and deletes files that nothing needs any more.
 
     A file is deleted once the record that ended the need for it is durable, and only while no unit of
     its trial is under way: names follow from content, so a unit may come back to an earlier state, and
@@ -58,7 +58,7 @@ class Retention:
         self._best_ended = sorted((state.rank(trial), trial.number) for trial in ended)[:keep_n]
         self._best = state.best
         self._borrowers: dict[int, set[int]] = {}
-        """For each trial those that still live on its state."""
+        """For each trial the trials that still live on its state."""
         for trial in state.trials.values():
             self._note_borrowing(trial)
 
@@ -94,7 +94,7 @@ class Retention:
             self._best = self._state.best
 
     def delete(self, durable: int, under_way: Callable[[int], bool]) -> None:
-        """Delete what may go by now.
+        """Delete the files that may go by now.
 
         Args:
             durable: number of the last durable record.
@@ -106,7 +106,7 @@ class Retention:
                 self.delete_of(trial, durable)
 
     def delete_of(self, trial: int, durable: int) -> None:
-        """The same for one trial, of which no unit is under way."""
+        """Delete the files of one trial that may go by now; no unit of the trial is under way."""
         dropped = self._dropped.get(trial, {})
         for name in [name for name, record in dropped.items() if record <= durable]:
             self._store.delete(f"{trial_folder(trial)}/{name}")
@@ -124,7 +124,7 @@ class Retention:
             self._queue.append((record, trial.number))
 
     def _note_borrowing(self, trial: TrialState) -> list[int]:
-        """Keep up who lives on whose state. Returns the lenders for whom that has changed."""
+        """Note the lender whose state the trial lives on. Returns the lenders for whom that has changed."""
         if trial.source is None:
             return []
         lender = trial.durable.home if trial.borrows else None

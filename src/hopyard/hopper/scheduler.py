@@ -1,4 +1,4 @@
-"""Which pack visits which partition on which worker next: events in, instructions out.
+"""Scheduler of visits, of packs to partitions on workers: events in, instructions out.
 
 The scheduler does no I/O, reads no clock and starts no thread. A caller feeds it events and
 carries out the :class:`Start` instructions it returns. It keeps three invariants, which
@@ -21,14 +21,14 @@ any            ``end``                                     (forgotten)
 
 A pack trains up to its target, and is validated there and at the end of each epoch.
 
-Who goes first: the lowest ``urgency``; then by ``order``: the most seconds left to the target, by what
+Priority of packs: the lowest ``urgency``; then by ``order``: the most seconds left to the target, by what
 the pack's units took so far (``"longest"``), or the fewest visits (``"greedy"``); then the pack whose state
 the worker holds; then round the packs, each worker from the one it took last. Packs that nothing is known of
-go before those that were measured, the longest way first.
+go before measured ones, the longest way first.
 
-How: every pack has a number, and sets of packs are bits of Python's integers: those that are ready, those of
-each priority, those that may next go to each *site* (the partitions that live on the same workers), those whose
-state each worker holds. What a worker may take is the intersection of two sets, whatever the number of packs.
+Implementation: every pack has a number, and sets of packs are bits of Python's integers: packs that are ready, packs of
+each priority, packs that may next go to each *site* (the partitions that live on the same workers), packs whose
+state each worker holds. A worker may take the intersection of two sets, for any number of packs.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Scheduler:
         layout: partitions of an epoch's two phases.
         train_order, validate_order: visit orders by group and epoch.
         homes: for each partition the workers that can read it; None: all of them.
-        order: who goes first, ``"longest"`` or ``"greedy"``.
-        free: a pack may visit the partitions of an epoch in training in any order, whatever suits the
+        order: priority of packs, ``"longest"`` or ``"greedy"``.
+        free: a pack may visit the partitions of an epoch in training in any order that suits the
             workers. Results then depend on timing. (Validation keeps its order.)
-        hop_seconds: what it costs that a pack goes on where its state is not; a worker prefers a pack
+        hop_seconds: cost of a pack going on where its state is not; a worker prefers a pack
             whose state it holds to one that has up to so much more left to do.
     """
 
@@ -224,7 +224,7 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """How many units are under way."""
+        """Number of units under way."""
         return len(self._busy)
 
     def has(self, pack: int) -> bool:
@@ -323,7 +323,7 @@ class Scheduler:
         return entry.todo & max(sites, key=burden).partitions
 
     def _look_ahead(self, entry: Pack) -> int:
-        """Where the next unit may be, as bits."""
+        """Sites where the next unit may be, as bits."""
         everywhere = (1 << len(self._sites)) - 1
         if self._free and not self._is_validation_next(entry):
             entry.unit = None

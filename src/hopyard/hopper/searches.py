@@ -1,4 +1,4 @@
-"""How long a search takes: a real searcher and the real scheduler on a simulated clock."""
+"""Duration of a search: a real searcher and the real scheduler on a simulated clock."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Segments:
         return number
 
     def fence(self) -> None:
-        """Append an empty segment whoever else appends: no other driver can append from here on."""
+        """Append an empty segment, also if others append: no other driver can append from here on."""
         while self.last:
             try:
                 self.append(b"")
@@ -204,7 +204,7 @@ class Segments:
                     self.cut()
 
     def cut(self) -> str:
-        """Put the damaged last segment aside, so that its number is free. Returns what was done."""
+        """Put the damaged last segment aside, so that its number is free. Returns a text that says so."""
         assert self.torn is not None
         number, size = self.torn
         data = self._store.get(_name(number))
@@ -267,7 +267,7 @@ class Segments:
         return bool(self._merged)
 
     def find_merged(self) -> None:
-        """Have ``tidy`` delete what a driver left that was killed while it merged, or that was overtaken."""
+        """Have ``tidy`` delete segments and archives left by a driver that was killed while it merged, or overtaken."""
         listing = self._list()
         self._merged += [_name(number) for number in sorted(listing.numbers) if number <= self.archived]
         for archive in listing.archives:

@@ -1,4 +1,4 @@
-"""How long a schedule takes, without training anything: the real scheduler on a simulated clock."""
+"""Duration of a schedule, without training anything: the real scheduler on a simulated clock."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def lower_bound(
 
 
 class Clock:
-    """What is under way, in order of the moment when it is over."""
+    """A simulated clock: events to come, in order of their moments."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The state of a run: what replaying its journal gives, and what the run loop works on.
+"""The state of a run, which replaying the journal gives and the run loop works on.
 
 One reducer serves both. ``RunState.apply`` takes a journal record (a JSON object, ``r`` names its
 kind) and changes the state; the run loop applies each record at the moment it appends it, so that
@@ -49,7 +49,7 @@ ENDED = ("completed", "failed")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a trial is within its epochs, and the state that belongs to it.
+    """Progress of a trial within its epochs, and the state that belongs to it.
 
     Attributes:
         visits: units done in all epochs, of both phases.
@@ -73,12 +73,12 @@ class Progress:
     carried: tuple[dict[str, Any], ...] = ()
 
     def position(self) -> Position:
-        """The same as the scheduler needs it."""
+        """Position of the trial's pack, as the scheduler needs it."""
         seen = frozenset(partition for partition, _ in self.train)
         return Position(self.visits, self.trained, self.step, self.validated, seen)
 
     def metric_states(self) -> list[StateRef]:
-        """Where the metric states are that are too large for the journal."""
+        """References to the metric states that are too large for the journal."""
         states = (metrics["states"] for metrics in self.carried)
         return [StateRef.from_json(state["ref"]) for state in states if "ref" in state]
 
@@ -139,7 +139,7 @@ class TrialState:
 
     @property
     def waits(self) -> bool:
-        """Whether it trained as far as it was allowed: it goes on, or ends, when the searcher says so."""
+        """Whether the trial trained as far as it was allowed: it goes on, or ends, when the searcher says so."""
         return self.running and self.progress.trained == self.progress.validated == self.target
 
     @property
@@ -150,7 +150,7 @@ class TrialState:
 
     @property
     def borrows(self) -> bool:
-        """Whether it still lives on the state of the trial that it is a copy of."""
+        """Whether the trial still lives on the state of the trial that it is a copy of."""
         return self.running and self.durable.home is not None
 
     def measured(self, key: str) -> float:
@@ -168,7 +168,7 @@ class TrialState:
 
 @dataclass(frozen=True)
 class Metric:
-    """What decides between epochs and trials: a history key of validation, and its direction."""
+    """Metric that decides between epochs and trials: a history key of validation, and its direction."""
 
     key: str
     mode: str
@@ -213,12 +213,12 @@ class RunState:
 
     @property
     def so_far(self) -> str:
-        """``1 unit``, ``12 units``: what was done, for messages."""
+        """Units done, for messages: ``1 unit``, ``12 units``."""
         return counted(self.units, "unit")
 
     @property
     def outcome(self) -> str:
-        """Which of ``ENDED`` the run is once no trial trains any more."""
+        """Status of the run, one of ``ENDED``, once no trial trains any more."""
         trials = self.trials.values()
         return "failed" if trials and all(trial.status == "failed" for trial in trials) else "completed"
 
@@ -237,7 +237,7 @@ class RunState:
         handler(record)
 
     def roll_back(self) -> list[int]:
-        """Go back to what is durable, as after the death of all workers. Returns the trials changed."""
+        """Go back to durable progress, as after the death of all workers. Returns the trials changed."""
         changed = [t.number for t in self.trials.values() if t.running and t.progress != t.durable]
         for number in changed:
             self.trials[number].progress = self.trials[number].durable
@@ -250,7 +250,7 @@ class RunState:
         return (False, self.metric.smaller_is_better(trial.best.value), trial.number)
 
     def summary(self) -> dict[str, Any]:
-        """What a ``finish`` record says of the run, so that whoever lists runs need not read more."""
+        """Summary of the run for a ``finish`` record, so that a list of runs need not read more."""
         best = None if self.best is None else self.trials[self.best].best
         return {"trials": len(self.trials), "best": best.value if best else None}
 
@@ -383,7 +383,7 @@ class RunState:
         return trial.progress.trained % self.layout.train == 0
 
     def _validated(self, trial: TrialState, values: dict[str, float]) -> None:
-        """Merge what the visits measured: training sums in order of partitions, exactly."""
+        """Merge the measurements of the visits: training sums in order of partitions, exactly."""
         progress = replace(trial.progress, step=0, validated=trial.progress.trained)
         measured = {f"train_{name}": value for name, value in merge_means(progress.train).items()}
         measured |= {f"val_{name}": value for name, value in values.items()}
@@ -412,7 +412,7 @@ class RunState:
 
 
 def trial_folder(number: int) -> str:
-    """Where the states of a trial are, below the run's folder."""
+    """Folder of a trial's states, below the run's folder."""
     return f"{number:05d}"
 
 
@@ -431,7 +431,7 @@ def units_states(record: Record) -> Iterator[tuple[int, StateRef | None, StateRe
 def merge_means(
     visits: Sequence[tuple[int, dict[str, list[float]]]],
 ) -> dict[str, float]:
-    """Weighted means over visits, added up in order of partitions whatever the order of visits."""
+    """Weighted means over visits, added up in order of partitions, for any order of visits."""
     sums: dict[str, list[float]] = {}
     for _, metrics in sorted(visits, key=lambda visit: visit[0]):
         for name, (total, weight) in metrics.items():

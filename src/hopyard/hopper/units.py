@@ -1,4 +1,4 @@
-"""What the scheduler speaks of: units, where packs stand, what an epoch consists of."""
+"""Terms of the scheduler: units, positions of packs, the layout of an epoch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Layout:
-    """What an epoch consists of: ``train`` visits, then ``validate`` visits."""
+    """Layout of an epoch: ``train`` visits, then ``validate`` visits."""
 
     train: int
     validate: int
@@ -51,7 +51,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a pack has come.
+    """Position of a pack in its visits.
 
     Attributes:
         visits: units done, of both phases.

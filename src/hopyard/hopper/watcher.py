@@ -25,7 +25,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="hopyard-commands", daemon=True)
 
     def waiting(self, after: int) -> list[tuple[int, Command]]:
-        """The commands after number ``after``, as of now; the thread tells those that follow."""
+        """The commands after number ``after``, as of now; the thread tells later ones."""
         found = list(pending(self._store, after))
         self._last = found[-1][0] if found else after
         return found

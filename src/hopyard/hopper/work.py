@@ -1,4 +1,4 @@
-"""What the run loop is given to do, and how it says what came of it."""
+"""Work that the run loop is given to do, its outcome, and the options of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopyard.objects import StateRef
 
 
 class Outcome(Protocol):
-    """What the work returns: one entry per trial of the pack in each tuple."""
+    """Outcome of a unit: one entry per trial of the pack in each tuple."""
 
     @property
     def states(self) -> tuple[StateRef | None, ...]: ...
@@ -35,7 +35,7 @@ class Outcome(Protocol):
 
 
 class Work(Protocol):
-    """What a unit is: a function and its arguments, both picklable, giving an :class:`Outcome`."""
+    """Makes the call of a unit: a function and its arguments, both picklable, giving an :class:`Outcome`."""
 
     def __call__(
         self, unit: Unit, trials: Sequence[TrialState], save: bool
@@ -44,16 +44,16 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is driven; nothing here changes its result.
+    """Options of driving a run; only ``free_orders`` changes the run's result.
 
     Attributes:
         checkpoint_every: ``"unit"``, ``"epoch"`` or seconds between durable states of a trial.
         keep, keep_n: see ``hopyard.hopper.retention``.
         time_budget: seconds after which no new unit is started, or None.
-        retry_seconds: how long to wait on a full disk before trying again.
+        retry_seconds: time to wait on a full disk before trying again.
         free_orders: trials visit partitions in any order that keeps workers busy, where not every worker can
             read every partition. Then the order of visits, and so the result, depends on the workers.
-        control_seconds: how often to look for users' commands.
+        control_seconds: time between looks for users' commands.
     """
 
     checkpoint_every: str | float = "unit"
@@ -94,7 +94,7 @@ def unit_record(start: Start, outcome: Outcome, began: float, ended: float, targ
 
 
 def evidence_of(error: BaseException, start: Start) -> Evidence:
-    """What an exception of a task says about the trial."""
+    """Evidence about a trial from an exception of a task."""
     notes = "\n".join(getattr(error, "__notes__", ()))
     return Evidence(
         kind=type(error).__name__,

@@ -32,17 +32,17 @@ class _Beat:
 
     @property
     def is_over(self) -> bool:
-        """Whether its holder gave the lease back, or was a process of this machine that is gone."""
+        """Whether the holder gave the lease back, or was a process of this machine that is gone."""
         return self.released or (self.machine == machine() and not is_alive(self.pid))
 
 
 class Heartbeat:
-    """Objects ``000000000001``, ... of which the highest says who holds the lease; older ones are deleted.
+    """Beats: objects ``000000000001``, ...; the highest says who holds the lease, older ones are deleted.
 
     Args:
-        store: where they are; nothing else may be there.
-        holder: what others are told about the holder.
-        unseen: seconds without a new one after which the holder is gone.
+        store: place of these objects; nothing else may be there.
+        holder: facts that others are told about the holder.
+        unseen: seconds without a beat after which the holder is gone.
     """
 
     def __init__(self, store: Store, holder: dict[str, Any], unseen: float) -> None:
@@ -55,7 +55,7 @@ class Heartbeat:
     def begin(
         self, clock: Callable[[], float], wait: Callable[[float], object], take_over: bool
     ) -> dict[str, Any] | None:
-        """Become the holder and beat until ``end``; or return what is known of another one that lives."""
+        """Become the holder and beat until ``end``; or return the facts of another one that lives."""
         while True:
             latest = self._latest()
             if (
@@ -155,7 +155,7 @@ def _latest(store: Store) -> _Beat | None:
 def holder_that_beats(
     store: Store, unseen: float, clock: Callable[[], float] = time.time
 ) -> dict[str, Any] | None:
-    """What is told about the holder; None if there is none, or it was not seen for ``unseen`` seconds.
+    """The holder, as its last beat describes it; None if there is none, or it was not seen for ``unseen`` seconds.
 
     Args:
         clock: seconds since 1970. If it went back, or goes wrong, a holder counts as one for longer.

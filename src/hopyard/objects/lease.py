@@ -1,8 +1,8 @@
-"""Who holds a run: at most one driver, and how the next one learns that it is gone.
+"""Lease of a run: at most one driver holds it, and the next one learns when that driver is gone.
 
 Where objects are files, an operating system lock: it dies with its holder, however that dies,
 so the next driver may begin at once. Elsewhere a heartbeat: numbered objects that the holder renews;
-a holder unseen for ``unseen`` seconds, by the clock of the one who waits, is gone. A lease
+a holder unseen for ``unseen`` seconds, by the clock of the waiting driver, is gone. A lease
 keeps honest drivers apart. What keeps a lost one from writing is the numbered log: its next put fails.
 """
 
@@ -29,7 +29,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 class Lease:
-    """The right to be the only driver of what is at ``name``.
+    """The right to be the only driver of the run at ``name``.
 
     Args:
         store: where the run is.
@@ -63,7 +63,7 @@ class Lease:
         On a store without files, a holder that may still live is watched for up to ``unseen`` seconds.
 
         Args:
-            take_over: hold it whoever holds it now; that one's next write then fails.
+            take_over: hold the lease even if another holds it now; the other's next write then fails.
 
         Raises:
             RunHeldError: another one holds it; names the holder.
@@ -125,10 +125,10 @@ class Lease:
 
 
 def holder_of(store: Store, name: str) -> dict[str, Any] | None:
-    """Who holds the lease at ``name`` now, as it said (``host``, ``pid``, ``since``, ...); None: nobody.
+    """Holder of the lease at ``name`` now, as it describes itself (``host``, ``pid``, ``since``, ...); None: nobody.
 
     Where there is no lock to ask, a holder that was not seen for two minutes, by the clocks of both machines,
-    counts as gone. This is for showing: who wants to hold the lease must acquire it.
+    counts as gone. This is for showing: to hold the lease, acquire it.
     """
     path = store.path(f"{name}.lock")
     locked = None if path is None else _is_locked(path)

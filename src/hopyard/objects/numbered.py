@@ -14,7 +14,7 @@ _DIGITS = 12
 class NumberedLog:
     """Immutable objects ``<prefix>/000000000001``, ``...2``, and so on without gaps.
 
-    Whoever appends says implicitly which number it has seen last. If somebody else has taken the next
+    An append says implicitly which number its caller has seen last. If somebody else has taken the next
     one, the append fails and stays failed: a driver that lost its run cannot write by accident.
     One log object is for one thread; any number of processes may have logs over the same objects.
     """
@@ -31,7 +31,7 @@ class NumberedLog:
         return self._last or 0
 
     def refresh(self) -> int:
-        """Look up the highest number anew, and return it: what follows appends after it."""
+        """Look up the highest number anew, and return it: the next append comes after it."""
         self._last = max(self._numbers(), default=0)
         return self._last
 

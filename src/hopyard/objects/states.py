@@ -1,7 +1,7 @@
-"""States of models as files named by content, of which a new one holds only what has changed.
+"""States of models as files named by content; a new file holds only what has changed.
 
 A state is a tree of tensors and plain values. Its digest is that of its logical content: of the
-skeleton and of every tensor's digest, whatever file they are in. Its file is
+skeleton and of every tensor's digest, in any files. Its file is
 ``<digest>.safetensors``; the manifest in the file's metadata says for every tensor its digest and
 the file that holds it. Tensors are looked up in a file by content, never by
 position, so a state that is saved again in full may replace its file while others refer to it.
@@ -26,7 +26,7 @@ _DOMAIN = "hopyard.state"
 
 @dataclass(frozen=True)
 class StateRef:
-    """Where a saved state is.
+    """Reference to a saved state.
 
     Attributes:
         digest: of its logical content.
@@ -80,7 +80,7 @@ class _Stored:
 
 
 class _Manifest:
-    """What the metadata of a state's file says. ``files`` maps names to bytes of tensors in them."""
+    """Manifest of a state, in the metadata of the state's file. ``files`` maps names to bytes of tensors in them."""
 
     def __init__(self, file: TensorFile, name: str) -> None:
         content = file.manifest
@@ -158,7 +158,7 @@ def load_state(
 
     Args:
         held: a tree that is in memory. What it has at the same path with the same content is taken from it, sharing
-            its memory, and not read; a file of which nothing else is needed is not even opened.
+            its memory, and not read; a file is not even opened if nothing else of it is needed.
         on_read: called with the bytes, headers included, that were read of each file.
 
     Raises:
@@ -270,7 +270,7 @@ def _held(store: Store, previous: StateRef, tensors: dict[str, Tensor]) -> dict[
 
 
 def _taken(held: dict[str, Tensor], manifest: _Manifest) -> dict[str, Tensor]:
-    """Digest to tensor, for those of the manifest that are held under the same path."""
+    """Tensors by digest: the tensors of the manifest that are held under the same path."""
     taken: dict[str, Tensor] = {}
     for stored in manifest.tensors:
         tensor = held.get(stored.path)

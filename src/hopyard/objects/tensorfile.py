@@ -39,7 +39,7 @@ _MANIFEST = "hopyard"
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor is: dtype and shape as in the file, bytes [start, stop) of the whole file."""
+    """Place of a tensor: dtype and shape as in the file, bytes [start, stop) of the whole file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class Slot:
 
 
 def wire(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """How a tensor appears in a file: safetensors has no C128, so that is stored as pairs of F64."""
+    """Dtype and shape of a tensor as its file has them: safetensors has no C128, so that is stored as pairs of F64."""
     return ("F64", (*shape, 2)) if dtype == "C128" else (dtype, shape)
 
 
@@ -158,7 +158,7 @@ class TensorFile:
         return found
 
     def slot(self, name: str) -> Slot:
-        """Where the tensor is."""
+        """Slot of the tensor ``name``."""
         if name not in self.slots:
             raise self.corrupt(f"its header lacks the tensor {name!r}")
         return self.slots[name]
@@ -190,7 +190,7 @@ def _spans(slots: Iterable[Slot]) -> list[tuple[int, int]]:
 
 
 def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str, str], dict[str, Slot]]:
-    """Where the first tensor of a file of ``size`` bytes begins, its metadata, and its slots.
+    """Offset of the first tensor in a file of ``size`` bytes, and the file's metadata and slots.
 
     Args:
         read: (start, length) -> these bytes of the file.

@@ -64,7 +64,7 @@ class Tensor:
 
     @classmethod
     def from_numpy(cls, array: np.ndarray[Any, Any]) -> Tensor:
-        """The same values, of NumPy's dtypes or those of ml_dtypes. Shares memory if the array is contiguous and
+        """Tensor of the array's values, of NumPy's dtypes or of ml_dtypes. Shares memory if the array is contiguous and
         little-endian.
 
         Raises:
@@ -102,7 +102,7 @@ class Tensor:
 
     @property
     def digest(self) -> str:
-        """Of dtype, shape and bytes; computed once."""
+        """Digest of dtype, shape and bytes; computed once."""
         # No cached_property: before Python 3.12 its lock is one for all tensors, and threads would wait for each other.
         known: str | None = self.__dict__.get("_digest")
         if known is None:
@@ -114,7 +114,7 @@ class Tensor:
         return known
 
     def know(self, digest: str) -> None:
-        """Take ``digest`` as its digest, for those who read it by that: saving it again need not hash it."""
+        """Take ``digest`` as the tensor's digest, by which it was read: saving it again need not hash it."""
         self.__dict__["_digest"] = digest
 
     @property

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch as tensors without a framework, and back, bit for bit. Whoever imports this has PyTorch."""
+"""Tensors of PyTorch as tensors without a framework, and back, bit for bit. Importing this takes PyTorch."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def to_tensor(tensor: torch.Tensor) -> Tensor:
-    """The same values, of a dense tensor of any device, strides or dtype in ``NAMES``; shares memory if it can.
+    """Tensor of a dense PyTorch tensor's values, on any device, with any strides, of a dtype in ``NAMES``; shares
+    memory if it can.
 
     Raises:
         DataError: it is of a class of tensors whose elements cannot be had; the text begins with ``is``.
     """
     try:
         flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        # One element counts as contiguous whatever its stride is, which a view as bytes refuses.
+        # One element counts as contiguous with any stride, and some strides refuse a view as bytes.
         flat = flat.as_strided((flat.numel(),), (1,))
         data = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     except (RuntimeError, TypeError, NotImplementedError) as error:

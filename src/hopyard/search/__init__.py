@@ -1,4 +1,4 @@
-"""Searchers: which points of a space are tried, and for how long."""
+"""Searchers, which choose the points of a space to be tried, and decide how long each trains."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Asynchronous(Bracket):
         insort(self._places[rung], place)
 
     def _best(self, place: Place, rung: int, number: int) -> bool:
-        """Whether it is among the best ``number`` of its rung."""
+        """Whether ``place`` is among the best ``number`` of its rung."""
         return bisect_left(self._places[rung], place) < number
 
     def _failed(self, trial: int, rung: int) -> None:
@@ -63,7 +63,7 @@ class Stopping(Asynchronous):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._going_on: dict[int, int] = {}  # trial -> its next rung, for those that wait for a slot
+        self._going_on: dict[int, int] = {}  # trial -> its next rung, for trials that wait for a slot
 
     def _arrived(self, place: Place, rung: int) -> None:
         super()._arrived(place, rung)
@@ -142,9 +142,9 @@ class Promotion(Asynchronous):
 
 
 class _Asha(Halving):
-    """What both searchers share: more trials may be asked for, which go to the first bracket.
+    """Base of both searchers: more trials may be asked for, which go to the first bracket.
 
-    They meet those that were stopped as values in the rungs; which trials were stopped is not decided again.
+    New trials meet stopped ones as values in the rungs; which trials were stopped is not decided again.
     """
 
     def extend(self, num_models: int | None, visits: int) -> list[Operation]:
@@ -167,14 +167,14 @@ class _Asha(Halving):
 
 
 class Asha(_Asha):
-    """``num_models`` trials, compared at ``rungs`` visits, of which one in ``divisor`` trains on each time.
+    """``num_models`` trials, compared at ``rungs`` visits; each time one in ``divisor`` trains on.
 
     Args:
         proposer: gives the points.
-        num_models: trials in all, those that fail included.
+        num_models: trials in all, failed ones included.
         rungs: ascending; the last is the full length. See ``rungs_in_visits``.
         divisor: at least 2.
-        max_concurrent: trials that may train at once; those that wait at a rung do not count. 0: as many as
+        max_concurrent: trials that may train at once; trials that wait at a rung do not count. 0: as many as
             bring one to the last rung.
         stop_once: the stopping form instead of the promotion form.
 

@@ -78,8 +78,8 @@ class Searcher(ABC):
         """``trial`` ended although the searcher did not say ``Stop``: it failed, or a user stopped it."""
 
     def stopped_early(self, trial: int, visits: int, value: float) -> list[Operation]:
-        """``trial`` has exited because one who looks at it more often than this searcher stopped it (``EpochByEpoch``);
-        ``value`` is what it had reached after ``visits``, which the searcher may have been told before. What
+        """``trial`` has exited because ``EpochByEpoch``, which looks at it more often than this searcher, stopped it;
+        ``value`` is the trial's value after ``visits``, which the searcher may have been told before. A searcher that
         learns from values should override this."""
         return self.exited(trial)
 
@@ -96,13 +96,13 @@ class Searcher(ABC):
         )
 
     def due(self, trial: int) -> int:
-        """How urgent ``trial`` is, for the scheduler: the virtual time at which it is due (see ``InVirtualTime``).
-        Lower is more urgent; 0 for all where nobody waits for anybody."""
+        """Urgency of ``trial`` for the scheduler: the virtual time at which it is due (see ``InVirtualTime``).
+        Lower is more urgent; 0 for all where no trial waits for another."""
         return 0
 
 
 class Proposer(ABC):
-    """Where the points of trials come from: a list, random draws, or a model of what was observed.
+    """Source of the points of trials: a list, random draws, or a model of the observations.
 
     As pure as a searcher. ``propose`` is called once for each trial, in order of their numbers.
 
@@ -129,7 +129,7 @@ class Proposer(ABC):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend: trials (None: what the search makes of it), epochs of one, partitions of an epoch."""
+    """Budget of a run: trials (None: as many as the search makes), epochs of a trial, partitions of an epoch."""
 
     num_models: int | None
     num_epochs: int
@@ -137,5 +137,5 @@ class Budget:
 
     @property
     def visits(self) -> int:
-        """Of a trial that is trained to the end."""
+        """Visits of a trial that is trained to the end."""
         return self.num_epochs * self.partitions

@@ -1,4 +1,4 @@
-"""How a budget is divided into rungs and brackets, computed with whole numbers.
+"""Division of a budget into rungs and brackets, computed with whole numbers.
 
 A *rung* is a length at which trials are compared; the last is the full length. A *bracket* is a number of trials with
 rungs of their own: few rungs stop few trials early, many stop many. Determined's tables are met exactly, with three of
@@ -23,7 +23,7 @@ MODES = ("aggressive", "standard", "conservative")
 
 @dataclass(frozen=True)
 class Share:
-    """What one bracket gets of a search: rungs, trials, and how many of these train at once."""
+    """Share of one bracket in a search: rungs, trials, and how many of these train at once."""
 
     num_rungs: int
     num_models: int
@@ -129,7 +129,7 @@ def trials_of(num_rungs: Sequence[int], num_models: int, divisor: Divisor) -> li
 
 
 def concurrency(max_concurrent: int, divisor: Divisor, trials: Sequence[int]) -> list[int]:
-    """How many trials of each bracket train at once: an even share, the remainder to the first brackets.
+    """Number of trials of each bracket that train at once: an even share, the remainder to the first brackets.
 
     0: as many in each as the last bracket has, or ``divisor`` if that is more. A bracket's share is at least 1; where
     there are more brackets than ``max_concurrent``, the whole search must be held to it besides.

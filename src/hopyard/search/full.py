@@ -105,7 +105,7 @@ class FullLength(Searcher):
             self._proposer.ended(trial)
 
     def _filled(self) -> list[Operation]:
-        """Let as many trials train as may at once: first those that had trained to the end, then new ones."""
+        """Let as many trials train as may at once: first trials that had trained to the end, then new ones."""
         operations: list[Operation] = []
         while self._max_concurrent is None or len(self._training) < self._max_concurrent:
             if self._again:

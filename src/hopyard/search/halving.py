@@ -1,4 +1,4 @@
-"""What the halving searches share: several brackets as one searcher.
+"""Common part of the halving searches: several brackets as one searcher.
 
 A :class:`Bracket` decides for trials of its own which of them train on. :class:`Halving` numbers the trials of all
 brackets, takes their points from one proposer, and keeps to the number of trials that may train at once.
@@ -19,7 +19,7 @@ from hopyard.search.brackets import Divisor
 
 @dataclass(eq=False)
 class Bracket(ABC):
-    """``num_models`` trials that are compared at ``rungs``: ascending lengths, of which the last is the full one.
+    """``num_models`` trials that are compared at ``rungs``: ascending lengths; the last is the full one.
 
     A rung that is no longer than the one before needs no training: a trial that goes on to it is there at once, with
     the value that it has. ``max_concurrent`` is how many trials of the bracket train at once, None: all.
@@ -43,7 +43,7 @@ class Bracket(ABC):
         return Train(trial, self.rungs[rung])
 
     def trained(self, trial: int) -> int:
-        """``trial`` trains no more. The rung that it trained for."""
+        """Note that ``trial`` trains no more; returns the rung that it trained for."""
         rung = self.training.pop(trial)
         self.expected[rung] -= 1
         return rung

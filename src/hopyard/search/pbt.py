@@ -77,7 +77,7 @@ class Pbt(Searcher):
         self._params: dict[int, dict[str, Any]] = {}  # of the trials that have not ended
         self._created = 0
         self._visits = 0  # that each has made at the end of the present round
-        self._values: dict[int, float] = {}  # of the present round; infinite for those that have failed
+        self._values: dict[int, float] = {}  # of the present round; infinite for trials that have failed
         self._queue: deque[int] = deque()
         self._training: set[int] = set()
 
@@ -242,7 +242,7 @@ class _Explorer:
         return draw({"value": space}, self._bits(path, "draw"), self._trial)["value"]
 
     def _number(self, path: Path, purpose: str) -> Fraction:
-        """From 0 to below 1."""
+        """Number from 0 to below 1, of random bits."""
         return Fraction(self._bits(path, purpose), 2**64)
 
     def _bits(self, path: Path, purpose: str) -> int:
@@ -251,7 +251,7 @@ class _Explorer:
 
 
 def option_of(choice: Choice, value: Any) -> int:
-    """Which option a value was made of: the first that holds it."""
+    """Index of the option that a value was made of: the first that holds it."""
     for index, option in enumerate(choice.options):
         try:
             check_point(option, value)

@@ -100,7 +100,7 @@ def points(space: Any) -> Iterator[Any]:
 
 
 def num_points(space: Any, path: Path = ()) -> int:
-    """How many points ``points`` gives. Raises SpaceError, naming the place, if a dimension is continuous."""
+    """Number of points that ``points`` gives. Raises SpaceError, naming the place, if a dimension is continuous."""
     match space:
         case Continuous():
             raise _not_a_grid(space, path)

@@ -1,4 +1,4 @@
-"""What a searcher of an experiment's YAML would do: how many trials, and how long each trains.
+"""Preview of a searcher of an experiment's YAML: how many trials there are, and how long each trains.
 
 Made for looking ahead, and for comparing with Determined's ``preview-search``: rungs are rounded down to whole units as
 there (a run rounds them up to whole visits, where trials are validated).
@@ -31,19 +31,19 @@ LENGTHS = ("batches", "records", "epochs")
 
 
 def preview(config: Mapping[str, Any], metric: UnitMetric | None = None, seed: int = 0) -> list[int]:
-    """How many units each trial of a searcher trains.
+    """Number of units that each trial of a searcher trains.
 
     Args:
         config: the searcher as in an experiment's YAML: ``name`` is one of ``single``, ``random``, ``grid``,
             ``async_halving``, ``adaptive_asha``, ``pbt``. Lengths are numbers or ``{"batches": 937}``. ``grid`` also
             takes the experiment's ``hyperparameters``, whose points it counts.
         metric: the value of ``metric(trial, units)``; smaller is better unless the config says
-            ``smaller_is_better: False``. Trials report one after another in the order they were started: of those that
-            may train, the one that was started first reports next.
+            ``smaller_is_better: False``. Trials report one after another in the order they were started: among the
+            trials that may train, the one that was started first reports next.
         seed: of what a searcher draws.
 
     Returns:
-        Units by trial, in order of creation; of a child of PBT only its own. Without a metric what comes of one that
+        Units by trial, in order of creation; of a child of PBT only its own. Without a metric, the units for one that
         separates trials perfectly in each rung (a closed form, the units ascending).
 
     Raises:
@@ -74,7 +74,7 @@ def length_unit(config: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The closed form, units -> trials, and what decides if there is a metric (None: nothing depends on it)."""
+    """The closed form, units -> trials, and the searcher if there is a metric (None: nothing depends on it)."""
 
     units: Counter[int]
     searcher: Callable[[int], Searcher] | None = None
@@ -83,7 +83,7 @@ class _Plan:
 def _played(searcher: Searcher, metric: UnitMetric) -> list[int]:
     made: list[int] = []  # in all, by trial
     own: list[int] = []
-    targets: list[tuple[int, int]] = []  # a heap of (trial, units) of those that may train
+    targets: list[tuple[int, int]] = []  # a heap of (trial, units), for trials that may train
     operations = searcher.start()
     while True:
         for operation in operations:
@@ -154,7 +154,7 @@ def _pbt(config: Mapping[str, Any]) -> _Plan:
     num_rounds = integer("num_rounds", config["num_rounds"], 1)
     length = _units("length_per_round", config["length_per_round"])
     replaced = int(share("truncate_fraction", replace["truncate_fraction"], 0.5) * size)
-    # Whatever the metric: of a round but the last the worst train no longer. As if these were always the youngest.
+    # With any metric: after a round but the last, its worst train no longer. As if these were always the youngest.
     units = Counter({num_rounds * length: size - replaced}) + Counter({length: replaced * num_rounds})
     return _Plan(
         units,
@@ -186,7 +186,7 @@ _LENGTH = {"max_length", "max_time", "time_metric"}
 _HALVING = {"divisor", "max_concurrent_trials", "stop_once"} | _LENGTH
 
 _SEARCHERS: dict[str, tuple[Callable[[Mapping[str, Any]], _Plan], set[str], set[str]]] = {
-    # the plan, the fields that must be given, and those that may
+    # the plan, the fields that must be given, and the fields that may
     "single": (_single, set(), _LENGTH),
     "random": (_random, {"max_trials"}, {"max_concurrent_trials"} | _LENGTH),
     "grid": (_grid, {"hyperparameters"}, {"max_concurrent_trials"} | _LENGTH),
@@ -262,14 +262,14 @@ def _stop_once(config: Mapping[str, Any]) -> bool:
 
 
 def _grid_size(hyperparameters: Any) -> int:
-    """How many points a grid has: of a search space, or of hyperparameters as in an experiment's YAML."""
+    """Number of points of a grid: of a search space, or of hyperparameters as in an experiment's YAML."""
     if isinstance(hyperparameters, Mapping):
         return math.prod(_axis(name, value) for name, value in hyperparameters.items())
     return num_points(checked_space(hyperparameters))
 
 
 def _axis(name: str, value: Any) -> int:
-    """How many values a hyperparameter takes in a grid."""
+    """Number of values that a hyperparameter takes in a grid."""
     if not isinstance(value, Mapping):
         return num_points(value, (name,))
     kind = value.get("type")

@@ -1,4 +1,4 @@
-"""Where points come from, learning nothing: a list, a grid, random draws, a Sobol sequence."""
+"""Proposers that learn nothing: a list, a grid, random draws, a Sobol sequence."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GridPoints(ListPoints):
 
 
 class DifferentPoints(Proposer):
-    """Different points of a space, those of ``initial_params`` first: what proposers share that make them up.
+    """Different points of a space, those of ``initial_params`` first: base of proposers that make points up.
 
     Raises:
         SpaceError: a point of ``initial_params`` is not in the space.
@@ -185,7 +185,7 @@ def _sobol(num_dimensions: int, seed: int) -> Iterator[list[float]]:
 
 
 def _num_points_or_none(space: dict[str, Any]) -> int | None:
-    """How many points the space has at most (options may share some), None if a dimension is continuous."""
+    """Number of points that the space has at most (options may share some); None if a dimension is continuous."""
     try:
         return num_points(space)
     except SpaceError:

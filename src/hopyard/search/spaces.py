@@ -1,4 +1,4 @@
-"""Search spaces: what a user writes, checked as it is written.
+"""Search spaces, checked as the user writes them.
 
 A space is a dictionary with text keys. Its values are dimensions (what the ``hp_`` functions return), further
 dictionaries or lists that may hold dimensions, or constants (JSON values), which every point carries
@@ -67,7 +67,7 @@ class Choice:
 
 @dataclass(frozen=True, repr=False)
 class Continuous:
-    """A float in [low, high]: itself uniform, or its logarithm (``log``). ``call`` is what the user wrote."""
+    """A float in [low, high]: itself uniform, or its logarithm (``log``). ``call`` is the user's call."""
 
     call: tuple[str, Number, Number]
     low: float
@@ -302,7 +302,7 @@ def space_json(space: Any) -> Any:
 
 
 def name_of(path: Sequence[Step]) -> str:
-    """How messages call the dimension at ``path``: ``optimizer[option 0].momentum``."""
+    """Name, in messages, of the dimension at ``path``: ``optimizer[option 0].momentum``."""
     text = ""
     for step in path:
         if isinstance(step, int):

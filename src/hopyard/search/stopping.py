@@ -1,4 +1,4 @@
-"""Early stopping, around any searcher: trials train an epoch at a time, and those that do badly are stopped."""
+"""Early stopping, around any searcher: trials train an epoch at a time, and bad ones are stopped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EpochByEpoch(Searcher):
         return self._epochs(self._searcher.extend(num_models, visits))
 
     def _epochs(self, operations: list[Operation]) -> list[Operation]:
-        """What the searcher said, with its targets an epoch away at most, and none for trials that are stopped."""
+        """The searcher's operations with targets an epoch away at most, and a stop for trials that are to stop."""
         said: list[Operation] = []
         operations = list(operations)
         for operation in operations:  # grows on the way

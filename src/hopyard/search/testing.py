@@ -44,7 +44,7 @@ def falling(trial: int, visits: int) -> float:
 
 @dataclass
 class Played:
-    """What became of a search. ``answers[i]`` is what was said to ``calls[i]``; ``ends``: "completed" (stopped
+    """Record of a search. ``answers[i]`` are the operations that answered ``calls[i]``; ``ends``: "completed" (stopped
     with the full number of visits), "stopped", or "exited"."""
 
     params: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Played:
         return [operation for answer in self.answers for operation in answer]
 
     def of(self, trial: int) -> list[Operation]:
-        """What was said of one trial."""
+        """Operations on one trial."""
         return [operation for operation in self.operations if operation.trial == trial]
 
 

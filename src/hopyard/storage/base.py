@@ -7,7 +7,7 @@ checks them):
   is never both an object and a prefix of another object (``InvalidNameError``).
 * **Atomicity.** ``put`` and ``put_new`` make the whole object visible or nothing. After
   they return, the object survives the death of the process and of the machine. A failed
-  or killed write leaves no object, and whatever it leaves is invisible to ``list``.
+  or killed write leaves no object, and its remains are invisible to ``list``.
 * **One conditional write.** ``put_new`` writes only if the name is free; of any number of
   concurrent callers exactly one gets True. References, journals and fences build on it.
 * **Reads** see the last completed write of the name. An object that a reader has begun to
@@ -52,7 +52,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the store is, as ``open_store`` takes it; for messages and records."""
+        """Address of the store, as ``open_store`` takes it; for messages and records."""
 
     @abstractmethod
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
@@ -122,14 +122,14 @@ class Store(ABC):
         return None
 
     def version(self, name: str) -> str | None:
-        """A text that differs once the object is replaced, in whatever process; None: no object, or unknown."""
+        """A text that differs once the object is replaced, in any process; None: no object, or unknown."""
         return None
 
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
 
     def foreign(self) -> Store:
-        """This store for reading what others keep there, maybe under names that a store would not give."""
+        """This store for reading files that others keep there, maybe under names that a store would not give."""
         return self
 
     def at(self, prefix: str) -> Store:
@@ -140,7 +140,7 @@ class Store(ABC):
         """This store, for files that somebody else may have put there: no link below its root is followed. Only stores
         of files have such.
 
-        A link, or whatever else is no file, is listed as an object, and using it is a ``CorruptError``.
+        A link, or anything else that is no file, is listed as an object, and using it is a ``CorruptError``.
         """
         return self
 
@@ -182,7 +182,7 @@ class Store(ABC):
 
     @property
     def single_val(self) -> bool:
-        """The same for ``val_data``."""
+        """Whether ``val_data`` itself is one dataset (True), or holds one per fingerprint (False)."""
         return False
 
     @property

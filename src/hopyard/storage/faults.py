@@ -20,16 +20,16 @@ Action = Literal["full", "error", "kill_before", "kill_after"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, and when.
+    """Fault of a store: an action, and the writes that it concerns.
 
     Attributes:
         action: ``"full"`` raises StorageFullError and ``"error"`` StorageError, without a write;
             ``"kill_before"`` and ``"kill_after"`` end this process by SIGKILL before or after the write.
-        at: the first write that it concerns, counted from 1 among those that match, per process.
-        times: how many writes from there on.
+        at: the first write that it concerns, counted from 1 among matching writes, per process.
+        times: number of writes from there on.
         match: pattern (``fnmatch``) of the names concerned, relative to the store that was wrapped.
         once: a file that is made when the fault happens; while it exists it does not happen again,
-            in whatever process. For a worker that is to be killed once and not again after its restart.
+            in any process. For a worker that is to be killed once and not again after its restart.
         until: the fault happens only while this file does not exist: as a disk is full until space is made.
     """
 
@@ -41,7 +41,7 @@ class Fault:
     until: Path | None = None
 
     def happens(self, count: int) -> bool:
-        """Whether it concerns the matching write of this number. Marks ``once``."""
+        """Whether the fault concerns the matching write of this number. Marks ``once``."""
         if not self.at <= count < self.at + self.times or (self.until is not None and self.until.exists()):
             return False
         if self.once is not None:
@@ -65,7 +65,7 @@ class _Counts:
         return _Counts, (self.faults,)
 
     def next(self, name: str) -> set[Action]:
-        """Count a write of ``name``; what is to go wrong with it."""
+        """Count a write of ``name``; returns the actions of its faults."""
         with self._lock:
             self.names.append(name)
             actions: set[Action] = set()

@@ -1,4 +1,4 @@
-"""What LocalStore does with the file system, one step a function; errors are plain ``OSError``."""
+"""Steps of LocalStore on the file system, a function each; errors are plain ``OSError``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_all(fd: int, data: Buffer) -> None:
 
 
 def write_pieces(fd: int, pieces: Iterable[Buffer]) -> None:
-    """Write short pieces together: what comes in one call, ext4 and XFS keep in huge pages, also where it is mapped."""
+    """Write short pieces together: ext4 and XFS keep the bytes of one call in huge pages, also when mapped."""
     rest = deque(memoryview(piece).cast("B") for piece in pieces if memoryview(piece).nbytes)
     while rest:
         short = list(takewhile(lambda piece: len(piece) < _LONG, islice(rest, _MOST_PIECES)))
@@ -117,7 +117,7 @@ def is_directory(status: os.stat_result) -> bool:
 
 
 def rename_over(temporary: str, file: str) -> bool:
-    """Give the file its name, replacing what has it."""
+    """Give the file its name, replacing the file that has it."""
     try:
         os.replace(temporary, file)  # noqa: PTH105
     except IsADirectoryError:
@@ -151,7 +151,8 @@ def _link(temporary: str, file: str) -> bool:
 
 
 def _rename_new(temporary: str, file: str) -> bool:
-    """Without links: look and rename while holding the directory's lock, as all writers here do."""
+    """Give the file its name if that is free, without links: look and rename under the directory's lock, as all
+    writers here do."""
     directory = os.open(os.path.dirname(file), os.O_RDONLY | os.O_CLOEXEC)  # noqa: PTH120
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -164,12 +165,12 @@ def _rename_new(temporary: str, file: str) -> bool:
 
 
 def is_foreign(status: os.stat_result) -> bool:
-    """Whether it is neither a file nor a directory: a link, if links were not followed, a pipe, a device."""
+    """Whether an entry is neither a file nor a directory: a link, if links were not followed, a pipe, a device."""
     return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 
 def walk(directory: str, name: str, links: bool = True) -> Iterator[Entry]:
-    """All files below, in the order of their names; ``name`` is what the directory's names begin with.
+    """All files below, in the order of their names; ``name`` is the prefix of the directory's names.
 
     Args:
         links: whether they are followed; if not they are taken for files.

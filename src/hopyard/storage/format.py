@@ -3,7 +3,7 @@
 A header is a JSON object ``{"hopyard", "kind", "version", "flags"}``: who wrote it (or the first version
 that reads it), what it is, the version of its layout, and names of features that a reader must know to read it right.
 
-The object ``FORMAT`` of a root is such a header, a line feed, and the CRC-32 of the header in 8 hex digits, in whatever
+The object ``FORMAT`` of a root is such a header, a line feed, and the CRC-32 of the header in 8 hex digits, in any
 version: by it a digit that flipped is told from a newer version.
 """
 
@@ -29,8 +29,8 @@ def format_header(kind: str, version: int = 1, flags: Iterable[str] = ()) -> dic
 
 
 def object_header(kind: str) -> dict[str, Any]:
-    """The header of what is named by its digest. It says the first version that reads it, not the one that wrote it:
-    otherwise equal content would have another digest in each release.
+    """The header of an object that is named by its digest. It says the first version that reads it, not the one that
+    wrote it: otherwise equal content would have another digest in each release.
     """
     return {**format_header(kind), "hopyard": _FIRST}
 

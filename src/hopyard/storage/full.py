@@ -19,7 +19,7 @@ def wait_for_space(
     announce: Callable[[str], None],
     wait: Callable[[float], bool] | None = None,
 ) -> T:
-    """What ``action()`` returns, repeated for as long as the store is full.
+    """Result of ``action()``, repeated for as long as the store is full.
 
     ``action`` must be safe to repeat; a store's writes are, since a failed one leaves nothing.
 

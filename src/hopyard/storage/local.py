@@ -204,7 +204,7 @@ class LocalStore(Store):
         return files.names(*self._below(prefix), self._links)
 
     def _below(self, prefix: str) -> tuple[str, str]:
-        """The directory of a prefix, and what the names of its objects begin with."""
+        """The directory of a prefix, and the begin of the names of its objects."""
         below = validate_prefix(prefix) and prefix + "/"
         if below and not self._links:
             self._refuse_links(self._directory(), prefix.split("/"))

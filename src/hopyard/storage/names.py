@@ -1,4 +1,4 @@
-"""Which names a store may hold, and why.
+"""Names that a store may hold, and the reasons.
 
 A name must mean the same object on a disk, in a bucket and on HDFS, and must be readable in a
 listing. Every rule below excludes something that one of them treats differently.

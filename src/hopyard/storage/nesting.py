@@ -34,7 +34,7 @@ class Nesting:
         self._lock = threading.Lock()
 
     def check(self, name: str) -> None:
-        """Before a write of ``name``. Raises what ``error`` makes."""
+        """Check a name before a write of it. Raises the error that ``error`` makes."""
         directory = name.rpartition("/")[0]
         if directory not in self._known:
             self._look_at(name, directory)
@@ -60,13 +60,13 @@ class Nesting:
         )
 
     def _forget_below(self, name: str) -> None:
-        """``name`` becomes an object, so what was known of the directory is no longer so."""
+        """``name`` becomes an object, so facts known of the directory no longer hold."""
         with self._lock:
             for known in [d for d in self._known if d == name or d.startswith(name + "/")]:
                 del self._known[known]
 
     def _remember(self, name: str) -> None:
-        """All directories that ``name`` is in are such now."""
+        """Note the directories that ``name`` is in."""
         inner = name.rpartition("/")[0]
         while inner:
             above = inner.rpartition("/")[0]

@@ -278,7 +278,7 @@ class ObjectStore(Store):
 
 
 class _ForeignObjects(ObjectStore):
-    """The same objects, to be read; names may have any characters."""
+    """An ``ObjectStore`` to be read, whose names may have any characters."""
 
     def _checked(self, name: str) -> str:
         return name

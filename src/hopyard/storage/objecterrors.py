@@ -1,4 +1,4 @@
-"""From what a bucket's server answers to the errors of a store, with what to do next."""
+"""Turns answers of a bucket's server into the errors of a store, with the next step."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _variables(url: str) -> str:
 
 
 def _asked(text: str) -> str:
-    """Where the request went: scheme and host only, since a query may hold a signature."""
+    """Address of the request: scheme and host only, since a query may hold a signature."""
     asked = re.search(r"(https?://)(?:[^/\s@]*@)?([^/\s?,)]+)", text)
     return f" at {asked[1]}{asked[2]}" if asked else ""
 

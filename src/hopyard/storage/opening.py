@@ -1,4 +1,4 @@
-"""From a URL or path to a store."""
+"""Opens the store at a URL or path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From ``OSError`` to the errors of a store, with what to do next."""
+"""Turns ``OSError`` into the errors of a store, with the next step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_error(file: str, error: OSError) -> StorageError | InvalidNameError:
 
 
 def full_disk(error: BaseException, what: str) -> StorageFullError | None:
-    """The error for ``what`` if ``error``, or what caused it, is that a disk of this machine is full; else None."""
+    """The error for ``what`` if ``error``, or its cause, is that a disk of this machine is full; else None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -82,7 +82,7 @@ def _file_above(file: str) -> Path | None:
 
 
 def _free_space(file: str, code: int | None) -> str:
-    """How much space there is for ``file``, in words."""
+    """Free space for ``file``, in words."""
     if code == errno.EDQUOT:
         return "this user's disk quota is used up"
     place = Path(file).parent

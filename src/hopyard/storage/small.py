@@ -39,7 +39,7 @@ def get_small(store: Store, name: str, most: int = SMALL, size: int | None = Non
 
 
 def read_small(file: Path, most: int = SMALL) -> bytes:
-    """The same of a file.
+    """The whole content of a small file.
 
     Raises:
         OSError: it cannot be read. CorruptError: it has more.
@@ -74,7 +74,7 @@ def get_whole(store: Store, name: str) -> bytes:
 
 
 def too_large(where: str, size: int, most: int) -> CorruptError:
-    """The error for what has more bytes than Hopyard writes there."""
+    """The error for an object or file that has more bytes than Hopyard writes there."""
     return CorruptError(
         f"{where} has {size} bytes, and the largest that Hopyard writes there have {most}: it was damaged, or is not "
         "Hopyard's. Restore it from a copy."

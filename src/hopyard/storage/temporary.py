@@ -1,4 +1,4 @@
-"""Names of unfinished files, which say who writes them, and removal of what the dead left.
+"""Names of unfinished files, which say who writes them, and removal of files that dead writers left.
 
 ``.tmp-<machine>-<pid>-<random>``: a file of a process that is gone from this machine, or that
 nobody touched for a day, belongs to nobody and is swept by the next writer in its directory.
@@ -22,7 +22,7 @@ _OLD_SECONDS = 24 * 3600.0
 
 @functools.cache
 def machine() -> str:
-    """Eight hex digits for where process ids mean what they mean here: host, boot and PID namespace."""
+    """Eight hex digits for the scope of this machine's process ids: host, boot and PID namespace."""
     known = [socket.gethostname()]
     with contextlib.suppress(OSError):
         known.append(Path("/proc/sys/kernel/random/boot_id").read_text())

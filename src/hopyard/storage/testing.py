@@ -321,7 +321,7 @@ def _check_race(store: Store, won: dict[bytes, list[int]]) -> None:
 
 
 def _check_refused_elsewhere(store: Store) -> None:
-    """A store of one process says in another one that it is of no use there, and what is."""
+    """Check that a store of one process refuses use in another one, and names stores to use instead."""
     for part in (store, store.at("x")):
         process = _start(_RACE, part, "0", "0")
         _, errors = process.communicate(timeout=60)

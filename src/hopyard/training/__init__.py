@@ -1,4 +1,4 @@
-"""What a worker runs: estimators' common part, units, metrics. Frameworks are in folders of their own."""
+"""Training on a worker: estimators' common part, units, metrics. Frameworks are in folders of their own."""
 
 from hopyard.training.build import build_replica
 from hopyard.training.check import Check, check_trial

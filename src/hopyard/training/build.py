@@ -1,4 +1,4 @@
-"""From a program and a point of its search space to a replica."""
+"""Builds a replica from a program and a point of the search space."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build_replica(
 def build_in_session(
     program: Program, params: dict[str, Any], trial: int, session: Session, device: str | None = None
 ) -> Replica:
-    """The same within a session. Initial weights derive from the run's seed and the trial's number."""
+    """A new replica within a session. Initial weights derive from the run's seed and the trial's number."""
     estimator = _call(program, params, trial, session)
     _say_whole_partitions(program, params, estimator)
     replica = estimator.replica(

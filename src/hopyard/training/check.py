@@ -20,14 +20,14 @@ from hopyard.training.session import Session
 
 @dataclass(frozen=True)
 class Check:
-    """What one batch told about a trial.
+    """Result of checking a trial on one batch.
 
     Attributes:
-        evidence: what went wrong, or None.
-        measured: names of the validation metrics, ``"loss"`` among them; empty if something went wrong.
-        advice: what would make all trials better or faster; empty: nothing.
-        asks_epochs: where training asks for the number of epochs, see ``Replica``.
-        weight_column: of the rows' weights, or None.
+        evidence: of the failure, or None.
+        measured: names of the validation metrics, ``"loss"`` among them; empty after a failure.
+        advice: on how to make all trials better or faster; empty: none.
+        asks_epochs: place where training asks for the number of epochs, see ``Replica``.
+        weight_column: the column of row weights, or None.
     """
 
     evidence: Evidence | None
@@ -46,7 +46,7 @@ _OWN_TRUNKS = (
 def check_trial(
     program: Program, params: dict[str, Any], trial: int, batch: Mapping[str, np.ndarray[Any, Any]]
 ) -> Check:
-    """What goes wrong when this trial trains and validates ``batch``, and what it measures if nothing does.
+    """Build a trial, train and validate it on ``batch``, and report the failure or the metrics measured.
 
     Args:
         batch: columns of at least one row, as loaders give them; no more than a batch of rows is used.

@@ -1,6 +1,6 @@
-"""What every framework's estimator gives to the common part of this room.
+"""Contract of every framework's estimator with the common part of training.
 
-An :class:`Estimator` is what the user's function returns: arguments, checked when it is made. Its
+An :class:`Estimator` is the value of the user's function: arguments, checked when it is made. Its
 :meth:`Estimator.replica` puts model, optimizer and the rest on a device. A :class:`Replica` is
 used by one thread, trains and validates whole visits, and turns its state into a tree and back.
 
@@ -40,7 +40,7 @@ like that are right for any run of a useful length are right for so many."""
 
 
 class Rows(Protocol):
-    """What a visit reads: a partition of a dataset, or a batch in memory."""
+    """Rows that a visit reads: a partition of a dataset, or a batch in memory."""
 
     def __len__(self) -> int: ...
 
@@ -59,7 +59,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """What a replica needs to know besides its estimator.
+    """Facts that a replica needs besides its estimator.
 
     Attributes:
         feature_columns, label_columns: as in the program.
@@ -215,15 +215,15 @@ class Replica(ABC):
 
     @abstractmethod
     def hidden_state(self) -> list[str]:
-        """Names of what the visits so far changed that ``state()`` does not hold."""
+        """Names of values that the visits so far changed and ``state()`` does not hold."""
 
     def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
-        """What schedules give in ``num_epochs``, were nothing trained: the optimizers' options at the begin, and after
-        each step. Nothing, where the number of epochs was not used. The replica is of no use afterwards."""
+        """Yield the optimizers' options that schedules give in ``num_epochs``, were nothing trained: at the begin, and
+        after each step. Nothing, where the number of epochs was not used. The replica is of no use afterwards."""
         return iter(())
 
     def asks_epochs(self) -> str:
-        """Where training asked for the number of epochs so far, besides schedules; empty: nowhere."""
+        """Place where training asked for the number of epochs so far, besides schedules; empty: nowhere."""
         return ""
 
     @abstractmethod
@@ -275,7 +275,7 @@ _CALLED_ELSEWHERE = {
 
 
 class Estimator(ABC):
-    """What the user's function returns."""
+    """Model, optimizer and all else that training takes, as the user's estimator function returns it."""
 
     batch_size: int
     """Rows of a batch."""
@@ -295,7 +295,7 @@ class Estimator(ABC):
 
 
 def _named_as_called(init: Any) -> Any:
-    """``__init__`` that says of an argument which other systems have what to write here."""
+    """Wrap ``__init__``: for an argument that other systems have, the error names the argument here."""
     taken = inspect.signature(init).parameters
 
     @functools.wraps(init)

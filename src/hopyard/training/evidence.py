@@ -1,4 +1,4 @@
-"""What a failed trial tells: exception, trimmed traceback, last lines of output."""
+"""Evidence of a failed trial: exception, trimmed traceback, last lines of output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a model that changes something in training that its state cannot hold."""
+"""Advice on a model that changes something in training that the model's state cannot hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 5
 
 
 def hidden_advice(names: Sequence[str]) -> str:
-    """What to do about these; empty if there are none, or they have been spoken of."""
+    """Advice on hidden state of these names; empty if there is none, or all were named before in this process."""
     new = [name for name in names if name not in _said]
     if not new:
         return ""
@@ -27,6 +27,6 @@ def hidden_advice(names: Sequence[str]) -> str:
 
 
 def say_hidden_state(names: Sequence[str]) -> None:
-    """Warn of these, each once in a process."""
+    """Warn of hidden state of these names, each once in a process."""
     if advice := hidden_advice(names):
         _log.warning(advice)

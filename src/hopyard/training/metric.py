@@ -1,10 +1,10 @@
-"""The Metric contract: update / merge / compute over float64 states, and what a set of them is.
+"""The Metric contract: update / merge / compute over float64 states, and sets of metrics.
 
 A metric's state is a dict of arrays that merges exactly: states of partitions, merged in any
 grouping, give the value over all rows, not a mean of means. Rules for implementations:
 
 * ``update(outputs, labels, weights)`` adds a batch of n rows. outputs and labels are arrays (n, ...)
-  of what the model gave and should have given; weights is (n,) float64 or None for all ones.
+  that the model gave and should have given; weights is (n,) float64 or None for all ones.
 * ``merge(other)`` adds the state of another metric of the same kind; a fresh metric is neutral.
 * ``compute()`` gives the value as float, nan if it is undefined (no rows, one class only for AUC).
 * ``state`` holds all of it: a metric made anew, given this dict, goes on as this one.
@@ -25,7 +25,7 @@ State: TypeAlias = dict[str, Array]
 
 
 class Metric(ABC):
-    """See the module's text. ``mode`` is ``"max"`` or ``"min"``: what better is; None if unknown."""
+    """A metric: see the module's text. ``mode``: the better direction, ``"max"`` or ``"min"``; None if unknown."""
 
     mode: str | None = None
     native = False
@@ -40,7 +40,7 @@ class Metric(ABC):
 
     @abstractmethod
     def merge(self, other: Metric) -> None:
-        """Add what another metric of the same kind saw, after what this one saw."""
+        """Add the rows that another metric of the same kind saw, after this one's."""
 
     @abstractmethod
     def compute(self) -> float:

@@ -105,7 +105,7 @@ def metric_names() -> list[str]:
 
 
 def metric_mode(name: str) -> str | None:
-    """``"max"`` or ``"min"``: what better is for the metric of that name; None if it is not known."""
+    """Better direction of the metric of that name, ``"max"`` or ``"min"``; None if it is not known."""
     if canonical(name) == "loss":
         return "min"
     try:

@@ -101,7 +101,7 @@ class _ClassMean(Counts):
 
     @abstractmethod
     def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
-        """Of each class, from its rows that were hit, predicted, and there."""
+        """Ratio of each class, from numbers of its rows: hit, predicted, and actual."""
 
     def compute(self) -> float:
         if not self.state:
@@ -114,14 +114,14 @@ class _ClassMean(Counts):
 
 
 class Precision(_ClassMean):
-    """Of what was predicted to be a class, the share that is; 0 if nothing was."""
+    """Share of the rows (or elements) predicted to be of a class that are of it; 0 without such."""
 
     def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
         return _ratio_or_zero(hits, predicted)
 
 
 class Recall(_ClassMean):
-    """Of what is a class, the share that was predicted to be; 0 if nothing is."""
+    """Share of the rows (or elements) of a class that were predicted to be of it; 0 without such."""
 
     def ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
         return _ratio_or_zero(hits, actual)

@@ -21,7 +21,7 @@ class _ErrorMean(SumMetric):
 
     @abstractmethod
     def error(self, outputs: Array, labels: Array) -> Array:
-        """Of each element: (rows, elements)."""
+        """Error of each element: (rows, elements)."""
 
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
         outputs, labels = _columns(outputs, labels)
@@ -113,7 +113,7 @@ class R2(Metric):
 
 
 def _columns(outputs: Array, labels: Array) -> tuple[Array, Array]:
-    """Both as (n, D) float64."""
+    """Outputs and labels as (n, D) float64."""
     labels = answers_as(outputs, labels)
     return (
         outputs.reshape(len(outputs), -1).astype(np.float64),

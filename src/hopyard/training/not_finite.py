@@ -1,4 +1,4 @@
-"""Which columns hold NaN or infinite numbers, once a loss or a metric is not finite."""
+"""Columns that hold NaN or infinite numbers, named once a loss or a metric is not finite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def columns_not_finite(program: Program, visit: Visit) -> str:
 
 
 def undefined_metrics(names: Collection[str], where: str) -> str:
-    """What to say of metrics that are nan."""
+    """A sentence that these metrics are nan, and why that may be."""
     listed = ", ".join(names)
     why = (
         " An AUC is nan where all rows are of one class, or outputs are not finite: measure it on rows of each class."
@@ -43,7 +43,7 @@ def undefined_metrics(names: Collection[str], where: str) -> str:
 
 
 def _rows_not_finite(values: Any) -> int:
-    """How many rows hold a number that is not finite; 0 for what holds no floats."""
+    """Number of rows that hold a number that is not finite; 0 for columns without floats."""
     if not isinstance(values, np.ndarray):  # rows of different lengths
         parts = [] if values.values.dtype.kind != "f" else list(values)
         return sum(not np.isfinite(part).all() for part in parts)

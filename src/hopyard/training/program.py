@@ -1,4 +1,4 @@
-"""What a worker needs to train any trial of a run, stored once in the run's folder.
+"""Program of a run: all that a worker needs to train any trial, stored once in the run's folder.
 
 The driver cloudpickles a :class:`Program` into ``program/<digest>`` of the run's folder; requests
 carry only that name, and every worker process keeps the programs it met last in memory.

@@ -1,4 +1,4 @@
-"""What the hopper sends to a worker for one unit, and what comes back.
+"""Request that the hopper sends to a worker for one unit, and the result that comes back.
 
 Both travel between processes and, but for the store, as JSON into the journal: floats keep
 their exact value.
@@ -57,7 +57,7 @@ class UnitRequest:
 
     @property
     def label(self) -> str:
-        """What displays call the unit: ``trial 3, epoch 2, partition 5 (train)``, epochs counted from 1 as in tables
+        """Name of the unit in displays: ``trial 3, epoch 2, partition 5 (train)``, epochs counted from 1 as in tables
         of progress."""
         trials = ("trial " if len(self.trials) == 1 else "trials ") + ", ".join(map(str, self.trials))
         return f"{trials}, epoch {self.epoch + 1}, partition {self.partition} ({self.phase})"
@@ -65,7 +65,7 @@ class UnitRequest:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """What a unit brought. The tuples have one entry per trial of the pack.
+    """Result of a unit. The tuples have one entry per trial of the pack.
 
     Attributes:
         states: where the new state is; None if it stayed in the worker's memory, or the trial failed.

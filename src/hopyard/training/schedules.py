@@ -1,4 +1,4 @@
-"""Whether schedules of learning rates stay as they are when trials may train for more epochs."""
+"""Checks that schedules of learning rates stay as they are when trials may train for more epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopyard.training.program import Program
 def check_schedule(
     program: Program, params: dict[str, Any], trial: int, num_epochs: int, asks_epochs: str = ""
 ) -> None:
-    """Compare what schedules give for ``num_epochs`` with what they give for the fewer epochs of ``program``.
+    """Compare the options that schedules give for ``num_epochs`` and for the fewer epochs of ``program``.
 
     The estimator function is called for each, on the CPU of this process.
 

@@ -21,14 +21,14 @@ _FRAMEWORKS = {"torch": "hopyard.training.torch.session", "keras": "hopyard.trai
 
 
 class FrameworkSession(Protocol):
-    """What ``open_session(threads)`` of a framework's session module returns."""
+    """Session of one framework, as ``open_session(threads)`` of its session module returns it."""
 
     def seed(self, value: int) -> None: ...
 
     def reset(self) -> None: ...
 
     def hint(self, error: Exception) -> str:
-        """What to do about an error of a user's function, if the framework's own text does not say it; else empty."""
+        """Advice on an error of a user's function, if the framework's own text gives none; else empty."""
         ...
 
     def close(self) -> None: ...
@@ -65,12 +65,12 @@ class Session:
         return bool(new)
 
     def reset(self) -> None:
-        """Undo what a user's function set in frameworks: another trial's comes next."""
+        """Undo settings of frameworks by a user's function: another trial's comes next."""
         for session in self._open.values():
             session.reset()
 
     def hint(self, error: Exception) -> str:
-        """What to do about an error of a user's function; empty: it says so itself, or nobody knows."""
+        """Advice on an error of a user's function; empty: the error's text gives it, or none is known."""
         return " ".join(filter(None, (session.hint(error) for session in self._open.values())))
 
     def seed(self, *parts: int | str) -> None:

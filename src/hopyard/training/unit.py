@@ -34,7 +34,7 @@ residents = Residents()
 def run_unit(request: UnitRequest) -> UnitResult:
     """Train or validate the pack's trials on one partition.
 
-    What comes out depends on the request and the store alone, whatever this process did before.
+    The result depends on the request and the store alone, not on what this process did before.
 
     Raises:
         StorageError: the store failed; nothing is half-written and the unit can be repeated.
@@ -92,7 +92,7 @@ class _TrialUnit:
         self.moved = 0
 
     def run(self, visit: Visit) -> _Done:
-        """Do it; a failure that is the trial's own becomes evidence."""
+        """Do the trial's part; a failure that is the trial's own becomes evidence."""
         request = self._request
         try:
             resident = self._acquire()
@@ -142,7 +142,7 @@ class _TrialUnit:
         return Resident(self._params, position, ref, saved, replica)
 
     def _adopted(self, ref: StateRef) -> Resident:
-        """A new trial that goes on from another one's state. What it saves next is complete: that one may go."""
+        """A new trial that goes on from another one's state. The next state saved is complete: that trial may go."""
         replica = build_in_session(self._program, self._params, self._trial, self._session)
         source = residents.look(self._source_key)
         near = replica if source is None or source.replica is None else source.replica
@@ -150,8 +150,8 @@ class _TrialUnit:
         return Resident(self._params, self._request.position, None, True, replica)
 
     def _load(self, store: Store, ref: StateRef, near: Replica) -> Any:
-        """A state that comes from another worker, or from before this one was started. What a replica that is ``near``
-        has of it, such as a frozen trunk, is not read."""
+        """A state that comes from another worker, or from before this one was started. Parts that a replica
+        that is ``near`` has of it, such as a frozen trunk, are not read."""
         return load_state(store, ref, verify=True, held=near.state(), on_read=self._count)
 
     def _count(self, nbytes: int) -> None:

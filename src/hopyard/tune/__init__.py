@@ -1,4 +1,4 @@
-"""Model selection: searches, search spaces, and what comes out of them."""
+"""Model selection: searches, search spaces, and their results."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

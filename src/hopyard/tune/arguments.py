@@ -70,7 +70,7 @@ class Arguments:
 
     @property
     def steps(self) -> Steps:
-        """Of preprocessing, fitted or not; none without ``preprocess``."""
+        """Steps of preprocessing, fitted or not; none without ``preprocess``."""
         given = self.preprocess
         return given.steps if isinstance(given, FittedSteps) else given or Steps(())
 

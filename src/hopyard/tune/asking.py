@@ -104,7 +104,7 @@ def _said(run_id: str, record: Record) -> str:
 
 
 def _check(state: RunState, run_id: str, command: Mapping[str, Any]) -> str | None:
-    """What can be told at once of a command that is to be kept; a text if there is nothing to do."""
+    """Refuse a command, before it is kept, that cannot be carried out; a text if there is nothing to do."""
     number = command.get("trial")
     if number is not None:
         if number not in state.trials:

@@ -1,4 +1,4 @@
-"""Callbacks: what a user's code is told on the driver while a run goes on."""
+"""Callbacks: calls of a user's code on the driver while a run goes on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Callback:
 
 
 def observer_of(callbacks: Iterable[Callback]) -> list[Observer]:
-    """What the hopper calls to serve the callbacks, each on its own so that one that fails skips no other."""
+    """Observers for the hopper that serve the callbacks: one each, so that one that fails skips no other."""
     return [_Dispatch(callback) for callback in callbacks]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with all trials, said in seconds: one batch of everything, before anything is prepared."""
+"""Finds errors that all trials have, in seconds: one batch of everything, before anything is prepared."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_first_trials(
 
 
 def _answer(future: Future[Any], backend: Backend, worker: int) -> Any:
-    """What the check on that worker found."""
+    """Result of the check on that worker."""
     try:
         check = future.result()
     except ModuleNotFoundError as error:

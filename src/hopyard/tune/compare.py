@@ -59,7 +59,7 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """The settings that are not the same in all runs, without those that have columns of their own."""
+    """Names of settings that are not the same in all runs, without settings that have columns of their own."""
     names = dict.fromkeys(name for each in settings for name in each)
     found = [
         name for name in names if len({json.dumps(each.get(name), sort_keys=True) for each in settings}) > 1
@@ -68,7 +68,7 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _shown(setting: Any) -> Any:
-    """Of an identity of code the digest."""
+    """The digest of an identity of code; other settings as they are."""
     return (
         setting["digest"][:12]
         if isinstance(setting, dict) and {"digest", "parts"} <= set(setting)

@@ -1,4 +1,4 @@
-"""What differs between the settings of a run and those given now, in words."""
+"""Differences between the settings of a run and those given now, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds a run: recorded with it, because results depend on it to the last bit."""
+"""Environment of a run: recorded with it, because results depend on it to the last bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("numpy", "torch", "tensorflow", "keras", "jax")
 
 
 def environment(threads: int, instruction_set: str) -> dict[str, Any]:
-    """Versions, instruction set and threads: what must be equal for a run to go on bitwise the same."""
+    """Versions, instruction set and threads, which must be equal for a run to go on bitwise the same."""
     versions = {"python": platform.python_version(), "hopyard": __version__}
     for package in _PACKAGES:
         try:
@@ -26,7 +26,7 @@ def environment(threads: int, instruction_set: str) -> dict[str, Any]:
 
 
 def environment_changes(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, in words."""
+    """Differences between two environments, in words."""
     changes = []
     for name in ("threads_per_worker", "instruction_set"):
         if recorded[name] != now[name]:
@@ -41,7 +41,7 @@ def environment_changes(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> 
 
 
 def command() -> dict[str, Any]:
-    """How this process was started, so that ``hopyard run resume`` can start it again.
+    """Command line and directory of this process, so that ``hopyard run resume`` can start it again.
 
     ``argv`` is None in a notebook, a prompt or a script from standard input: there is nothing to start again.
     """

@@ -28,7 +28,7 @@ _TARGETS = (
 def export_run(
     run: RecordedRun, target: Any, *, history: bool = False, overwrite: bool = False, name: str | None = None
 ) -> None:
-    """Write what a run came to, for other programs; also a run that is still under way.
+    """Write a run's results for other programs; also a run that is still under way.
 
     Args:
         target: what is written to:

@@ -1,4 +1,4 @@
-"""The data of a search, in whatever form it was given: identified, peeked into, prepared."""
+"""The data of a search, given in any form: identified, peeked into, prepared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Arrays = dict[str, npt.NDArray[Any] | Ragged]
 
 @dataclass(frozen=True)
 class Splits:
-    """Prepared data: what a run trains on and, if any, is validated on.
+    """Prepared data: training data of a run and, if any, validation data.
 
     Attributes:
         train, val: the datasets.
@@ -56,7 +56,13 @@ class Splits:
 
 
 class Inputs(ABC):
-    """Data that a search may train on."""
+    """Data that a search may train on.
+
+    Attributes:
+        given: training and validation data as the search got them; None for a validation set that is split off.
+    """
+
+    given: tuple[Any, Any]
 
     @property
     @abstractmethod
@@ -65,11 +71,8 @@ class Inputs(ABC):
 
     @property
     def engine(self) -> str | None:
-        """Whose tasks read the data, and write it; None: nobody's."""
+        """Engine whose tasks read the data and write it; None: none."""
         return None
-
-    given: tuple[Any, Any]
-    """Training and validation data as the search got them; None for a validation set that is split off."""
 
     @abstractmethod
     def fingerprint(self) -> str | None:
@@ -137,7 +140,7 @@ class Raw(Inputs):
         return Splits(prepared.train, prepared.val, prepared.fingerprint)
 
     def _how(self) -> dict[str, Any]:
-        """How the data is prepared."""
+        """Arguments of the preparation."""
         arguments, features = self.arguments, self.arguments.feature_columns
         filled = {name for data in self.given if isinstance(data, RowSource) for name in data.filled()}
         masked = arguments.steps.masked(features, arguments.nulls)
@@ -190,7 +193,7 @@ class Ready(Inputs):
 
 
 def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
-    """What a search was given to train on: as it is where models can visit it so, else to be prepared."""
+    """Inputs of a search from the data given: as it is where models can visit it so, else to be prepared."""
     data, val = _opened(data), _opened(val)
     if isinstance(val, Mapping) and hasattr(
         data, "mapInArrow"
@@ -225,7 +228,7 @@ def _opened(data: Any) -> Any:
 
 
 def origin(data: Partitioned | None) -> str | None:
-    """Which version of what this is, in words, if it is data of a stockroom."""
+    """Version of the data and its place, in words, if it is data of a stockroom."""
     if isinstance(data, Samples):
         return data.where
     return data.store.url if isinstance(data, Dataset) and isinstance(data.store, StoredFiles) else None
@@ -257,7 +260,7 @@ def _versions(data: Any, val: Any, arguments: Arguments) -> Splits | None:
 
 
 def _shuffled(data: Partitioned, seed: int) -> Partitioned:
-    """Samples come in the order of their keys, which often is that of their labels; datasets were shuffled before."""
+    """Shuffle samples: the order of their keys often is that of their labels. Datasets were shuffled before."""
     return data.part(_order(len(data), seed)) if isinstance(data, Samples) else data
 
 
@@ -276,7 +279,7 @@ def _split(data: Partitioned, share: Any, arguments: Arguments) -> tuple[Partiti
 
 
 def _content_hashes(data: Partitioned, columns: list[str]) -> Hashes:
-    """Of each row, the hash of these columns, or of all if none are named: computed once a machine."""
+    """Hash of each row's values in these columns, or in all if none is known: computed once a machine."""
     names = [name for name in dict.fromkeys(columns) if name in data.schema] or data.schema.names
 
     def compute() -> Iterator[dict[str, npt.NDArray[Any]]]:

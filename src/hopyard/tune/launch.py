@@ -1,4 +1,4 @@
-"""From a search and its data to a run's outcome: identify, check, prepare, hop."""
+"""Makes a run's outcome from a search and its data: identify, check, prepare, hop."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ class Launch:
             return self._kept(self._hop(splits, metric, facts))
 
     def _kept(self, run: Run) -> Model:
-        """The best model; the outcome is committed, if that was asked for. Trials that failed are named, whatever
-        ``progress`` is."""
+        """The best model; the outcome is committed, if that was asked for. Trials that failed are named, also without
+        ``progress``."""
         best = run.best
         failed = [(trial.number, trial.error) for trial in run.failures() if trial.error is not None]
         if failed:
@@ -156,7 +156,7 @@ class Launch:
     # Identity -------------------------------------------------------------------------------
 
     def _settings(self, fingerprint: str) -> dict[str, Any]:
-        """What decides the result: equal settings, equal run."""
+        """Settings that decide the result: equal settings, equal run."""
         arguments = self._arguments
         return {
             "kind": self._kind,
@@ -229,7 +229,7 @@ class Launch:
     # Check ----------------------------------------------------------------------------------
 
     def _check_on_one_batch(self, head: Arrays | None = None) -> Metric:
-        """Whether a trial can be trained at all, on these rows or else on the first ones.
+        """Check that a trial can be trained at all, on the rows of ``head`` or else on the first ones.
 
         Returns: the evaluation metric under the name that the estimator gives it.
         """
@@ -297,7 +297,7 @@ class Launch:
     # Run ------------------------------------------------------------------------------------
 
     def _layout(self, splits: Splits) -> Layout:
-        """Of a new run."""
+        """Layout of an epoch in a new run."""
         rows, groups = len(splits.train), splits.train.num_row_groups
         partitions = self._arguments.num_partitions or default_partitions(
             rows, groups, self._partitions_wanted
@@ -520,7 +520,7 @@ class Launch:
 
 @contextmanager
 def _running(backend: Backend) -> Iterator[None]:
-    """Workers for a while; those that ran before keep running."""
+    """Run the workers within the context; workers that ran before keep running."""
     was_running = backend.running
     backend.start()
     try:
@@ -531,14 +531,14 @@ def _running(backend: Backend) -> Iterator[None]:
 
 
 def _defined(preprocess: Steps | FittedSteps | None) -> Any:
-    """Preprocessing as it stands in a journal: what is fitted, or what was fitted before."""
+    """Preprocessing as it stands in a journal: the definition of steps, or the digest of steps fitted before."""
     return (
         preprocess.digest if isinstance(preprocess, FittedSteps) else preprocess and preprocess.definition()
     )
 
 
 def _keras_backend() -> str | None:
-    """What Keras computes with, of which results are; None: with TensorFlow, or this is no search over its models."""
+    """Keras's backend, on which results depend; None: TensorFlow, or this is no search over Keras models."""
     is_used = "hopyard.training.keras.estimator" in sys.modules
     backend = os.environ.get("KERAS_BACKEND")
     return backend if is_used and backend != "tensorflow" else None
@@ -552,7 +552,7 @@ def _described(value: Any) -> Any:
 
 
 def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What is asked of an existing run beyond what it has: larger budgets only.
+    """Growth that the new settings ask of an existing run, a line for each: larger budgets only.
 
     Raises:
         SettingsError: other settings have changed.
@@ -574,7 +574,7 @@ def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]
 
 
 def _at_least(settings: dict[str, Any], known: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The settings, with a budget that the run has had before raised to what it has now: it was extended meanwhile."""
+    """The settings, with a budget that the run has had before raised to its present one: it was extended meanwhile."""
     now = {**settings}
     for name in _EXTENDABLE:
         if name in now and now[name] in [before.get(name) for before in known]:

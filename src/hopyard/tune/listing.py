@@ -1,4 +1,4 @@
-"""Which runs a store holds, and what they came to, without reading more of them than that takes."""
+"""List of a store's runs and their results, made without reading more of the runs than that takes."""
 
 from __future__ import annotations
 

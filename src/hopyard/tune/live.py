@@ -11,7 +11,7 @@ EVERY = 0.5
 
 
 class LiveOutput:
-    """HTML below a cell, as it is now. What follows in the cell is printed below it; no widgets are needed.
+    """HTML below a cell, as it is now. Later output of the cell is printed below it; no widgets are needed.
 
     Args:
         html, text: what to show, where HTML is shown and elsewhere.
@@ -27,7 +27,7 @@ class LiveOutput:
         return self._handle is not None
 
     def start(self) -> None:
-        """Show it; once is enough."""
+        """Show the output; once is enough."""
         if self._handle is None:
             from IPython.display import display
 

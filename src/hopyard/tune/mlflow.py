@@ -87,7 +87,7 @@ class MLflowCallback(Callback):
         return made
 
     def export(self, run: RecordedRun, overwrite: bool) -> None:
-        """Log what ``run`` came to. Raises UsageError if it is there already. After an error all is as before."""
+        """Log the results of ``run``. Raises UsageError if it is there already. After an error all is as before."""
         earlier = self._earlier(run.run_id)
         if earlier and not overwrite:
             raise UsageError(

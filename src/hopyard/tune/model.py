@@ -85,7 +85,7 @@ class Model:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the model, and its run if that is at hand."""
+        """HTML for a notebook: the model, and its run if that is at hand."""
         from hopyard.tune.pages import model_html
 
         return model_html(self.info, self._run)
@@ -93,7 +93,7 @@ class Model:
     if not TYPE_CHECKING:  # for type checkers, an attribute that is not defined is a mistake
 
         def __getattr__(self, name: str) -> Any:
-            """Raises AttributeError; for names that Cerebro's models have, with those that they have here."""
+            """Raises AttributeError; for names of Cerebro's models, with the names here."""
             instead = _CALLED_BY_CEREBRO.get(name)
             said = f"; Cerebro has it, here it is {instead}" if instead else ""
             raise AttributeError(
@@ -104,12 +104,12 @@ class Model:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its point of the search space."""
+        """The model's point of the search space."""
         return self.info.params
 
     @property
     def trial(self) -> int:
-        """Number of its trial."""
+        """Number of the model's trial."""
         return self.info.trial
 
     @property
@@ -219,7 +219,7 @@ class Model:
             outputs = outputs_of(self._loaded().predict, features, data, self._policies, self.preprocessing)
         else:
             check_features(self._sources, column_names(data))
-            # What two rows give says of which types the columns will be.
+            # The outputs for two rows tell the types of the columns.
             given = self._loaded().predict(self._example())
             outputs = given if isinstance(given, tuple) else (given,)
         if len(outputs) != len(names):
@@ -347,7 +347,7 @@ class Model:
 
     @cached_property
     def _policies(self) -> Policies:
-        """Of what it was trained on."""
+        """Policies of the data that the model was trained on."""
         return policies_of(self._weights.load_program())
 
     @property
@@ -360,7 +360,7 @@ class Model:
         return Packed(self.info, self._weights)
 
     def weights(self) -> tuple[Store, StateRef]:
-        """Where the weights are: what ``init_from=`` starts other trials from."""
+        """Store and reference of the weights: with ``init_from=``, other trials start from these."""
         return self._weights.store.at(self._weights.folder), self._weights.state
 
     def _loaded(self) -> Any:

@@ -1,4 +1,4 @@
-"""Who watches a run: the display, TensorBoard files, the user's callbacks."""
+"""Observers of a run: the display, TensorBoard files, the user's callbacks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_logs(arguments: Arguments) -> None:
 
 
 def logs_directory(arguments: Arguments) -> Path | None:
-    """Where TensorBoard files go; None for a store that is no directory, without ``logdir``."""
+    """Directory of TensorBoard files; None for a store that is no directory, without ``logdir``."""
     if arguments.logdir is not None:
         return Path(arguments.logdir).expanduser().absolute()
     inside = arguments.store.logs.path("run")

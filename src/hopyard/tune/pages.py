@@ -1,4 +1,4 @@
-"""Runs and models as HTML: what a notebook shows of them.
+"""Runs and models as HTML, for notebooks.
 
 Tables have the class that notebooks know from pandas, so that they look like all tables there.
 """
@@ -47,7 +47,7 @@ def run_html(run: RecordedRun, chosen: int | None = None) -> Html:
 
 
 def model_html(info: ModelInfo, run: RecordedRun | None) -> Html:
-    """A model: what it is, and the run that it comes from; of a model from a file, which has no run, its history."""
+    """A model: its facts, and the run that it comes from; of a model from a file, which has no run, its history."""
     epochs = describe_epochs(info.epoch)
     said = tag(
         "p",

@@ -45,7 +45,7 @@ _FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sa
 
 
 class _Frame(NamedTuple):
-    """Where a diagram's plane is, in units of the picture, and what it shows of the values."""
+    """Plane of a diagram: its place in units of the picture, and the ranges of values that it shows."""
 
     left: float
     top: float
@@ -55,11 +55,11 @@ class _Frame(NamedTuple):
     y: tuple[float, float]
 
     def at(self, x: float) -> float:
-        """From the left side of the plane."""
+        """Distance of ``x`` from the left side of the plane."""
         return (x - self.x[0]) / (self.x[1] - self.x[0]) * self.width
 
     def up(self, y: float) -> float:
-        """From the top side of the plane."""
+        """Distance of ``y`` from the top side of the plane."""
         return (self.y[1] - y) / (self.y[1] - self.y[0]) * self.height
 
 
@@ -229,7 +229,7 @@ def _workers_over_time(
 
 
 def _middle(units: Sequence[Record], most: int) -> tuple[float, float] | None:
-    """From when to when about ``most`` units begin, halfway through the run; None if there are hardly more."""
+    """Interval of time in which about ``most`` units begin, halfway through the run; None if there are hardly more."""
     if len(units) <= 2 * most:
         return None
     start = (len(units) - most) // 2
@@ -308,7 +308,7 @@ def _key(trials: Iterable[int], colours: dict[int, str], others: bool) -> list[H
 
 
 def _bars(frame: _Frame, units: Iterable[Record], workers: dict[int, int], row: float) -> dict[int, str]:
-    """By trial the outlines of its units; those of a pack share the height of a bar."""
+    """Outlines of units by trial; units of a pack share the height of a bar."""
     bars: dict[int, str] = {}
     for unit in units:
         height = row * (0.8 if unit["ph"] == "train" else 0.4) / len(unit["t"])
@@ -343,14 +343,14 @@ def _axes(frame: _Frame, title: str, *, whole_x: bool = False, with_y: bool = Tr
 
 
 def _ticks(low: float, high: float, most: int) -> list[float]:
-    """At most about so many round numbers from ``low`` to ``high``."""
+    """Round numbers from ``low`` to ``high``, at most about ``most``."""
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= most)
     return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _wider(low: float, high: float, least: float) -> tuple[float, float]:
-    """With a little space at both ends; never nothing, also of equal or huge numbers."""
+    """The range with a little space at both ends; never empty, also of equal or huge numbers."""
     space = max((high - low) * 0.04, least if low == high else 0.0, abs(high) * 1e-9, 1e-12)
     return low - space, high + space
 

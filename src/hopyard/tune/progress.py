@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live table on a terminal and in a notebook, plain lines elsewhere."""
+"""Display of a run while it goes on: a live table on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Row:
 
 
 class Progress:
-    """Shows a run. An observer of the hopper, and the place where its messages go; also for one who watches a run
+    """Shows a run. An observer of the hopper, and the place where its messages go; also to watch a run
     that another process drives."""
 
     def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
@@ -99,7 +99,7 @@ class Progress:
 
     @contextmanager
     def preparing(self) -> Iterator[Watch | None]:
-        """Inside, the data is prepared: what is yielded shows how far it is, and is None without progress."""
+        """Show how far the preparation of data inside is: by the function yielded, which is None without progress."""
         if not self._enabled:
             yield None
             return
@@ -169,7 +169,7 @@ class Progress:
             )
 
     def _say_failure(self, trial: TrialState, error: Evidence) -> None:
-        """In full once; of trials that fail alike, a line each."""
+        """Say a failure in full once, and in a line for each trial that fails alike."""
         first = self._failures.setdefault((error.kind, error.message), trial.number)
         what = f"trial {trial.number} {trial.params} failed"
         if first == trial.number:
@@ -187,7 +187,7 @@ class Progress:
         self._line(f"trial {trial.number} {describe_params(trial.params)}  {where}  {metrics}")
 
     def _line(self, message: str) -> None:
-        """What the table shows, too."""
+        """Say ``message``, which the live table shows too, where there is no live table."""
         if not self._live.is_started:
             self.say(message)
 
@@ -273,7 +273,7 @@ class Progress:
         return Group(Text(self._headline(), style="bold"), table)
 
     def _promise(self, row: _Row) -> tuple[bool, float, int]:
-        """Sorts trials that go on before those that ended, and the best first."""
+        """Sort key: trials that go on before ended ones, and the best first."""
         best = float("inf") if row.best is None else (-row.best if self._maximize else row.best)
         return (row.state not in ("running", "waiting"), best, row.trial)
 

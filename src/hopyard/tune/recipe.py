@@ -1,4 +1,4 @@
-"""What a search was, so that it can be made again elsewhere: its class and arguments, with the user's code inside.
+"""Recipe of a search, so that it can be made again elsewhere: its class and arguments, with the user's code inside.
 
 Code of installed packages is named, as everywhere; the user's own modules travel as they were, so that what changes in
 the working tree afterwards changes nothing.
@@ -28,10 +28,10 @@ _ARGUMENTS = (
 
 
 def pickle_search(search: type, arguments: Arguments, own: Mapping[str, Any]) -> bytes:
-    """How to construct the search, but for where it runs and what it trains on.
+    """Pickle a search's class and arguments, but for those of where it runs and its data.
 
     Args:
-        search: its class. One of ``hopyard.tune`` is named, another is the user's code.
+        search: the class. One of ``hopyard.tune`` is named, another is the user's code.
         own: the arguments that this class has beside those of all searches.
 
     Raises:
@@ -73,7 +73,7 @@ def load_search(data: bytes, where: str) -> tuple[str | type, dict[str, Any]]:
 
 
 def code_along(backend: Backend, program: Program) -> AbstractContextManager[None]:
-    """Within it the user's modules are pickled as they are, if the backend's workers run where these modules are not:
+    """Context in which the user's modules are pickled as they are, if workers run where these modules are not:
     not if they cannot be pickled, since they may be there all the same."""
     if not isinstance(backend, RemoteBackend):
         return nullcontext()

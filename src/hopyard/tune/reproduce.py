@@ -1,4 +1,4 @@
-"""Training a committed search again, from what its commit pins, and comparing the outcome to the last bit."""
+"""Training a committed search again, from all that its commit pins, and comparing the outcome to the last bit."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class HistoryDifference:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came of training again.
+    """Result of training a run again.
 
     Attributes:
-        commit, run_id: of what was trained again.
-        environment: what differs around it, in words: with these, equality cannot be expected.
-        num_tensors, num_series: that were compared.
-        tensors, histories: what differs.
+        commit, run_id: of the run that was trained again.
+        environment: differences of the environments, in words: with these, equality cannot be expected.
+        num_tensors, num_series: numbers of tensors and series compared.
+        tensors, histories: differences.
     """
 
     commit: str
@@ -84,7 +84,7 @@ class Reproduction:
 
     @property
     def equal(self) -> bool:
-        """Whether all is the same to the last bit."""
+        """Whether all tensors and histories are the same to the last bit."""
         return not self.tensors and not self.histories
 
     def __str__(self) -> str:
@@ -231,7 +231,7 @@ def _train(
 
 @dataclass(frozen=True)
 class _Weights:
-    """What ``init_from=`` takes."""
+    """Weights as ``init_from=`` takes them."""
 
     store: Store
     state: StateRef
@@ -275,7 +275,7 @@ _WITHOUT_NUMPY = ("BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F
 
 
 def _histories(stored: RunView, about: dict[str, Any], trained: Run) -> tuple[int, list[HistoryDifference]]:
-    """How many series were compared, and what differs."""
+    """Number of series compared, and the differences."""
     before = {name: values for name, (_, values) in stored.metrics.items()}
     numbers = {trial["number"] for trial in about["trials"]} | trained.state.trials.keys()
     found, count = [], 0

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 class RecordedRun(Protocol):
-    """A run as its journal tells it: what pictures, pages and exporters read of a ``Run``."""
+    """A run as its journal tells it, with all that pictures, pages and exporters read of a ``Run``."""
 
     run_id: str
     state: RunState

@@ -53,7 +53,7 @@ class Run:
         return f"<Run {self.run_id}: {self.status}, {counted(len(self.state.trials), 'trial')}{value}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the best trials, learning curves and the schedule."""
+        """HTML for a notebook: the best trials, learning curves and the schedule."""
         from hopyard.tune.pages import run_html
 
         return run_html(self)
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def program(self) -> tuple[Store, str]:
-        """Where its program is: a store, and the name in it."""
+        """Place of the run's program: a store, and the name in it."""
         return self._store, self.state.header["program"]
 
     @property
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def models(self) -> list[Model]:
-        """All trials that have a result, best first. Those whose weights were not kept say so when asked."""
+        """Models of all trials that have a result, best first. Models without kept weights say so when asked."""
         return [self._model(trial) for trial in self.state.ranked() if trial.best is not None]
 
     def model(self, trial: int) -> Model:
@@ -155,7 +155,7 @@ class Run:
         return committed_units(self._records())
 
     def traffic(self) -> Traffic:
-        """How often trials hopped between workers, and the bytes of states and of data that these read and wrote."""
+        """Number of hops of trials between workers, and bytes of states and of data that workers read and wrote."""
         return traffic_of(self.units())
 
     def broken_rules(self) -> list[str]:
@@ -168,7 +168,7 @@ class Run:
     def export(
         self, target: Any, *, history: bool = False, overwrite: bool = False, name: str | None = None
     ) -> None:
-        """Write what it came to for other programs: see ``hopyard.tune.export.export_run``."""
+        """Write the run's results for other programs: see ``hopyard.tune.export.export_run``."""
         from hopyard.tune.export import export_run
 
         export_run(self, target, history=history, overwrite=overwrite, name=name)

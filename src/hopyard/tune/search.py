@@ -1,4 +1,4 @@
-"""The searches: what a user constructs and fits."""
+"""The searches, which a user constructs and fits."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def named_as_called(init: Init) -> Init:
-    """``__init__`` of a search whose arguments are checked first, so that what does not fit is said of the class that
-    the user called, whichever class defines it, with the names that the arguments have here."""
+    """``__init__`` of a search whose arguments are checked first, so that errors name the class that the user called,
+    whichever class defines it, and the arguments as they are called here."""
     signature = inspect.signature(init)
     taken = (signature.parameters.keys() | _DEFAULTS.keys()) - {"common"}
 
@@ -173,7 +173,7 @@ class Search(ABC):
         median_stopping: after that many epochs, a trial is stopped whose best value so far is worse than the
             median of what the others had on average by then.
         pruner: an ``optuna.pruners`` object that stops trials.
-        max_concurrent_trials: trials under way at once, whatever the number of workers; None: as many as
+        max_concurrent_trials: trials under way at once, for any number of workers; None: as many as
             suits the search, all for grid and random.
         initial_params: points of the space that are tried first.
         init_from: a model whose weights every trial starts from.
@@ -218,7 +218,7 @@ class Search(ABC):
         """A fresh searcher for a run with this budget."""
 
     def _budget(self) -> Budget:
-        """What is asked for, as far as it is known before the data."""
+        """Budget that the arguments ask for, as far as it is known before the data."""
         partitions = self.arguments.num_partitions or MOST_PARTITIONS
         return Budget(self._own_arguments().get("num_models"), self.arguments.num_epochs, partitions)
 
@@ -228,7 +228,7 @@ class Search(ABC):
 
     @property
     def given(self) -> dict[str, Any]:
-        """All arguments that it was made with."""
+        """All arguments that the search was made with."""
         return {**self._given, **self._own_arguments()}
 
     def _own_arguments(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Search(ABC):
         return {name: getattr(self, name) for name in sorted(own)}
 
     def _searcher_settings(self) -> dict[str, Any]:
-        """What this kind of search adds to a run's settings, as JSON."""
+        """Settings that this kind of search adds to a run's, as JSON."""
         points = [dict(point) for point in self.arguments.initial_params]
         own = self._own_arguments().items()
         return {"initial_params": points} | {
@@ -317,7 +317,7 @@ class Search(ABC):
         )  # fmt: skip
 
     def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:
-        """A fresh searcher, with whatever stops trials early around it, in virtual time if that matters.
+        """A fresh searcher, with the early stopping of trials around it, in virtual time if that matters.
         ``reproducible``: as the run was begun; None: as it would be now."""
         arguments, epoch = self.arguments, budget.partitions
         searcher = self._make_searcher(budget)

@@ -40,7 +40,7 @@ class GridSearch(Search):
 
 
 class _Drawn(Search):
-    """What the searches share whose points are drawn: ``num_models`` of them."""
+    """Base of the searches whose points are drawn: ``num_models`` of them."""
 
     @named_as_called
     def __init__(
@@ -83,7 +83,7 @@ class QuasiRandomSearch(_Drawn):
 
 
 class _Sampled(_Drawn):
-    """What the searches share whose points a sampler of Optuna may choose."""
+    """Base of the searches whose points a sampler of Optuna may choose."""
 
     sampler: Any = None
 
@@ -112,7 +112,7 @@ class _Sampled(_Drawn):
 
 
 class HyperOpt(_Sampled):
-    """``num_models`` trials whose points follow from what the earlier ones came to: TPE, or another sampler of Optuna.
+    """``num_models`` trials whose points follow from the results of earlier ones: TPE, or another sampler of Optuna.
 
     Args:
         sampler: an object of ``optuna.samplers``, a class of it, or a function of a seed; None: TPE.
@@ -154,7 +154,7 @@ class HyperOpt(_Sampled):
 
 
 class ASHA(_Sampled):
-    """``num_models`` trials, of which the best at each rung train on: asynchronous successive halving.
+    """Asynchronous successive halving: ``num_models`` trials; the best at each rung train on.
 
     Rungs are at ``num_epochs``, ``num_epochs / divisor``, ``num_epochs / divisor ** 2``, ..., rounded up to whole
     visits of partitions: a rung may be less than an epoch. There are as many as the trials suffice for,
@@ -332,5 +332,5 @@ class PBT(_Drawn):
 
 
 def _partitions_for(visits: int, num_epochs: int) -> int:
-    """Partitions of which so many epochs are so many visits, at most 8."""
+    """Least number of partitions with which ``num_epochs`` are ``visits`` or more; at most 8."""
     return min(MOST_PARTITIONS, -(-visits // num_epochs))

@@ -33,7 +33,7 @@ class _Stage(MLWritable):
     uid: str
 
     def write(self) -> MLWriter:
-        """``write().save(path)`` writes it to any file system that Spark knows; ``PipelineModel.save`` does so."""
+        """Writer of the stage: ``save(path)``, on any file system that Spark knows; ``PipelineModel.save`` uses it."""
         return _Writer(self)
 
     def _packed(self) -> tuple[bytes, dict[str, Any]]:

@@ -46,12 +46,12 @@ ABOUT, SEARCH = "search.json", "search.pkl"
 
 
 class Outcome:
-    """What becomes of one ``fit`` with ``stock=``.
+    """Outcome of one ``fit`` with ``stock=``, and its commit.
 
     Args:
         arguments: of the search; its ``stock`` is a stockroom, or the path of one.
-        more: what the search adds to a run's settings.
-        inputs: what it trains on.
+        more: settings that the search adds to a run's.
+        inputs: data that the search trains on.
         search: see ``hopyard.tune.recipe``.
     """
 
@@ -146,7 +146,7 @@ class Outcome:
         return program.train, program.val
 
     def _about(self, run: Run, program: Program, data: dict[str, Any]) -> dict[str, Any]:
-        """What ``search.json`` says."""
+        """Content of ``search.json`` for a run."""
         header, best = run.state.header, run.best
         is_split = "val" not in data and program.val is not None
         device = program.device
@@ -170,13 +170,13 @@ class Outcome:
 
 
 def read_about(stored: RunView) -> dict[str, Any]:
-    """What ``search.json`` of a stored run says."""
+    """Content of ``search.json`` of a stored run."""
     about: dict[str, Any] = json.loads(stored.read(ABOUT))
     return about
 
 
 def outcome_digest(run: Run) -> str:
-    """Of all trials, their histories, and the best weights: it changes when a run is extended."""
+    """Digest of all trials, their histories and best weights: it changes when a run is extended."""
     trials = {
         str(number): [trial.params, trial.status, trial.history, trial.best and trial.best.state.digest]
         for number, trial in run.state.trials.items()
@@ -192,7 +192,7 @@ def weights_of(model: Model) -> OrderedDict[str, Any]:
 
 
 def weights_tree(model: Model) -> Any:
-    """The same, as tensors without a framework; with the weights of its trunk, if it has one."""
+    """A model's weights as tensors without a framework; with its trunk's weights, if it has one."""
     tree = load_state(*model.weights(), verify=True)
     if has_trunk(tree):
         from hopyard.training.torch.state import to_tree

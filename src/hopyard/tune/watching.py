@@ -52,7 +52,7 @@ def status(state: RunState) -> str:
 
 
 def _say_commands(progress: Progress, record: Record) -> None:
-    """What the driver says itself, where it runs."""
+    """Announce a user's command or an extension, as the driver itself does where it runs."""
     if record["r"] == "extend":
         progress.say(
             f"the run is extended: num_models={record.get('num_models')}, num_epochs={record['num_epochs']}"

@@ -1,4 +1,4 @@
-"""What a unit of a training run is: the call that the hopper submits."""
+"""Units of a training run, as the calls that the hopper submits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _home(trial: TrialState) -> int:
 
 
 def run_tagged(request: UnitRequest, like: WorkerFacts) -> UnitResult:
-    """``run_unit``, with what it prints marked by its trial, by a process that is like the others.
+    """``run_unit``, with printed lines marked by the trial, by a process that is like the others.
 
     Raises:
         WorkerMismatchError: it is not: its results would be others.

@@ -17,12 +17,12 @@ __all__ = ["Identity", "describe_value", "function_digest", "identity"]
 
 @dataclass(frozen=True)
 class Identity:
-    """What a value is, as a digest that is the same in every process.
+    """Identity of a value: a digest that is the same in every process.
 
     Attributes:
         digest: of the value and all it reaches; None if a part of it cannot be digested.
         parts: a digest for each piece of code reached, by its name, and for each value that it captures.
-        undigestible: for each part without a digest, the way to it and what it is.
+        undigestible: for each part without a digest, the way to it and its kind.
     """
 
     digest: str | None

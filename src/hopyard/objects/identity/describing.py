@@ -1,4 +1,4 @@
-"""Values, and the code they reach, described by content: what digests of them are made of.
+"""Descriptions of values, and of the code they reach, by content: digests are made of these.
 
 A description is a JSON value that is the same in every process: no addresses, no paths, no hash order. Of the user's
 own functions it holds the syntax tree and, recursively, what they reach; of library objects the name. Other objects
@@ -124,7 +124,7 @@ class Describer:
     def _tensor(self, tensor: Any, way: Way) -> Any:
         try:
             plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            # One element counts as contiguous whatever its stride is, which a view as bytes refuses.
+            # One element counts as contiguous with any stride, and some strides refuse a view as bytes.
             plain = plain.as_strided((plain.numel(),), (1,))
             content = plain.view(sys.modules["torch"].uint8).numpy()
         except Exception as error:  # sparse, quantised or without data
@@ -206,7 +206,7 @@ class Describer:
         }
 
     def _bytecode(self, code: types.CodeType, way: Way) -> Any:
-        """Of code without source, as in an interactive session; another Python version may compile another."""
+        """Description of code without source, as in an interactive session; it may differ in another Python version."""
         constants = [
             self._bytecode(each, way) if isinstance(each, types.CodeType) else self.describe(each, way)
             for each in code.co_consts
@@ -261,7 +261,7 @@ class Describer:
         self._note(reached, name, value, (uses.locals | uses.globals).get(name, {()}), way)
 
     def _module(self, module: types.ModuleType, chain: Chain, way: Way) -> Any:
-        """Of the user's modules what ``chain`` leads to, or all they hold; of others the name."""
+        """Description of a user's module by the value that ``chain`` leads to or by all; of another by its name."""
         if not is_user_module(module.__name__):
             return {"module": module.__name__}
         if not chain:
@@ -343,7 +343,7 @@ def _closure(way: Way, name: str) -> Way:
 
 
 def _home(value: types.FunctionType | type) -> str | None:
-    """The module whose code it is, which is not what ``functools.wraps`` writes into ``__module__``."""
+    """The module that has the code, which ``functools.wraps`` does not write into ``__module__``."""
     return value.__module__ if isinstance(value, type) else value.__globals__.get("__name__")
 
 

@@ -1,4 +1,4 @@
-"""Which names of its surroundings a piece of code uses: globals, captured variables, imports of its own."""
+"""Names that a piece of code uses from its surroundings: globals, captured variables, imports of its own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 def names_used(code: CodeType) -> Uses:
-    """What ``code`` loads from its surroundings, found in its bytecode."""
+    """Names that ``code`` loads from its surroundings, found in its bytecode."""
     uses = Uses()
     _scan(code, uses)
     return uses

@@ -1,4 +1,4 @@
-"""What is the user's own code, whose content counts, and what belongs to a library, whose name is enough."""
+"""Tells the user's own code, whose content counts, from a library's, whose name is enough."""
 
 from __future__ import annotations
 

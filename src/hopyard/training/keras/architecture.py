@@ -1,4 +1,4 @@
-"""Which models compute the same function of their variables, so that one compiled model serves all of them.
+"""Recognizes models that compute the same function of their variables: one compiled model serves all of them.
 
 Tracing and compiling take seconds, and trials of a search often differ in their weights and learning rates only.
 Two models are alike if the configurations of their layers, optimizers, losses and metrics are, and so is what classes
@@ -21,7 +21,7 @@ _DEPTH = 32
 
 
 def architecture(model: keras.Model, *others: Any) -> str | None:
-    """Equal digests for models that are alike; ``others`` are what they are compiled with besides their optimizers.
+    """Digest that is equal for models that are alike; ``others``: their arguments of ``compile`` but for optimizers.
 
     Learning rates that are variables do not count. None: it cannot be told.
     """
@@ -45,8 +45,8 @@ def architecture(model: keras.Model, *others: Any) -> str | None:
 
 
 def own_attributes(model: keras.Model) -> dict[str, str] | None:
-    """Of the parts of a model that are of the user's own classes: digests of what they keep besides weights, by name.
-    None: they keep what cannot be told."""
+    """Digests, by name, of attributes besides weights of a model's parts that are of the user's own classes.
+    None: there are attributes that cannot be described."""
     with contextlib.suppress(Exception):
         return {
             f"{part or kind.__name__}.{name}": identity(value, "model").digest or ""
@@ -88,7 +88,7 @@ def _described(value: Any, depth: int) -> Any:
 
 
 def _own(value: Any, depth: int) -> Any:
-    """What an object of the user's own class keeps besides its configuration, and so do the layers in it."""
+    """Attributes that an object of the user's own class, and layers in it, keep besides their configurations."""
     found = []
     parts = value._flatten_layers() if isinstance(value, keras.Layer) else [value]
     for part in parts:

@@ -1,4 +1,4 @@
-"""From columns of a batch to what a Keras model is given: inputs, labels and row weights.
+"""Columns of a batch as the arguments of a Keras model: inputs, labels and row weights.
 
 Columns are bound to a model's inputs by name if all inputs are called like columns, else in the order of
 ``feature_columns``, one each; labels to outputs likewise. Floating numbers become float32, all others stay as they
@@ -23,7 +23,7 @@ Batch: TypeAlias = Mapping[str, Any]
 
 
 class Binding:
-    """How the columns of batches are used.
+    """Binds columns of batches to the model's inputs, to labels and to row weights.
 
     Args:
         inputs: None: by name or in order; names: these columns in order; a dict: by input, a column or a list of
@@ -67,7 +67,7 @@ class Binding:
         return [name for name in self.features if name != self._weight or name in self.model_columns]
 
     def columns(self, every_feature: bool) -> list[str]:
-        """What a pass reads; ``every_feature`` where a transform may look at any."""
+        """Columns that a pass reads; ``every_feature`` where a transform may look at any."""
         names = (self.features if every_feature else self.model_columns) + self._labels
         return list(dict.fromkeys(names if self._weight is None else [*names, self._weight]))
 

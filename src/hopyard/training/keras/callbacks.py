@@ -60,7 +60,7 @@ def check_callbacks(callbacks: Any) -> list[Any]:
 
 
 class _Params(dict[str, Any]):
-    """What Keras tells a callback; notes whether it asks for the number of epochs."""
+    """Parameters that Keras gives to a callback; notes whether the callback asks for the number of epochs."""
 
     asked = False
 
@@ -104,18 +104,18 @@ class Callbacks:
             callback.on_epoch_begin(epoch, {})
 
     def asks_epochs(self) -> str:
-        """Which of them asked for the number of epochs so far, in words; empty: none."""
+        """A callback that asked for the number of epochs so far, in words; empty: none."""
         asking = [type(callback).__name__ for callback in self._callbacks if callback.params.asked]
         return f"the callback {asking[0]} uses params['epochs']" if asking else ""
 
     def state(self) -> list[Tensor]:
-        """What each of them keeps, as a pickle; without what cannot be one."""
+        """Attributes of each callback, as a pickle; without values that cannot be pickled."""
         return [
             Tensor.from_numpy(np.frombuffer(_pickled(callback), np.uint8)) for callback in self._callbacks
         ]
 
     def load(self, state: Sequence[Tensor]) -> None:
-        """Take over what ``state`` gave."""
+        """Take over the attributes that ``state`` gave."""
         for callback, kept in zip(self._callbacks, state, strict=False):
             vars(callback).update(pickle.loads(kept.numpy().tobytes()))
 

@@ -19,7 +19,7 @@ from hopyard.training.keras.steps import Kind, steps_of
 
 
 class Holder:
-    """Whose values a compiled model may have in its variables.
+    """Holder of values that a compiled model may have in its variables.
 
     Attributes:
         values: of ``Compiled.variables``, while the model does not have them.
@@ -61,7 +61,7 @@ class Compiled:
         return [*self.weights, *self.optimizer]
 
     def take(self, holder: Holder) -> None:
-        """Have that holder's values in the variables, and keep those of the one before."""
+        """Put the holder's values into the variables, and give the former values to the holder before."""
         before = None if self._holder is None else self._holder()
         if before is holder:
             return
@@ -73,11 +73,11 @@ class Compiled:
         self._holder = weakref.ref(holder)
 
     def values(self, holder: Holder) -> list[Array]:
-        """That holder's values, wherever they are."""
+        """Values of ``holder``, in the compiled model or in the holder."""
         return values_of(self.variables) if holder.values is None else holder.values
 
     def give(self, holder: Holder, values: list[Array]) -> None:
-        """Make these that holder's values."""
+        """Make ``values`` those of ``holder``."""
         if holder.values is None:
             assign(self.variables, values)
         else:
@@ -117,7 +117,7 @@ class Compiled:
         return bool(self.changed_attributes())
 
     def changed_attributes(self) -> list[str]:
-        """Names of the attributes of the user's own layers that are no longer as they were when it was built."""
+        """Names of the attributes of the user's own layers that are no longer as they were when the model was built."""
         before, now = self._own, own_attributes(self.model)
         if before is None or now is None:
             return [] if before is now else ["attributes of the model's layers"]
@@ -144,7 +144,7 @@ def _averages(optimizer: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
 
 @contextmanager
 def all_trainable(model: Any) -> Iterator[None]:
-    """So that an optimizer is built for layers that are frozen now, too."""
+    """Make all layers trainable meanwhile, so that an optimizer is built for frozen ones, too."""
     layers = list(model._flatten_layers())
     before = [layer.trainable for layer in layers]
     model.trainable = True

@@ -1,4 +1,4 @@
-"""KerasEstimator: what a user's function returns for a Keras 3 model."""
+"""KerasEstimator, which a user's function returns for a Keras 3 model."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class KerasEstimator(Estimator):
 
     @property
     def compiled_with(self) -> list[Any]:
-        """What the model is compiled with besides its optimizer."""
+        """Arguments that the model is compiled with besides its optimizer."""
         model = self.model
         return [
             model.loss if self.loss is None else self.loss,
@@ -125,7 +125,7 @@ class KerasEstimator(Estimator):
         ]
 
     def compiled_model(self) -> Any:
-        """The model, compiled with what was given; one that already was, and for which nothing was given, as it is.
+        """The model, compiled with the arguments given; one that is compiled already, and without such, as it is.
 
         Raises:
             EstimatorError: Keras refuses an argument.
@@ -209,7 +209,7 @@ class KerasEstimator(Estimator):
 
 
 def _copied(metrics: Any) -> Any:
-    """Containers anew: Keras changes those that it is given."""
+    """A copy of the containers of metrics: Keras changes containers that it is given."""
     import keras
 
     with contextlib.suppress(TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The validation loss of a model: that of all rows together, whatever their partitions and batches.
+"""The validation loss of a model: that of all rows together, for any partitions and batches.
 
 Keras averages the losses of batches by rows. That is the loss of all rows where a loss divides by rows, or by elements;
 it is not where a loss divides by weights (``reduction="mean_with_sample_weight"``), by elements that a mask leaves (of
@@ -23,7 +23,7 @@ _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
 
 
 class NotedLoss:
-    """In place of a loss of Keras in a compiled model: gives the same, and notes it in sums.
+    """Loss in place of one of Keras in a compiled model: gives the same, and notes it in sums.
 
     Args:
         every: whether a loss that divides by rows or elements is noted, too.
@@ -60,7 +60,7 @@ class NotedLoss:
         return self._losses
 
     def _divisor(self, losses: Any, mask_of_outputs: Any, weights: Any) -> Any:
-        """What Keras divides the sum of ``losses`` by; None: by rows or elements, or this is not known."""
+        """Divisor of the sum of ``losses`` in Keras; None: the rows or elements, or it is not known."""
         ops, reduction, dtype = keras.ops, self.loss.reduction, self.loss.dtype
         if losses is None or not losses.shape:  # the user's own class has made one number of a batch
             return None
@@ -97,7 +97,7 @@ class _Mean(keras.metrics.Mean):  # type: ignore[misc]
     """An average of the losses of batches, with losses of a model that are noted."""
 
     def note(self, losses: list[tuple[NotedLoss, float]]) -> None:
-        """Say which they are, each with its weight."""
+        """Set the noted losses, each with its weight."""
         # Hidden from Keras, which would take the variables of others for its own.
         self._noted: Callable[[], list[tuple[NotedLoss, float]]] = lambda: losses
 
@@ -179,7 +179,7 @@ def losses_of(model: Any, count: int) -> list[Any]:
 
 
 def is_of_answers(loss: Any) -> bool:
-    """Whether it is a loss of Keras for answers from 0 (no) to 1 (yes)."""
+    """Whether the loss is one of Keras for answers from 0 (no) to 1 (yes)."""
     return getattr(loss, "fn", None) in (
         keras.losses.binary_crossentropy,
         keras.losses.binary_focal_crossentropy,
@@ -225,7 +225,7 @@ def _validates_as_keras(model: Any) -> bool:
 
 @contextmanager
 def noting(model: Any) -> Iterator[None]:
-    """Have losses noted meanwhile, in steps that are traced and in those that are not."""
+    """Have losses noted meanwhile, in traced steps and in others."""
     compiled = model._compile_loss
     losses = [
         each.loss for each in (compiled and compiled._flat_losses) or () if isinstance(each.loss, NotedLoss)

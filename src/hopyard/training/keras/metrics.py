@@ -1,4 +1,4 @@
-"""Keras' metrics over partitions: what they gather in variables adds up."""
+"""Keras' metrics over partitions: their variables hold sums, which add up."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class KerasMetricSet(MetricSet):
 
 
 def results(model: Any, logs: Any = None) -> dict[str, float]:
-    """What the model's metrics come to, by name, ``"loss"`` first; arrays (a value a class) are averaged.
+    """Values of the model's metrics by name, ``"loss"`` first; arrays (a value a class) are averaged.
 
     Args:
-        logs: what the last step returned; counts if it has other names, as those of a ``train_step`` of the user's.
+        logs: of the last step; they count if they have other names, as those of a ``train_step`` of the user's.
     """
     found = dict(model.get_metrics_result())
     given = _flat(logs) if isinstance(logs, Mapping) else found
@@ -61,7 +61,7 @@ def results(model: Any, logs: Any = None) -> dict[str, float]:
 
 
 def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name, those of dicts in it among them: what ``compile`` made of metrics has a dict for a result."""
+    """Values by name, also from dicts inside: the result of metrics that ``compile`` made is a dict."""
     flat: dict[str, Any] = {}
     for name, value in logs.items():
         flat.update(_flat(value) if isinstance(value, Mapping) else {name: value})
@@ -75,7 +75,7 @@ def _sum_dtype(value: Any) -> Any:
 def check_additive(
     model: Any, run: Callable[[list[tuple[Any, ...]]], object], arguments: tuple[Any, ...]
 ) -> None:
-    """See that what metrics of the user's own keep adds up, on the two halves of a batch.
+    """Check, on the two halves of a batch, that the variables of the user's own metrics add up.
 
     Args:
         run: tests the model on batches.

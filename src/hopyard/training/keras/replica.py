@@ -100,7 +100,7 @@ class KerasReplica(Replica):
         return self._compiled.model
 
     def _build(self, arguments: tuple[Any, ...] | None) -> Compiled:
-        """Make the variables that are not there yet, of which some follow from a batch only."""
+        """Make the variables that are not there yet; some follow from a batch only."""
         model = self._model
         with all_trainable(model) if self._estimator.model_update_fn else nullcontext():
             if arguments is not None:
@@ -117,7 +117,7 @@ class KerasReplica(Replica):
         return compiled
 
     def _ready(self, arguments: tuple[Any, ...]) -> Compiled:
-        """The model with all that it takes to train and validate such batches."""
+        """The compiled model, ready to train and validate such batches."""
         compiled = self._compiled or self._build(arguments)
         compiled.take(self._holder)
         compiled.model._symbolic_build(data_batch=arguments)  # metrics and losses, at its first batch
@@ -125,7 +125,7 @@ class KerasReplica(Replica):
         return compiled
 
     def _sharing(self, arguments: tuple[Any, ...]) -> Compiled:
-        """The same, on the compiled model of the architecture."""
+        """The compiled model of the architecture, ready to train and validate such batches."""
         compiled = self._ready(arguments)
         given = self._estimator
         if not self._shares and given.model_update_fn is None:
@@ -163,7 +163,7 @@ class KerasReplica(Replica):
         self._begins = epoch, history  # once there are variables
 
     def _begin(self, compiled: Compiled) -> None:
-        """The user's functions of epochs. What was theirs in earlier visits is in the state already."""
+        """Call the user's functions of epochs. The state has their effects in earlier visits already."""
         epoch, history = self._begins
         self._begins = epoch, None
         if self._updated <= epoch and self._estimator.model_update_fn is not None:
@@ -232,7 +232,7 @@ class KerasReplica(Replica):
     def _opened(
         self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
     ) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
-        """What the model is given, and the compiled model, which a first batch may have built."""
+        """The model's arguments for each batch, and the compiled model, which the first batch may have built."""
         arguments = self._arguments(batches, weigh_classes)
         first = next(arguments)
         compiled = self._sharing(first)
@@ -251,7 +251,7 @@ class KerasReplica(Replica):
     def _arguments(
         self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
     ) -> Iterator[tuple[Any, ...]]:
-        """Classes weigh in training only, as in ``fit``; rows do in validation, too."""
+        """The model's arguments. Classes weigh in training only, as in ``fit``; rows do in validation, too."""
         return (self._binding.arguments(batch, weigh_classes) for batch in batches)
 
     def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
@@ -297,7 +297,7 @@ class KerasReplica(Replica):
         self._compiled.give(self._holder, values)
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        """The optimizer's rates are its variables of that name, and what its constructor was given."""
+        """Keep this optimizer's rates: its variables of that name, and the arguments of its constructor."""
         own = {} if self._compiled is None else self.state()["optimizer"]
         rates = {name: value for name, value in own.items() if name.endswith(_RATE)}
         theirs = tree["optimizer"]
@@ -360,7 +360,7 @@ class KerasReplica(Replica):
         return transformed(batches, transform, Visit(OneBatch({}), 0, 0, 0), "predict")
 
     def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
-        """By Keras' own ``model.export``."""
+        """Write the model to an ONNX file by Keras' own ``model.export``."""
         self._outputs(next(iter(self._prepared([example]))))
         try:
             self.module.export(str(path), format="onnx", verbose=False)
@@ -390,7 +390,7 @@ def _shapes(arguments: tuple[Any, ...]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """What Keras says, without a graph's own traceback and the inputs, which are said already."""
+    """Text of an error of Keras, without a graph's own traceback and the inputs, which are said already."""
     text = str(error).partition("\n\nArguments received by")[0]
     if text.startswith("Graph execution error"):
         text = text.rstrip().rpartition("\n\n")[2].partition("\n\t [[")[0]

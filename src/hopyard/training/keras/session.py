@@ -66,7 +66,7 @@ def _set(policy: Any, floatx: str, epsilon: float, image_data_format: str) -> No
 
 
 class _Unseeded:
-    """What ``keras.random`` draws from without a seed; one for all sessions: traced functions keep its variable."""
+    """Generator of ``keras.random`` for draws without a seed; one for all sessions: traced functions keep its state."""
 
     def __init__(self) -> None:
         self._begin = 0
@@ -79,7 +79,7 @@ class _Unseeded:
             state.assign(keras.ops.cast([self._begin, 0], state.dtype))
 
     def next(self, ordered: bool = True) -> Any:
-        """As of ``keras.random.SeedGenerator``."""
+        """Next seed, as of ``keras.random.SeedGenerator``."""
         if self._generator is None:
             self._generator = keras.random.SeedGenerator(self._begin, name="unseeded")
         return self._generator.next(ordered)
@@ -135,5 +135,5 @@ class _TensorFlow:
 
 
 def open_session(threads: int) -> KerasSession:
-    """What the session of a unit calls."""
+    """Open Keras's part of the session of a unit."""
     return KerasSession(threads)

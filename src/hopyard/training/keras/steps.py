@@ -28,7 +28,7 @@ class Steps(ABC):
 
     @abstractmethod
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
-        """All batches, one step each. What the last step gave: of ``"predict"`` the outputs, else values by name."""
+        """Run all batches, a step each; returns the last result: of ``"predict"`` outputs, else values by name."""
 
 
 class TensorFlowSteps(Steps):
@@ -98,21 +98,21 @@ class TensorFlowSteps(Steps):
 
 
 def _without_none(given: Any) -> Any:
-    """What a step of the user's gave, without what it has no value for, which cannot go through a loop."""
+    """The result of a user's step without its entries that are None: these cannot go through a loop."""
     if not isinstance(given, Mapping):
         return given
     return {name: _without_none(value) for name, value in given.items() if value is not None}
 
 
 def _quiet(traced: Any) -> Callable[..., Any]:
-    """Without TensorFlow's warning of frequent tracing, which takes the functions of all architectures for one."""
+    """Switch off TensorFlow's warning of frequent tracing, which takes the functions of all architectures for one."""
     traced._omit_frequent_tracing_warning = True
     quiet: Callable[..., Any] = traced
     return quiet
 
 
 def _signature(batch: tuple[Any, ...], rank: int) -> Any:
-    """Of such a batch, with that many leading dimensions left open."""
+    """Signature of batches like this one, with ``rank`` leading dimensions left open."""
     import tensorflow as tf
 
     return keras.tree.map_structure(
@@ -175,7 +175,7 @@ class JaxSteps(Steps):
         return given
 
     def _function(self, kind: Kind) -> Callable[..., Any]:
-        """Keras' own; the model that users get makes others, whose losses are not noted."""
+        """Keras' own function; the model that users get makes another, whose losses are not noted."""
         if kind not in self._functions:
             getattr(self.model, f"make_{kind}_function")(force=True)
             self._functions[kind] = getattr(self.model, f"{kind}_function")

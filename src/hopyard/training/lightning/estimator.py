@@ -142,13 +142,13 @@ class LightningReplica(TorchReplica):
 
     @contextmanager
     def _attached(self, phase: str, logged: Logged) -> Iterator[None]:
-        """The module, and modules in it, have this trainer, and tell ``logged`` what they log.
+        """The module, and modules in it, have this trainer, and log to ``logged``.
 
         Args:
             phase: ``"training"``, ``"validating"`` or ``"predicting"``.
 
         Raises:
-            EstimatorError: within, the module used a logger, of which there is none.
+            EstimatorError: within, the module used a logger; there is none.
         """
         module, trainer = self._head, self._trainer
         parts: list[Any] = [part for part in module.modules() if isinstance(part, self._base)]
@@ -174,7 +174,7 @@ class LightningReplica(TorchReplica):
                 del part.log, part.optimizers  # of these objects; those of their class come forth
 
     def check_labels(self, visit: Visit) -> None:
-        """Nothing: the module's own steps say what does not fit."""
+        """Do nothing: the module's own steps refuse labels that do not fit."""
 
     # Training -------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class LightningReplica(TorchReplica):
             )
 
     def schedule(self, num_epochs: int) -> Iterator[Mapping[str, Any]]:
-        """Also of a module without a schedule: its rates may follow from ``self.trainer.max_epochs``."""
+        """Options of the optimizer, also of a module without a schedule: rates may use ``trainer.max_epochs``."""
         schedule = self._schedule
         if schedule is None or schedule.reduce_on_plateau:
             return options([self._optimizer], [])
@@ -332,8 +332,8 @@ class LightningReplica(TorchReplica):
             self._trainer.batches = tree["trainer"]["batches"]
 
     def _owners(self) -> Iterator[Owner]:
-        """Without metric objects, which begin and end every pass empty; with the modes of modules, which training keeps
-        as the module sets them."""
+        """Owners without metric objects, which begin and end every pass empty; with the modes of modules, which
+        training keeps as the module sets them."""
         metrics = {id(metric) for metric in metrics_of(self._head)}
         for place, owner, skipped in super()._owners():
             if id(owner) not in metrics:
@@ -429,7 +429,7 @@ class _Steps(Forward):
             return self._call("validation_step", batch, number)
 
     def _call(self, name: str, batch: Any, number: int) -> Any:
-        """The module's step; what fails there is told with what it was given."""
+        """Result of the module's step; an error there is told with the batch that the step was given."""
         arguments = (batch, number) if self._takes_index[name] else (batch,)
         try:
             return getattr(self.module, name)(*arguments)

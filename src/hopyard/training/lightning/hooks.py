@@ -1,4 +1,4 @@
-"""Which hooks of a LightningModule a search calls, and a check that a module has no others.
+"""Hooks of a LightningModule that a search calls, and a check that a module has no others.
 
 Modules of ``lightning`` and of ``pytorch_lightning`` are taken alike: neither is imported here.
 """

@@ -1,4 +1,4 @@
-"""What a module tells ``self.log`` in one pass, as sums over rows and mergeable metrics."""
+"""Values that a module gives to ``self.log`` in one pass, as sums over rows and mergeable metrics."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ class _NotPlainError(Exception):
 
 
 class Attributes:
-    """What training has changed of the plain attributes of some objects.
+    """Plain attributes of some objects, as far as training has changed them.
 
     The objects have the values that they were built with, apart from while they are used: they may be the estimator
     function's surroundings, which other trials use too.
 
     Args:
         owners: gives the objects; their places are such as ``model.encoder``.
-        modules: whose parameters training may freeze.
+        modules: training may freeze parameters of these.
     """
 
     def __init__(self, owners: Callable[[], Iterable[Owner]], *modules: torch.nn.Module) -> None:
@@ -59,15 +59,15 @@ class Attributes:
         self._is_applied = self._is_given_out = False
 
     def tree(self) -> dict[str, Any]:
-        """What differs from the values that the objects were built with: ``{place: {name: [value]}}``, without a value
-        where the attribute is gone; empty if nothing does."""
+        """Differences from the values that the objects were built with: ``{place: {name: [value]}}``, without a value
+        where the attribute is gone; empty if there are none."""
         found: dict[str, Any] = {}
         for (place, name), value in self._changed.items():
             found.setdefault(place, {})[name] = _encoded(value)
         return found
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        """Have these from the next use on."""
+        """Have the attributes of ``tree`` from the next use on."""
         if self._is_applied:
             self.reset()
         self._changed = {
@@ -190,7 +190,7 @@ def owners(place: str, thing: Any, but: frozenset[str] = frozenset()) -> Iterato
 
 
 def _differ(value: Any, other: Any) -> bool:
-    """Whether they are not the same bits: 1, 1.0 and True are three."""
+    """Whether two values are not the same bits: 1, 1.0 and True are three."""
     return type(value) is not type(other) or (value is not other and repr(value) != repr(other))
 
 
@@ -256,7 +256,7 @@ def _text(value: str) -> str:
 
 
 def _encoded(value: Any) -> Any:
-    """The same as part of a tree, with NumPy's scalars as tensors."""
+    """``value`` as part of a tree, with NumPy's scalars as tensors."""
     if isinstance(value, np.generic):
         return Tensor.from_numpy(np.array(value))
     if isinstance(value, dict):

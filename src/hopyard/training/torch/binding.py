@@ -1,4 +1,4 @@
-"""From columns of a batch to a model's inputs, labels and row weights.
+"""Columns of a batch as a model's inputs, labels and row weights.
 
 Features: floating ones become float32; integers int64 (what embeddings take), but uint8 tensors of
 more than one number a row (images) stay uint8; bools stay bools. Labels: integers become int64, (n, 1)
@@ -35,7 +35,7 @@ _FEATURES = {
 
 
 class Binding:
-    """How the columns of batches are used.
+    """Binds columns of batches to the model's arguments, to labels and to row weights.
 
     Args:
         inputs: None: every feature column but that of row weights, positionally; names: these; a dict: keyword
@@ -88,7 +88,7 @@ class Binding:
 
     @property
     def signature(self) -> Any:
-        """Which columns make which arguments, as a JSON value."""
+        """Columns that make each of the model's arguments, as a JSON value."""
         if self._keywords is None:
             return self._positional
         return {
@@ -101,7 +101,7 @@ class Binding:
         return [name for name in self.features if name != self._weight or name in self.model_columns]
 
     def columns(self, every_feature: bool) -> list[str]:
-        """What a pass reads; ``every_feature`` where a transform or step may look at any."""
+        """Columns that a pass reads; ``every_feature`` where a transform or step may look at any."""
         return list(dict.fromkeys((self.features if every_feature else self.model_columns) + self.besides))
 
     def place(self, batch: Mapping[str, Any]) -> Batch:
@@ -223,7 +223,7 @@ def _feature(value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """What a column holds that is no tensor, in words."""
+    """Content of a column that is no tensor, in words."""
     if isinstance(value, np.ndarray) and value.dtype == object and len(value):
         texts = "texts" if isinstance(value[0], str) else f"{type(value[0]).__name__} objects"
         return f"{texts} such as {value[0]!r}"

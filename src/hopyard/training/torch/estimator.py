@@ -140,7 +140,7 @@ class TorchEstimator(Estimator):
             self.trunk = frozen(self.trunk)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a process that may lack this one's devices."""
+        """State with modules on the CPU, for a process that may lack this one's devices."""
         modules = {name: value for name, value in vars(self).items() if isinstance(value, nn.Module)}
         elsewhere = {
             name: copy.deepcopy(module).cpu()
@@ -308,7 +308,7 @@ class TorchReplica(Replica):
         self._flags = Flags.now()  # with what the estimator function set
 
     def _put_before(self, trunk: torch.nn.Module, binding: TrunkBinding, device: torch.device) -> None:
-        """Train the module on what ``trunk`` gives."""
+        """Train the module on the outputs of ``trunk``."""
         given = self._estimator
         self._trunk = Trunk(trunk, self._binding, device, self._forward.autocast, given.precision)
         given.trunk = self._trunk.module  # a copy of its own, if there is one, is not needed
@@ -317,7 +317,7 @@ class TorchReplica(Replica):
         self._forward.binding = binding
 
     def _prepare_training(self, context: Context, device: torch.device) -> None:
-        """Make the optimizer and what goes with it, over a module on its device."""
+        """Make the optimizer, scheduler and scaler, over a module on its device."""
         estimator = self._estimator
         self._optimizer = build_optimizer(
             estimator.optimizer,
@@ -330,7 +330,7 @@ class TorchReplica(Replica):
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
 
     def give_out(self) -> torch.nn.Module:
-        """The module, with a trunk of its own: whoever gets it may train on, and other models have the trunk too."""
+        """The module, with a trunk of its own: the user may train it on, and other models have the trunk too."""
         if self._trunk is not None and not self._is_given_out:
             self.module = WithTrunk(self._trunk.unshare(), self._head).eval()
             self._is_given_out = True
@@ -440,7 +440,7 @@ class TorchReplica(Replica):
         return tree
 
     def _model_tree(self) -> dict[str, Any]:
-        """The state dict, and what training has changed of plain attributes."""
+        """The state dict, and the plain attributes that training has changed."""
         tree: dict[str, Any] = state.to_tree(dict(self._head.state_dict()), "model")
         attributes = self._attributes.tree()
         return {**tree, KEY: attributes} if attributes else tree
@@ -506,7 +506,7 @@ class TorchReplica(Replica):
                 yield owner
 
     def _fingerprint(self, but: Container[Name] | None = None) -> dict[Name, Any]:
-        """Of all that the state does not hold.
+        """Fingerprint of all that the state does not hold.
 
         Args:
             but: the attributes that are plain.
@@ -553,7 +553,7 @@ class TorchReplica(Replica):
         return self._forward.predictions(self._prepared(pieces), self._estimator.predict)
 
     def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
-        """Its inputs are what the model gets: columns after ``val_transform``, stacked as ``inputs`` says."""
+        """Write the model to an ONNX file. Its inputs are columns after ``val_transform``, stacked by ``inputs``."""
         self._attributes.apply()
         binding = self._binding
         try:
@@ -580,7 +580,7 @@ class TorchReplica(Replica):
             )
 
     def _left_out_of_onnx(self) -> list[str]:
-        """Names of what predictions go through besides the model and ``predict``."""
+        """Names of steps that predictions go through besides the model and ``predict``."""
         return (
             []
             if self._estimator.val_transform is None

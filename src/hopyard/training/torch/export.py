@@ -77,7 +77,7 @@ class _ByPosition(torch.nn.Module):
 
 
 class _Predicting(torch.nn.Module):
-    """A module, and what ``predict=`` makes of its outputs."""
+    """A module followed by ``predict=``, which is called with its outputs."""
 
     def __init__(self, module: torch.nn.Module, predict: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Predicting(torch.nn.Module):
 
 
 def _shapes(module: torch.nn.Module, arguments: list[Any]) -> dict[str, Any]:
-    """Of each parameter of the module's forward, which dimensions are free: the rows."""
+    """Free dimensions of each parameter of the module's forward: the rows."""
     free = {0: torch.export.Dim("rows")}
     signature = inspect.signature(module.forward)
     shapes: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def _shapes(module: torch.nn.Module, arguments: list[Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """No word from the exporter about itself: deprecations, and packages that it could know more with."""
+    """Silence the exporter's words about itself: deprecations, and packages that it could know more with."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""From a batch to loss and outputs, under the estimator's precision."""
+"""Loss and outputs of a batch, under the estimator's precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STACK = (
 
 
 class Result(NamedTuple):
-    """What one batch gave. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
+    """Result of one batch. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
 
     loss: torch.Tensor
     weight: torch.Tensor | float | None
@@ -122,7 +122,7 @@ class Forward:
             raise EstimatorError(f"Labels {shape_of(labels)} do not fit the loss: {problem}.")
 
     def explained_outputs(self, batch: Batch) -> Any:
-        """The outputs; an error of PyTorch's is told with what the model was given."""
+        """The outputs; an error of PyTorch's is told with the model's arguments."""
         arguments, keywords = self.binding.arguments(batch)
         try:
             with self.autocast():
@@ -153,7 +153,7 @@ class Forward:
     def predictions(
         self, batches: Iterable[Mapping[str, Any]], predict: Callable[[Any], Any] | None
     ) -> np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]:
-        """Outputs of all batches, or what ``predict`` makes of them, as arrays (rows, ...)."""
+        """Outputs of all batches, or of ``predict`` for them, as arrays (rows, ...)."""
         self.module.eval()
         pieces: list[tuple[np.ndarray[Any, Any], ...]] = []
         several = False

@@ -1,4 +1,4 @@
-"""What training changed that neither a state dict nor a trial's attributes hold.
+"""Hidden state: changes by training that neither a state dict nor a trial's attributes hold.
 
 A model that stays on its worker between visits must go on as one that was built anew and loaded.
 Plain tensors, objects and non-persistent buffers would make the difference, so their
@@ -50,7 +50,7 @@ def fingerprint(
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer, place: str) -> dict[Name, Any]:
-    """The same for an optimizer of the user's own; those of torch.optim keep all in their state dicts."""
+    """Marks of an optimizer of the user's own; optimizers of torch.optim keep all in their state dicts."""
     if type(optimizer).__module__.startswith("torch.optim."):
         return {}
     tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -68,7 +68,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer, place: str) -> dict[Name, Any
 
 
 def of_functions(module: torch.nn.Module, functions: Mapping[str, Any]) -> dict[Name, Any]:
-    """The same for what the user's functions keep in closures, and hooks of ``module`` in closures and attributes."""
+    """Marks of values in closures of the user's functions, and in closures and attributes of hooks of ``module``."""
     mark = _Marker({id(tensor) for tensor in _tensors(module)})
     found = {
         (place, name): mark.captured(value)
@@ -90,7 +90,7 @@ def of_functions(module: torch.nn.Module, functions: Mapping[str, Any]) -> dict[
 
 
 def differences(before: Mapping[Name, Any], now: Mapping[Name, Any], but: Container[Name]) -> list[str]:
-    """Names of what has changed between two fingerprints."""
+    """Names of the values that have changed between two fingerprints."""
     paths = [path for path in now if path not in before or before[path] != now[path]]
     paths += [path for path in before.keys() - now.keys() if path not in but]
     return sorted({".".join(path) for path in paths})
@@ -128,7 +128,7 @@ def _same_values(old: torch.Tensor, new: Any) -> bool:
 
 
 def version(value: Any) -> int:
-    """How often a tensor was changed in place; 0 for what does not count it."""
+    """Number of times that a tensor was changed in place; 0 for a value that does not count them."""
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
@@ -168,9 +168,9 @@ class _Marker:
 
 
 class _Same:
-    """Equal if it holds the same object, whatever that object's own ``==`` says.
+    """Holder of an object, equal to holders of the same object, without asking the object's own ``==``.
 
-    Holding it keeps its id from being given to another.
+    Holding the object keeps its id from being given to another.
     """
 
     def __init__(self, value: Any) -> None:

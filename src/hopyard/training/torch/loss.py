@@ -108,7 +108,7 @@ class Loss:
         return (weighted if self.is_sum else weighted / total.clamp_min(1e-30)), total
 
     def _divisor(self, labels: Labels) -> torch.Tensor | float | None:
-        """What the loss divides by; None: the rows, or it divides by nothing."""
+        """Divisor of the loss; None: the rows, or nothing."""
         if self.is_sum or isinstance(labels, tuple):
             return None
         if _is_one_of(self.module, _BY_CLASS):
@@ -116,7 +116,7 @@ class Loss:
         return float(labels.numel()) if _is_one_of(self.module, _BY_ELEMENT) else None
 
     def _divisors(self, losses: torch.Tensor, labels: Labels) -> torch.Tensor:
-        """(n,): each row's part in what the loss divides by."""
+        """(n,): each row's part of the loss's divisor."""
         rows = len(losses)
         if self.is_sum or _option(self.module, "reduction", "mean") == "batchmean":
             return torch.ones(rows, device=losses.device)
@@ -200,7 +200,7 @@ def outputs_are_logits(loss: Any) -> bool | None:
 
 
 def _is_one_of(loss: Any, losses: tuple[Any, ...]) -> bool:
-    """Whether it is one of these modules, or functions, of PyTorch; also one with arguments given by ``partial``."""
+    """Whether the loss is one of these modules, or functions, of PyTorch, also with arguments given by ``partial``."""
     if isinstance(loss, nn.Module):
         modules = [known for known in losses if isinstance(known, type) and issubclass(known, nn.Module)]
         return any(isinstance(loss, known) and type(loss).forward is known.forward for known in modules)
@@ -245,7 +245,7 @@ def label_like_outputs(labels: torch.Tensor, outputs: Any) -> torch.Tensor:
 
 
 def explain_misfit(loss: Any, outputs: Any, labels: Labels) -> str | None:
-    """Why labels do not fit the loss, before it runs: some losses broadcast silently, or kill the GPU."""
+    """Reason why labels do not fit the loss, before it runs: some losses broadcast silently, or kill the GPU."""
     if not isinstance(labels, torch.Tensor) or not isinstance(outputs, torch.Tensor):
         return None
     if _is_one_of(loss, _WANT_FLOATS) and not labels.is_floating_point():
@@ -270,7 +270,7 @@ def explain_misfit(loss: Any, outputs: Any, labels: Labels) -> str | None:
 
 
 def describe(loss: Any) -> str:
-    """How messages call a loss: the class of a module, the name of a function."""
+    """Name of a loss in messages: the class of a module, the name of a function."""
     if isinstance(loss, nn.Module):
         return type(loss).__name__
     while isinstance(loss, functools.partial):

@@ -34,8 +34,8 @@ _FILL = "fill_uninitialized_memory"  # a property of the module, unknown to type
 class Flags(NamedTuple):
     """PyTorch's settings of the whole process that change what a model computes.
 
-    Every session starts from the same ones. Those that an estimator function sets are its trial's
-    own: they hold in all its units, also in those that call no function, and in no other trial's.
+    Every session starts from the same ones. Settings that an estimator function makes are its trial's
+    own: they hold in all its units, also in units that call no function, and in no other trial's.
     """
 
     threads: int
@@ -63,7 +63,7 @@ class Flags(NamedTuple):
         )
 
     def apply(self) -> None:
-        """Set those that differ: some setters are slow, or make PyTorch slower."""
+        """Set the settings that differ: some setters are slow, or make PyTorch slower."""
         now = Flags.now()
         if now.threads != self.threads:
             torch.set_num_threads(self.threads)
@@ -82,7 +82,7 @@ class Flags(NamedTuple):
 
 
 def _matmul_precision() -> str | None:
-    """As set for all kernels at once; None if it was set for some of them."""
+    """Precision of matrix products if it was set for all kernels at once; None if it was set for some of them."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -129,18 +129,18 @@ class TorchSession:
 
 
 def open_session(threads: int) -> TorchSession:
-    """What the session of a unit calls."""
+    """Open PyTorch's part of the session of a unit."""
     return TorchSession(threads)
 
 
 def generator_state(device: torch.device) -> torch.Tensor:
-    """That of PyTorch's generator on the device."""
+    """State of PyTorch's generator on the device."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 @contextmanager
 def generators_kept(device: torch.device) -> Iterator[None]:
-    """What is drawn within is not missed afterwards: a unit goes on the same, whether or not it had to do this."""
+    """Put the random generators back afterwards: a unit goes on the same, whether or not it had to draw within."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state(), generator_state(device)
     try:
         yield

@@ -27,13 +27,13 @@ def to_tree(value: Any, path: str) -> Any:
 
 
 def plain_tree(value: Any) -> Any:
-    """The same, leaving out what is neither tensor nor plain (functions, counters of constants)."""
+    """``value`` as a tree, without values that are neither tensors nor plain (functions, counters of constants)."""
     tree = _convert(value, "", strict=False)
     return {} if tree is _DROP else tree
 
 
 def optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimizer's state as a tree; of its groups, what is plain."""
+    """An optimizer's state as a tree; its groups without values that are not plain."""
     return {
         key: plain_tree(value) if key == "param_groups" else to_tree(value, f"optimizer.{key}")
         for key, value in optimizer.state_dict().items()
@@ -138,7 +138,7 @@ def adopt_module(module: torch.nn.Module, tree: Any) -> None:
 
 
 def adopt_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
-    """Load what another optimizer has accumulated, and keep the options (``lr``, ...) of this one.
+    """Load the accumulated state of another optimizer, and keep the options (``lr``, ...) of this one.
 
     An optimizer of another kind (its options have other names) begins without accumulated state.
 

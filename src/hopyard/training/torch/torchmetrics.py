@@ -84,7 +84,7 @@ class TorchMetric(Metric):
         self._live.update(outputs, labels)
 
     def take(self, seen: Any) -> None:
-        """Have seen what ``seen``, an object of the same kind, has seen until now, and nothing else."""
+        """Hold the rows that ``seen``, an object of the same kind, has seen until now, and no others."""
         self._parts, self._live = [], seen
         self._parts, self._live = self._all_parts(), None
 

@@ -95,8 +95,8 @@ class TrainingPass:
 
 @contextmanager
 def steps_skipped(scaler: torch.amp.GradScaler | None) -> Iterator[None]:
-    """No warning of schedulers about steps that the scaler skips, as it does first of all: they look like a wrong order
-    of calls."""
+    """Silence the schedulers' warning of steps that the scaler skips, as it does first of all: they look like a wrong
+    order of calls."""
     if scaler is None:
         yield
         return

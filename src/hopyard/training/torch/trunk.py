@@ -1,8 +1,8 @@
 """The trunk of an estimator: a frozen module whose outputs, computed once for a partition, all trials train on.
 
-What it gives for a partition is kept in the machine's node cache under a digest of all that decides its bits: the
-rows, the module's class, code and weights, the inputs, device, precision and PyTorch's settings. It is computed for
-``ROWS_AT_ONCE`` rows at a time, in the order of the rows, whatever the batch sizes of the trials.
+The outputs for a partition are kept in the machine's node cache under a digest of all that decides its bits: the
+rows, the module's class, code and weights, the inputs, device, precision and PyTorch's settings. They are computed for
+``ROWS_AT_ONCE`` rows at a time, in the order of the rows, for any batch sizes of the trials.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _copied(trunk: nn.Module) -> nn.Module:
 
 
 def weights_digest(trunk: nn.Module) -> str:
-    """Of the names and values in the state dict: what a model's state says of the trunk that it was trained on."""
+    """Digest of the names and values in the state dict; a model's state names its trunk by this digest."""
     tensors, skeleton = flatten(state.to_tree(dict(trunk.state_dict()), NAME))
     values = {path: [each.dtype, list(each.shape), each.digest] for path, each in tensors.items()}
     return digest_json([skeleton, values], "hopyard.trunk-weights")
@@ -99,7 +99,7 @@ class WithTrunk(nn.Module):
 
 
 class TrunkBinding(Binding):
-    """What a model gets that is trained on a trunk's outputs. The features are the trunk's inputs."""
+    """Binding of a model that is trained on a trunk's outputs. The features are the trunk's inputs."""
 
     advice = "It gets what the trunk gives."
 
@@ -170,8 +170,8 @@ class Trunk:
 
     @property
     def module(self) -> nn.Module:
-        """A copy of the module, on the device: the same for all trunks of this content in this process, but for those
-        that do not share it any more."""
+        """A copy of the module, on the device: the same for all trunks of this content in this process, but for
+        trunks that do not share it any more."""
         return self._shared.module
 
     def unshare(self) -> nn.Module:
@@ -194,7 +194,7 @@ class Trunk:
         return {name: batch[name] for name in batch if name not in inputs} | self._outputs(batch)
 
     def beside_checked(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The same, of rows that tell before a run whether it can be trained on.
+        """The same as ``beside``, for rows of the check before a run.
 
         Raises:
             EstimatorError: the outputs are others when they are computed again, or not numbers.
@@ -235,7 +235,7 @@ class Trunk:
         return tree["head"]
 
     def _key(self) -> str:
-        """Of all that decides the bits of an output, but the rows."""
+        """Digest of all that decides the bits of an output, but the rows."""
         where: Any = torch.backends.cpu.get_cpu_capability()
         if self._device.type == "cuda":
             where = [torch.cuda.get_device_name(self._device), torch.version.cuda]
@@ -367,14 +367,14 @@ class _RowsInMemory:
         columns: Sequence[str] | None = None,
         **options: Any,
     ) -> Iterator[dict[str, Any]]:
-        """Its batches, with the outputs."""
+        """Batches of these rows, with the trunk's outputs."""
         names = list(dict.fromkeys([*(columns or ()), *self._trunk._columns]))
         for batch in self._rows.batches(batch_size, shuffle, seed, columns=names, **options):
             yield self._trunk.beside_checked(batch)
 
 
 class _Shared:
-    """A module that trunks share, and what it was when they began to."""
+    """A module that trunks share, with a snapshot from the begin of the sharing."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -382,7 +382,7 @@ class _Shared:
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether nobody trained or loaded it since: models that are given out have it."""
+        """Whether nobody trained or loaded the trunk since: models that are given out have it."""
         return not hidden.changed(self._snapshot, hidden.snapshot(self.module))
 
 

@@ -38,14 +38,14 @@ def feature_batches(
 ) -> Iterator[Arrays]:
     """``data`` as batches of at most ``batch_size`` rows with these columns.
 
-    Bare arrays stand for the columns in order, without those that ``policies`` add; frames must have the columns, and
-    may have more. Nulls and ragged rows become what they became in training.
+    Bare arrays stand for the columns in order, without columns that ``policies`` add; frames must have the columns, and
+    may have more. Nulls and ragged rows are treated as in training.
 
     Args:
-        policies: of what the model was trained on.
+        policies: of the data that the model was trained on.
         labels, weight: columns whose nulls are errors.
-        preprocessing: makes the columns of those of the data; it gives values to the nulls of those that it fills.
-        part: what the rows are of a whole that is not known here, as errors say it; such rows have no numbers.
+        preprocessing: makes these columns from the data's; it gives values to the nulls of columns that it fills.
+        part: name, for errors, of the part of an unknown whole that the rows are; such rows have no numbers.
 
     Raises:
         ColumnError: a column is missing. DataError: nulls, or rows that training would have refused too.
@@ -108,7 +108,7 @@ def feature_batches(
 
 
 def masks_there(policies: Policies, names: Iterable[str], there: Collection[str]) -> list[str]:
-    """The masks of these columns that rows have already, as those that were prepared before do."""
+    """The masks of these columns that rows have already, as rows that were prepared before do."""
     return [mask for mask in masks_of(policies.schema, names) if mask in there]
 
 
@@ -237,7 +237,7 @@ def _refused(
 
 
 def _nulls(name: str, batches: Iterable[Mapping[str, ColumnData]], before: int, numbered: bool) -> Nulls:
-    """Those of a column in all of the batches, of which the first has some; ``before``: rows before them."""
+    """Nulls of a column in all of the batches; the first batch has some. ``before``: rows before the batches."""
     nulls = Nulls.of((batch[name].missing for batch in batches), numbered)
     return replace(nulls, first=[before + row for row in nulls.first])
 
@@ -310,10 +310,10 @@ def outputs_of(
     preprocessing: FittedSteps | None = None,
     part: str = "",
 ) -> Outputs:
-    """What ``predict`` gives for all rows of ``data``: one array of shape (n, ...) per output.
+    """Outputs of ``predict`` for all rows of ``data``: one array of shape (n, ...) per output.
 
     Args:
-        policies, preprocessing: of what the model was trained on.
+        policies, preprocessing: of the data that the model was trained on.
         part: see ``feature_batches``.
 
     Raises:
@@ -392,7 +392,7 @@ def _example(column: Column) -> npt.NDArray[Any] | Ragged:
 
 
 def column_names(data: Any) -> list[str]:
-    """The columns of a frame or a dict of arrays; none for what is neither."""
+    """The columns of a frame or a dict of arrays; none for other data."""
     if isinstance(data, Mapping):
         return list(data)
     if is_records(data):
@@ -409,7 +409,7 @@ def kind_of(data: Any) -> str:
 
 
 def is_frame(data: Any) -> bool:
-    """Whether it names its columns, in contrast to bare arrays."""
+    """Whether the data names its columns, in contrast to bare arrays."""
     return not isinstance(data, Ragged | pa.Array | pa.ChunkedArray) and (
         (kind_of(data) in _FRAMES and not _is_series(data))
         or isinstance(data, Mapping | str)
@@ -424,12 +424,12 @@ def _is_series(data: Any) -> bool:
 
 
 def is_records(data: Any) -> bool:
-    """Whether it is a list of rows that are dicts."""
+    """Whether the data is a list of rows that are dicts."""
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(row, Mapping) for row in data)
 
 
 def _array(value: Any) -> Any:
-    """As an array, if it is one or can be; rows of different lengths as they are."""
+    """``value`` as an array, if it can be one; rows of different lengths as they are."""
     if isinstance(value, Ragged | pa.Array | pa.ChunkedArray):
         return value
     if hasattr(value, "detach"):

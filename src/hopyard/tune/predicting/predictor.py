@@ -1,4 +1,4 @@
-"""Predictions where the rows are: what every engine runs on its blocks of rows.
+"""Predictions where the rows are: the function that every engine runs on its blocks of rows.
 
 A model travels once, as bytes that an engine knows how to fetch; a process of the engine loads it at its first block
 and keeps it for the next ones.

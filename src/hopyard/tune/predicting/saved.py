@@ -1,4 +1,4 @@
-"""A model as files: what ``Model.save`` writes, ``load_model`` reads, and what travels to engines that predict."""
+"""A model as files, which ``Model.save`` writes, ``load_model`` reads, and engines that predict are sent."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _KIND = "model"
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model without loading it. All fields are JSON values.
+    """Facts known of a model without loading it. All fields are JSON values.
 
     Attributes:
-        run_id, trial: where it comes from.
-        params: its point of the search space.
-        epoch: after how many of its epochs the weights are, the best ones; a fraction within one.
+        run_id, trial: origin of the model.
+        params: the trial's point of the search space.
+        epoch: number of epochs after which the trial had these weights, the best ones; a fraction within one.
         value: the evaluation metric at that epoch.
         metric: the history key of that metric.
         history: one value an epoch for each metric; the last may be of a part of one.
@@ -53,7 +53,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Weights:
-    """Where a model's bytes are: its program, and its weights below ``folder``."""
+    """Place of a model's bytes: its program, and its weights below ``folder``."""
 
     store: Store
     program: str
@@ -87,7 +87,7 @@ def policies_of(program: Program) -> Policies:
 
 
 def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
-    """Write a model without its run and data; what says that it is there comes last."""
+    """Write a model without its run and data; the file that says that it is there comes last."""
     program = weights.load_program()
     program = replace(
         program,
@@ -171,7 +171,7 @@ def pack_model(info: ModelInfo, weights: Weights) -> bytes:
 
 
 def unpack_model(data: bytes) -> tuple[ModelInfo, Weights]:
-    """What ``pack_model`` packed, in the memory of this process."""
+    """Unpack a model of ``pack_model`` into the memory of this process."""
     store = MemoryStore()
     for name, content in pickle.loads(data).items():
         store.put(name, content)

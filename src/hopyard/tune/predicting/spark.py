@@ -61,7 +61,7 @@ class _Predicting:
 
 
 def _sent(session: Any, packed: Packed) -> Callable[[], bytes]:
-    """Send a model to the executors, once; returns what gives it to a process there."""
+    """Send a model to the executors, once; returns a function that gives it to a process there."""
     if not type(session).__module__.startswith("pyspark.sql.connect"):
         broadcast = session.sparkContext.broadcast(packed.data)
         return partial(_value, broadcast)

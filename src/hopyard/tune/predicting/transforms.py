@@ -1,4 +1,4 @@
-"""Which engine predicts on a frame: each has a file of its own here, imported when its frames come."""
+"""Finds the engine that predicts on a frame: each engine has a file of its own here, imported when its frames come."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILES = {"pyspark": "spark", "ray": "ray", "dask": "dask"}
 
 
 def transform_of(data: Any) -> Transform | None:
-    """How the engine of ``data`` adds a model's outputs to it; None: it is in this process's memory."""
+    """Function that adds a model's outputs to ``data`` on its engine; None: it is in this process's memory."""
     file = _FILES.get(kind_of(data))
     if file is None:
         return None
