@@ -30,7 +30,6 @@ from hopyard.stockroom.data.samples import (
     rows_of,
     rows_of_array,
     settle,
-    stored_sample,
 )
 from hopyard.stockroom.maps import Key, check_key, encode
 from hopyard.stockroom.maps.keys import encode_many
@@ -316,8 +315,3 @@ def parts(key: Key, value: Any, settings: Settings) -> Iterator[Item]:
         raise settings.error(key, "is a dict without parts. Delete it instead, or give it a part")
     for pair in sorted(pairs, key=encode):
         yield Item(pair, pairs[pair])
-
-
-def stored_of(batch: Batch, record: ColumnRecord) -> list[Stored]:
-    """The samples of a batch one by one."""
-    return [stored_sample(batch.rows, at, record) for at in range(len(batch.keys))]

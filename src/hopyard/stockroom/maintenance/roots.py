@@ -48,7 +48,7 @@ class Roots:
         walk.commits(self.commits)
         for name, operation in self.staged:
             try:
-                for shelf, thing, value in operation.value if operation.do == "record" else ():
+                for shelf, thing, value in operation.things:
                     if value is not None:
                         walk.record(f"{shelf}/{thing}", parse(value, f"{shelf}/{thing}"), name)
             except HopyardError as error:
