@@ -170,6 +170,7 @@ def write_all_kinds(draft: Draft) -> None:
     draft.column("big").extend(BIG)
     change(draft, {"c": 2.5}, {"image": {1: None}, "nested": {("a", 1): None}, "big": {0: BIG[1]}})
     draft.set("data", "text", None)
+    draft.column("nested").update({"a": {"in place of": 4, "all before": 5}})
 
 
 def test_writes_that_were_told_of_make_the_same_draft_in_another_life(
@@ -191,7 +192,8 @@ def test_writes_that_were_told_of_make_the_same_draft_in_another_life(
     assert silent.flush() == draft.flush()
     edits = [edit for edit in (Operation.decode(data).edit for data in told) if edit is not None]
     assert 0 < len(edits) < len(told)
-    assert {(bool(edit.gone), edit.new is not None) for edit in edits} == {(False, True), (True, False)}
+    forms = {(bool(edit.gone), edit.new is not None) for edit in edits}
+    assert forms == {(False, True), (True, False), (True, True)}
     assert max(map(len, told)) < 2 << 20
 
 
@@ -225,10 +227,14 @@ def test_two_lives_that_write_in_turns_have_what_both_wrote_in_its_order(
     column["k"] = BIG[3]
     other.draft.set("experiment", "large", values.write(other.draft.writer, "y" * 10_000))
     assert column.append(BIG[7]) == len(BIG) + 2
+    del other.draft.column("x")[len(BIG) + 2]
+    assert column.append(BIG[7]) == len(BIG) + 2
+    other.draft.column("x").update({"k": BIG[3], len(BIG) + 7: BIG[5]})
+    assert column.append(BIG[6]) == len(BIG) + 8
     again = Draft(Objects(store), root)
     again.apply(log)
     assert contents(again) == contents(one.draft)
-    assert len(again.column("x")) == len(BIG) + 4
+    assert len(again.column("x")) == len(BIG) + 6
     assert [again.column("x")[key][0] for key in (0, 1, 2, "k")] == [0.0, BIG[1, 0], BIG[0, 0], BIG[3, 0]]
     assert again.names("experiment") == ["large"]
 

@@ -472,7 +472,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             assert settings.record is not None
             with self.guard:
                 self._check_not_written(told)
-                self._hold_first(first, settings.record, gone)
+                self._hold_given(first, settings.record, gone)
             return
         last = first
 
@@ -499,7 +499,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 "was written. Write to another column in it, or give a list."
             )
 
-    def _hold_first(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
+    def _hold_given(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
         """Hold samples of a user, who may change them afterwards; they may be the column's first ones."""
         was = self._record, self._column
         if self._record is None:
@@ -547,11 +547,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
         changes = sorted(self._pending.items(), key=itemgetter(0))
         gone = [code for code, held in changes if held is None]
         new = [(code, held) for code, held in changes if held is not None]
-        batches = (
-            [Batch(keys_of([code for code, _ in new]), Rows.collect([held for _, held in new]))]
-            if new
-            else []
-        )
+        batches = []
+        if new:
+            batches = [Batch(keys_of([code for code, _ in new]), Rows.collect([held for _, held in new]))]
         return rewrite(writer, record, batches, gone)
 
     def _group(self, first: int | str) -> list[bytes]:
