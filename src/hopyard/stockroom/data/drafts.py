@@ -581,7 +581,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     @contextmanager
     def _undone_on_errors(self) -> Iterator[None]:
-        """Whatever fails inside, the column is as it was. What is pending is replaced inside, never changed."""
+        """Leave the column as it was, whatever fails inside. Pending samples are replaced inside, never changed."""
         state = dict(vars(self))
         try:
             yield

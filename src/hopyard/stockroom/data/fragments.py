@@ -337,7 +337,7 @@ class Fragment:
         return ends[0], ends[-1]
 
     def position(self, key: bytes) -> int | None:
-        """Where the sample under an encoded key is; None: there is none."""
+        """The position of the sample under an encoded key; None: there is none."""
         if isinstance(self._described, dict):
             number = decode(key)
             at = number - int(self._described["range"]) if isinstance(number, int) else -1

@@ -1,4 +1,4 @@
-"""What users give for many samples, in chunks: keys that ascend, and samples that fit the column."""
+"""Samples of users in chunks: keys that ascend, and samples that fit the column."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Item(NamedTuple):
 
 
 class Settings:
-    """What samples of a column have in common: its record, or what the first samples say.
+    """The settings that samples of a column share: those of its record, or of the first samples.
 
     Args:
         name: of the column, for messages.
@@ -204,7 +204,7 @@ def _some(settings: Settings) -> int:
 
 
 def _ends(stored: Sequence[Stored]) -> list[int]:
-    """Where to split samples into chunks."""
+    """The ends of chunks of samples."""
     ends, size = [], 0
     for at, value in enumerate(stored):
         size += len(value) if isinstance(value, str | bytes) else value.nbytes

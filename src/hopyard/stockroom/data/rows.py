@@ -137,7 +137,7 @@ def plain(keys: Keys) -> list[Key]:
 
 
 def alike(*arrays: Keys) -> list[Keys]:
-    """The same keys in arrays that can be compared with each other."""
+    """Keys in arrays that can be compared with each other."""
     if all(keys.dtype != object for keys in arrays):
         return list(arrays)
     return [keys if keys.dtype == object else _objects(encoded(keys)) for keys in arrays]

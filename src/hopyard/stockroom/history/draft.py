@@ -70,13 +70,13 @@ class Draft:
 
     @property
     def objects(self) -> PackfileWriter:
-        """Where objects are read; those that were added too."""
+        """The objects that are read, also those that were added."""
         return self.writer
 
     @guarded
     def record(self, shelf: Shelf, name: str) -> Record | None:
-        """What the draft says of a thing; None if there is none of this name. Of a column that was written to the
-        record is made in memory, to be looked at: only :attr:`objects` of the column's snapshot have its pages."""
+        """The record of a thing; None if there is none of this name. The record of a column that was written to is made
+        in memory, to be looked at: only :attr:`objects` of the column's snapshot have its pages."""
         if shelf == "data" and name in self._dirty:
             column = self._columns[name]
             return column.snapshot().record if column.is_there else None
@@ -322,7 +322,7 @@ class Draft:
 
     @guarded
     def changes(self) -> list[tuple[str, Literal["added", "removed", "changed"]]]:
-        """What differs from the base, as ``(shelf/name, how)``, in order."""
+        """Differences from the base, as ``(shelf/name, how)``, in order."""
         base = SortedMap(self._objects, self.base)
         now = {key: new for key, _, new in base.diff(self._map)} | self._records
         for name in self._dirty:

@@ -46,7 +46,7 @@ from hopyard.wording import are, counted
 
 @dataclass(frozen=True)
 class PurgeReport:
-    """What purge did.
+    """The result of a purge.
 
     Attributes:
         column: where the samples were. keys: of those that are gone, also of earlier purges of the same keys.
@@ -186,7 +186,7 @@ def _fragments(objects: Objects, walk: Walk, column: str, keys: Sequence[Key]) -
 
 
 def _bounds(key: Key) -> list[tuple[bytes, bytes]]:
-    """Where a sample may be, or the parts of one."""
+    """The ranges of encoded keys in which a sample, or the parts of one, may be."""
     code = encode(key)
     own = (code, code + b"\0")
     return [own] if isinstance(key, tuple) else [own, group_bounds(key)]
