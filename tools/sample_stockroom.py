@@ -30,8 +30,9 @@ from hopyard.objects import Tensor
 from hopyard.objects.torch import to_tensor
 from hopyard.stockroom.data import Column
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
-from hopyard.stockroom.data.rows import plain
-from hopyard.stockroom.data.samples import empty_record
+from hopyard.stockroom.data.drafts import Edit
+from hopyard.stockroom.data.rows import Batch, keys_of, plain
+from hopyard.stockroom.data.samples import Stored, empty_record, record_for, rows_of
 from hopyard.stockroom.experiments import ExperimentShelf, Run
 from hopyard.stockroom.git import Head, write
 from hopyard.stockroom.history.commits import log, read_commit
@@ -41,7 +42,8 @@ from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.maintenance import purge
-from hopyard.stockroom.maps import encode
+from hopyard.stockroom.maps import Key, encode
+from hopyard.stockroom.maps.keys import encode_many
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord
 from hopyard.stockroom.remotes import KIND, Repository
@@ -123,17 +125,11 @@ def make(folder: Path, dataset: Dataset) -> None:
         last = maker.commit("main", "many values, many fragments", _many)
         stage = Stage(maker.store, "main", last)
         for operation in (
-            Operation(
-                "set", "data", "image", (7,), (Tensor("U8", (2, 3), np.arange(6, dtype="u1")),),
-                empty_record("tensor", "U8", (2, 3), nested=False).to_json(),
-            ),
-            Operation(
-                "set", "data", "caption", ("new", "x"), ("text", "ü"),
-                empty_record("string", "U8", (), nested=False).to_json(),
-            ),
-            Operation("delete", "data", "blob", keys=(1,)),
-            Operation("record", value=[["experiment", "staged", {"value": True}]]),
-        ):  # fmt: skip
+            Operation("image", _edit({7: Tensor("U8", (2, 3), np.arange(6, dtype="u1"))})),
+            Operation("caption", _edit({"new": "text", "x": "ü"})),
+            Operation("blob", Edit(empty_record("bytes", "U8", (), nested=False), [encode(1)])),
+            Operation(things=(("experiment", "staged", {"value": True}),)),
+        ):
             stage.append(operation.encode())
         write(folder / "head.stock", Head("main", last))
     for lock in [*folder.rglob("*.lock"), folder / "artifact.json"]:
@@ -141,6 +137,13 @@ def make(folder: Path, dataset: Dataset) -> None:
     for path in sorted((folder / "objects").rglob("*"), reverse=True):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
+
+
+def _edit(samples: dict[Key, Stored]) -> Edit:
+    """An edit that sets samples, whose keys ascend."""
+    values = list(samples.values())
+    record = record_for(values, nested=False)
+    return Edit(record, [], Batch(keys_of(encode_many(list(samples))), rows_of(values, record)))
 
 
 def _columns(draft: Draft) -> None:

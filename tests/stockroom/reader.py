@@ -318,7 +318,7 @@ class Repository:
             waiting |= {one: self.commit(one) for one in waiting.pop(found[-1])["parents"]}
         return found
 
-    def stage(self, worktree: str, base: str) -> list[tuple[dict[str, Any], list[Any]]]:
+    def stage(self, worktree: str, base: str) -> list[tuple[dict[str, Any], dict[Any, Any]]]:
         """What is staged upon a commit: the header and the samples of each write."""
         chain: list[bytes] = []
         expected = None
@@ -336,7 +336,7 @@ class Repository:
             if expected == bytes(32):
                 break
         require(expected in (None, bytes(32)), f"the beginning of what is staged upon {base}")
-        found: list[tuple[dict[str, Any], list[Any]]] = []
+        found: list[tuple[dict[str, Any], dict[Any, Any]]] = []
         for content in reversed(chain):
             end = 0
             while end < len(content):
@@ -345,20 +345,15 @@ class Repository:
                 found.append(self._operation(content[start:end]))
         return found
 
-    def _operation(self, data: bytes) -> tuple[dict[str, Any], list[Any]]:
-        at = 8 + struct.unpack("<Q", data[:8])[0]
-        header = json.loads(data[8:at])
+    def _operation(self, data: bytes) -> tuple[dict[str, Any], dict[Any, Any]]:
+        end = 8 + struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:end])
         check_header(header["format"], "operation")
-        samples: list[Any] = []
-        for kind, what in header["samples"]:
-            size = {"string": 0, "bytes": what}.get(kind) if kind in ("string", "bytes") else None
-            size = SIZES[kind] * math.prod(what) if size is None else size
-            content, at = data[at : at + size], at + size
-            samples.append(
-                what if kind == "string" else content if kind == "bytes" else array(content, kind, what)
-            )
-        require(at == len(data), "the length of a staged operation")
-        return header, samples
+        if end == len(data):
+            return header, {}
+        read, record = Fragment(data[end:]), header["record"]["column"]
+        require(read.header["dtype"] == record["dtype"] and read.kind == record["kind"], "staged samples")
+        return header, {key: read.sample(at) for at, key in enumerate(read.keys)}
 
     def records(self, commit: str) -> dict[tuple[str, str], Any]:
         found = dict(self.items(self.commit(commit)["root"]))

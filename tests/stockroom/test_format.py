@@ -354,13 +354,12 @@ def test_the_sample_is_read_by_the_documents_reader(sample: Path) -> None:
             assert json.loads(json.dumps(thing)) == expected["things"][numbers[path]], path
     assert repository.log(expected["references"]["heads"]["main"]) == expected["order"]
     (last,) = (sample / "objects/stage/main").iterdir()
-    (setting, (image,)), (_, texts), (deleting, _), (record, _) = repository.stage("main", last.name)
-    assert (setting["do"], setting["keys"], image.tolist()) == ("set", [7], [[0, 1, 2], [3, 4, 5]])
-    assert (texts, deleting["do"], record["value"]) == (
-        ["text", "ü"],
-        "delete",
-        [["experiment", "staged", {"value": True}]],
-    )
+    (setting, images), (_, texts), (deleting, none), (said, _) = repository.stage("main", last.name)
+    assert (setting["column"], setting["gone"]) == ("image", [])
+    assert images[7].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert texts == {"new": "text", "x": "ü"}
+    assert (deleting["column"], deleting["gone"], none) == ("blob", [1], {})
+    assert said["things"] == [["experiment", "staged", {"value": True}]]
 
 
 def as_json(repository: reader.Repository, commit: str, shelf: str, name: str) -> Any:

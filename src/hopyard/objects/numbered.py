@@ -1,4 +1,10 @@
-"""A log of numbered objects: the next number is the compare-and-swap, the append and the fence in one."""
+"""A log of numbered objects: the next number is the compare-and-swap, the append and the fence in one.
+
+The journal, references, stages and heartbeats number objects too, and are logs of their own, since their numbers mean
+something else. A taken number ends a driver, but makes who moves a reference look again; a stage is written under a
+lock, passes over numbers whose write failed, and is read by its chain of seals; beats and journals delete old numbers.
+The last one is found by listing here, by doubling steps for references, and in the lock's file for stages.
+"""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class StockRoom(Shelves):
 
     @property
     def head(self) -> Head:
-        """Where this is: ``branch`` (None: commits are detached) and ``commit`` (None: there is none yet)."""
+        """The present ``branch`` (None: commits are detached) and ``commit`` (None: there is none yet)."""
         standing = self._session.stand()
         return Head(standing.branch, standing.commit)
 
@@ -176,7 +176,7 @@ class StockRoom(Shelves):
         return Revision(self._session.objects, digest, None if digest.startswith(revision) else revision)
 
     def status(self) -> Status:
-        """Where this is, and what is staged; ``print(stock.status())`` tells it in words."""
+        """The present branch and commit, and staged changes; ``print(stock.status())`` tells them in words."""
         return queries.status(self._session)
 
     def log(
@@ -192,7 +192,7 @@ class StockRoom(Shelves):
         return queries.log(self._session, *revisions, limit=limit, branches=branches)
 
     def diff(self, a: str | None = None, b: str | None = None) -> Diff:
-        """What differs from ``a`` to ``b``: samples, tensors and how far they moved, values, files of datasets.
+        """Differences from ``a`` to ``b``: samples, tensors and how far they moved, values, files of datasets.
 
         Args:
             a: a revision; None: the commit that this is at.

@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 from hopyard.errors import DataError, StorageFullError, UsageError
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom.data import Column, ColumnDraft, drafts
+from hopyard.stockroom.maps import encode
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.storage import MemoryStore
 
@@ -445,17 +446,20 @@ def test_changes_are_told_when_they_are_made_and_undone_if_that_fails(writer: Pa
     told: list[Any] = []
     full = False
 
-    def tell(*what: Any) -> None:
+    def tell(edit: drafts.Edit | None) -> None:
         if full:
             raise StorageFullError("no space is left")
-        told.append(what)
+        if edit is None:
+            told.append("bulk")
+        else:
+            told.append((list(edit.gone), None if edit.new is None else edit.new.rows.data.tolist()))
 
     draft = ColumnDraft(writer, writer, "x", None, tell)
     draft["a"] = np.float32(1)
     draft.extend(np.zeros(5000, np.float32))
     del draft["a"]
-    one = Tensor.from_numpy(np.array(1, np.float32))
-    assert told == [("set", ["a"], [one]), ("bulk", [], None), ("delete", ["a"], None)]
+    one = np.array([[1]], np.float32).view(np.uint8)
+    assert told == [([], one.tolist()), "bulk", ([encode("a")], None)]
     full = True
     before = dict(draft.items())
     changes: list[Callable[[], None]] = [

@@ -144,7 +144,7 @@ def test_everything_that_leads_to_commits_keeps_them(tmp_path: Path) -> None:
         repository.references.set(name, digest, "Ada")
     repository.references.set("worktrees/two", kept["tags/t"], "Ada")  # it moved on; its log keeps the commit
     staged_upon = dropped(repository, "upon", u=samples(2))
-    Stage(repository.store, "main", staged_upon).append(Operation("delete", "data", "u", (0,)).encode())
+    Stage(repository.store, "main", staged_upon).append(Operation(things=(("data", "u", None),)).encode())
     draft = Draft(repository.objects, None)
     draft.column("large").update(samples(5, seed=9))
     draft.flush()
@@ -152,7 +152,7 @@ def test_everything_that_leads_to_commits_keeps_them(tmp_path: Path) -> None:
     record = draft.column("large").flush()
     assert record is not None
     Stage(repository.store, "gone", None).append(
-        Operation("record", value=[["data", "large", record.to_json()]]).encode()
+        Operation(things=(("data", "large", record.to_json()),)).encode()
     )
     read = dropped(repository, "read", r=samples(2, seed=7))
     away = dropped(repository, "away", a=samples(2, seed=8))

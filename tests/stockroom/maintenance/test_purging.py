@@ -293,7 +293,7 @@ def test_what_is_staged_is_purged_too(tmp_path: Path) -> None:
     large.publish()
     large.release()
     Stage(repository.store, "two", commits[-1]).append(
-        Operation("record", value=[["data", "image", record.to_json()]]).encode()
+        Operation(things=(("data", "image", record.to_json()),)).encode()
     )
     assert holds(tmp_path, SECRET)
     purged(repository, 30)
@@ -435,7 +435,8 @@ purge(at(pickle.load(sys.stdin.buffer)), "image", 3, "asked to", "Ada")
 def test_a_purge_that_is_killed_at_any_operation_is_done_again(tmp_path: Path) -> None:
     repository, commits = with_secret(tmp_path)
     stage = Stage(repository.store, "main", commits[-1])
-    stage.append(Operation("set", "data", "image", (3,), (SECRET,)).encode())
+    root = root_of(repository, commits[-1])
+    Draft(repository.objects, root, lambda each: stage.append(each.encode())).column("image")[3] = secret()
     number = 1
     while killed(_PURGE, KillingStore(LocalStore(tmp_path), number)):
         for digest in commits:

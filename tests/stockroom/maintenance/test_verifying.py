@@ -228,7 +228,7 @@ def test_a_wrong_index_is_made_anew(repository: Repository) -> None:
 def test_what_is_staged_is_needed(repository: Repository) -> None:
     stage = Stage(repository.store, "main", tip(repository))
     record = ModelRecord("d" * 64, 1).to_json()
-    stage.append(Operation("record", value=[["model", "net", record]]).encode())
+    stage.append(Operation(things=(("model", "net", record),)).encode())
     (problem,) = verify(repository).problems
     assert problem.kind == "missing"
     assert problem.needed_by == f"model/net of stage/main/{tip(repository)}/000000000001"

@@ -108,7 +108,7 @@ class Column(Mapping[Any, Any]):
 
     @property
     def objects(self) -> Readable:
-        """Where it is read."""
+        """The objects that the column is read from."""
         return self._objects
 
     @property
@@ -128,7 +128,7 @@ class Column(Mapping[Any, Any]):
 
     @property
     def is_nested(self) -> bool:
-        """Whether keys are pairs."""
+        """Whether the keys are pairs."""
         return self.record.nested
 
     @property

@@ -1,4 +1,4 @@
-"""What differs between two columns, and merging three, reading only the fragments in which they differ."""
+"""Differences of two columns, and merges of three, reading only the fragments in which they differ."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _differences(
 
 
 def _split(batch: Batch | None, key: bytes) -> tuple[Batch | None, Batch | None]:
-    """What comes before ``key``, and the rest."""
+    """The part of a batch before ``key``, and the rest."""
     if batch is None:
         return None, None
     count = count_before(batch.keys, key)

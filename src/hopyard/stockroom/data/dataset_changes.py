@@ -41,7 +41,7 @@ class DatasetDiff:
 
 
 def diff_datasets(objects: Readable, old: DatasetRecord, new: DatasetRecord) -> DatasetDiff:
-    """What differs. Reads manifests and the pages of files that are not in both; no data."""
+    """The differences of two datasets. Reads manifests and the pages of files that are not in both; no data."""
     removed: dict[str, FileEntry] = {}
     added: dict[str, FileEntry] = {}
     moved = False

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import DataError, UsageError
+from hopyard.errors import CorruptError, DataError, UsageError
 from hopyard.stockroom.data import given
 from hopyard.stockroom.data.column import Column, samples_html
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.frames import without_frame
 from hopyard.stockroom.data.gathering import Positions, Readable, buried_in
 from hopyard.stockroom.data.given import Settings
-from hopyard.stockroom.data.rows import Batch, encoded
+from hopyard.stockroom.data.rows import Batch, Rows, encoded, following, keys_of
 from hopyard.stockroom.data.samples import (
-    Stored,
+    describe,
     empty_record,
     is_array,
     stored_dtype,
+    stored_sample,
     to_user,
 )
 from hopyard.stockroom.data.scratch import Scratch
@@ -36,10 +37,27 @@ SMALL_COUNT = 1024
 _HELD_BYTES = 32 << 20
 _HELD_COUNT = 1 << 16
 
-Changed = Callable[[Literal["set", "delete", "bulk"], list[Key], list[Stored] | None], None]
-"""Told of every change when it is made: ``"set"`` with keys and samples, if these are at most 1,024 and 1 MiB;
-``"delete"`` with keys; ``"bulk"`` for anything else, also new settings, and when what is held becomes much: ``flush``
-says what the column is now. What it raises undoes the change."""
+
+class Edit(NamedTuple):
+    """A change of a column.
+
+    Attributes:
+        record: of an empty column that holds the same.
+        gone: encoded keys whose samples go.
+        new: samples that are there afterwards; None: there are none.
+    """
+
+    record: ColumnRecord
+    gone: Sequence[bytes]
+    new: Batch | None = None
+
+
+Changed = Callable[[Edit | None], None]
+"""Told of every change when it is made: the edit, if its samples are at most 1,024 and 1 MiB; None for anything else,
+also new settings, and when what is held becomes much: ``flush`` says what the column is now. What it raises undoes the
+change."""
+
+_Held = tuple[Rows, int]  # a sample: its place among others that came with it
 
 
 class ColumnDraft(MutableMapping[Any, Any]):
@@ -64,7 +82,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._writer, self.name, self._changed, self._in_order = writer, name, changed, in_order
         self._record = record
         self._column = Column(objects, name, record or _NOTHING)
-        self._pending: dict[bytes, Stored | None] = {}
+        self._pending: dict[bytes, _Held | None] = {}
         self._pending_bytes = 0
         self._groups: dict[
             Key, set[bytes]
@@ -138,8 +156,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
             found = None if code is None else self._pending.get(code)
             # Building a view takes as long as all that is pending.
             is_below = code is not None and code not in self._pending
+            record = self._column.record
         if found is not None:
-            return to_user(found)
+            return to_user(stored_sample(*found, record))
         if not is_below:
             return self._view()[key]
         try:
@@ -220,9 +239,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             codes = [code] if checked in self or is_left else []
         if not codes:
             raise self._view().missing(checked)
-        self._hold(dict.fromkeys(codes), lambda: self._tell("delete", [decode(code) for code in codes]))
-        if self._next is not None and not (isinstance(checked, int) and checked < self._next - 1):
-            self._next = None
+        self._hold(Edit(self.settings, codes))
 
     def update(self, values: Mapping[Any, Any] = {}, /, **more: Any) -> None:  # type: ignore[override]
         """Set the samples of a mapping from keys. In a nested column a sample is a dict of parts, and replaces all.
@@ -255,21 +272,29 @@ class ColumnDraft(MutableMapping[Any, Any]):
             items = given.keyed(values, settings)
             batches = given.batches_of_items(items, settings, isinstance(values, dict))
         self._write(batches, settings, sorted(gone), told)
-        if self._column.record.nested:
-            self._next = None
-        elif self._next is not None:
-            ints = (int(key) for key in values if not isinstance(key, str))
-            self._next = max(self._next, max(ints, default=-1) + 1)
 
     def update_rows(self, keys: Sequence[Key], rows: npt.NDArray[Any]) -> None:
         """Set the samples under keys, all different and none a pair, to the rows of an array (n, ...) of numbers."""
         with self._writing(rows):
             settings, told = Settings(self.name, self._record), self._told
             self._write(given.batches_of_rows(keys, rows, settings), settings, [], told)
-            if self._next is not None:
-                self._next = max(
-                    self._next, max((key + 1 for key in keys if isinstance(key, int)), default=0)
+
+    def apply(self, edit: Edit) -> None:
+        """Make an edit that another draft of the column was told of.
+
+        Raises:
+            CorruptError: this column holds something else.
+        """
+        with self._writing():
+            if self._record is None:
+                self._stand_on(edit.record)
+            elif self._record.settings != edit.record.settings:
+                raise CorruptError(
+                    f"a staged write to the column {self.name!r} is of {describe(edit.record)}, but the column "
+                    f"holds {describe(self._record)}. Restore the repository's folder stage/ from a copy, or discard "
+                    "what is staged: hopyard stock reset."
                 )
+            self._hold(edit)
 
     def append(self, value: Any) -> int:
         """Add one sample under the int that follows the largest one among the keys, which is returned.
@@ -329,8 +354,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         else:
             items = given.numbered(values, first, settings)
             batches = given.batches_of_items(items, settings, isinstance(values, list | tuple))
-        count = self._write(batches, settings, [], told)
-        self._next = None if self._column.record.nested else first + count
+        self._write(batches, settings, [], told)
 
     def replace(self, values: Any) -> None:
         """Have these samples instead of all there are: an array or iterable as for ``extend``, or a mapping.
@@ -354,13 +378,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 )
             with self.guard, self._undone_on_errors():
                 vars(self).update(vars(fresh) | {"_changed": self._changed, "_in_order": self._in_order})
-                self._tell("bulk")
+                self._tell(None)
 
     def clear(self) -> None:
         """Delete all samples. What the column holds stays as it is."""
         with self._writing(), self._undone_on_errors():
             self._start_anew(None if self._record is None else self.settings)
-            self._tell("bulk")
+            self._tell(None)
 
     def create(
         self,
@@ -400,7 +424,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
                     f"column {self.name!r} is there already. Delete it first, or use another name."
                 )
             self._start_anew(record)
-            self._tell("bulk")
+            self._tell(None)
 
     @guarded
     def flush(self) -> ColumnRecord | None:
@@ -421,11 +445,6 @@ class ColumnDraft(MutableMapping[Any, Any]):
         """Keep no sample in memory that was read: it may have been purged."""
         self._column = Column(self._writer, self.name, self._record or _NOTHING)
 
-    def settle(self, record: ColumnRecord) -> None:
-        """Hold what this one holds, if nothing else is known yet."""
-        if self._record is None:
-            self._stand_on(record)
-
     # How
 
     @contextmanager
@@ -439,39 +458,39 @@ class ColumnDraft(MutableMapping[Any, Any]):
         with guard, self._in_order():
             yield
 
-    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes], told: int) -> int:
-        """Hold these samples, or write them if they are many; how many they were. ``told``: writes before this one."""
+    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes], told: int) -> None:
+        """Hold these samples, or write them if they are many. ``told``: writes before this one."""
         first = next(batches, None)
         if first is None:
             if self._record is None and settings.record is not None:
                 with self.guard, self._undone_on_errors():
                     self._stand_on(settings.record)
-                    self._tell("bulk")
-            return 0
+                    self._tell(None)
+            return
         second = next(batches, None)
         if second is None and len(first.keys) <= SMALL_COUNT and first.rows.nbytes <= SMALL_BYTES:
             assert settings.record is not None
             with self.guard:
                 self._check_not_written(told)
-                self._hold_batch(first, settings.record, gone)
-            return len(first.keys)
-        count = 0
+                self._hold_given(first, settings.record, gone)
+            return
+        last = first
 
-        def counted() -> Iterator[Batch]:
-            nonlocal count
+        def all_batches() -> Iterator[Batch]:
+            nonlocal last
             for batch in chain((first,), () if second is None else (second,), batches):
-                count += len(batch.keys)
+                last = batch
                 yield batch
 
         assert settings.record is not None
         self.flush()
         below = self._record
-        after = rewrite(self._writer, below or settings.record, counted(), gone)
+        after = rewrite(self._writer, below or settings.record, all_batches(), gone)
         with self.guard, self._undone_on_errors():
             self._check_not_written(told)
             self._stand_on(after)
-            self._tell("bulk")
-        return count
+            self._go_on_behind(gone, last)
+            self._tell(None)
 
     def _check_not_written(self, told: int) -> None:
         if self._told != told:
@@ -480,46 +499,41 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 "was written. Write to another column in it, or give a list."
             )
 
-    def _hold_batch(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
-        codes = encoded(batch.keys)
-        owned = Batch(batch.keys, batch.rows.take(np.arange(len(codes))))
-        values = given.stored_of(owned, record)
-        new: dict[bytes, Stored | None] = dict(zip(codes, values, strict=True))
-
-        def tell() -> None:
-            if new.keys() >= set(gone):
-                self._tell("set", [decode(code) for code in codes], values)
-            else:  # told as one change, or a kill in between would leave only what goes
-                self._tell("bulk")
-
+    def _hold_given(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
+        """Hold samples of a user, who may change them afterwards; they may be the column's first ones."""
         was = self._record, self._column
         if self._record is None:
             self._stand_on(record)
         try:
-            self._hold(dict.fromkeys(gone) | new, tell)
+            self._hold(Edit(self.settings, gone, batch.part(np.arange(len(batch.keys)))))
         except BaseException:
             self._record, self._column = was
             raise
 
-    def _hold(self, changes: dict[bytes, Stored | None], tell: Callable[[], None]) -> None:
-        """Have these changes on top; not, if ``tell`` fails."""
+    def _hold(self, edit: Edit) -> None:
+        """Have this change on top; not, if telling of it fails."""
+        changes: dict[bytes, _Held | None] = dict.fromkeys(edit.gone)
+        if edit.new is not None:
+            rows = edit.new.rows
+            changes.update(zip(encoded(edit.new.keys), zip(repeat(rows), range(len(rows))), strict=True))
         pending, state = self._pending, dict(vars(self))
         before = {code: pending.get(code, _ABSENT) for code in changes}
         there = self._column.has([code for code, value in before.items() if value is _ABSENT])
         self._more += sum(value is not None for value in changes.values()) - len(there)
         self._more -= sum(value is not _ABSENT and value is not None for value in before.values())
-        self._pending_bytes += sum(_size(value) for value in changes.values())
+        self._pending_bytes += edit.new.rows.nbytes if edit.new is not None else 0
         self._seen = None
         pending.update(changes)
         if self._column.record.nested:
             for code in changes:
                 self._groups.setdefault(_first(code), set()).add(code)
+        self._go_on_behind(edit.gone, edit.new)
         try:
             if self._pending_bytes > _HELD_BYTES or len(self._pending) > _HELD_COUNT:
                 self.flush()
-                self._tell("bulk")
+                self._tell(None)
             else:
-                tell()
+                self._tell(edit)
         except BaseException:
             for code, value in before.items():
                 if value is _ABSENT:
@@ -531,9 +545,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def _rewritten(self, writer: Writer, record: ColumnRecord) -> ColumnRecord:
         changes = sorted(self._pending.items(), key=itemgetter(0))
-        new = [(code, value) for code, value in changes if value is not None]
-        gone = [code for code, value in changes if value is None]
-        batches = given.batches_of([code for code, _ in new], [value for _, value in new], record)
+        gone = [code for code, held in changes if held is None]
+        new = [(code, held) for code, held in changes if held is not None]
+        batches = []
+        if new:
+            batches = [Batch(keys_of([code for code, _ in new]), Rows.collect([held for _, held in new]))]
         return rewrite(writer, record, batches, gone)
 
     def _group(self, first: int | str) -> list[bytes]:
@@ -547,6 +563,13 @@ class ColumnDraft(MutableMapping[Any, Any]):
             self._next = self._view().following_key()
         return self._next
 
+    def _go_on_behind(self, gone: Sequence[bytes], new: Batch | None) -> None:
+        """Let what is appended next follow all keys that are there after an edit."""
+        if self._column.record.nested or self._next is None or encode(self._next - 1) in gone:
+            self._next = None  # looked up when it is needed
+        elif new is not None:
+            self._next = max(self._next, following(new.keys))
+
     def _stand_on(self, record: ColumnRecord | None) -> None:
         self._record = record
         self._column = Column(self._writer, self.name, record or _NOTHING)
@@ -558,7 +581,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     @contextmanager
     def _undone_on_errors(self) -> Iterator[None]:
-        """Whatever fails inside, the column is as it was. What is pending is replaced inside, never changed."""
+        """Leave the column as it was, whatever fails inside. Pending samples are replaced inside, never changed."""
         state = dict(vars(self))
         try:
             yield
@@ -566,15 +589,10 @@ class ColumnDraft(MutableMapping[Any, Any]):
             vars(self).update(state)
             raise
 
-    def _tell(
-        self,
-        do: Literal["set", "delete", "bulk"],
-        keys: list[Key] | None = None,
-        samples: list[Stored] | None = None,
-    ) -> None:
+    def _tell(self, edit: Edit | None) -> None:
         self._told += 1
         if self._changed is not None:
-            self._changed(do, keys or [], samples)
+            self._changed(edit)
 
 
 _NOTHING = empty_record("bytes", "U8", (), nested=False)
@@ -586,9 +604,3 @@ def _first(code: bytes) -> int | str:
     key = decode(code)
     assert isinstance(key, tuple)
     return key[0]
-
-
-def _size(value: Stored | None) -> int:
-    if value is None:
-        return 0
-    return len(value) if isinstance(value, str | bytes) else value.nbytes

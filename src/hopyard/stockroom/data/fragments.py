@@ -185,10 +185,12 @@ def _check_sizes(
 
 
 def _corrupt(error: Exception) -> CorruptError:
-    return CorruptError(
+    corrupt = CorruptError(
         f"an object that a column names is not a fragment of it ({error}). Run `hopyard stock verify`; if all is well "
         "there, a newer version of Hopyard wrote it: install that."
     )
+    corrupt.__cause__ = error
+    return corrupt
 
 
 class Fragment:
@@ -302,6 +304,20 @@ class Fragment:
         Raises:
             CorruptError: it is another fragment.
         """
+        self.check_settings(record)
+        if self.count != count or self._ends() != (first, last):
+            raise _corrupt(ValueError("it has other keys than the column's map says"))
+        if self.rows.nbytes != nbytes and not self.purged:
+            raise _corrupt(
+                ValueError(f"it has {self.rows.nbytes} bytes of values, but the map says {nbytes}")
+            )
+
+    def check_settings(self, record: ColumnRecord) -> None:
+        """See that it holds what a column holds.
+
+        Raises:
+            CorruptError: it holds another kind, dtype or shape.
+        """
         header = self.described
         shape = list(record.shape) if record.kind == "tensor" else None
         if (header["kind"], header["dtype"], header["shape"]) != (record.kind, record.dtype, shape):
@@ -310,12 +326,6 @@ class Fragment:
                     f"it holds {header['kind']} {header['dtype']} of shape {header['shape']}, but the column holds "
                     f"{record.kind} {record.dtype} of shape {shape}"
                 )
-            )
-        if self.count != count or self._ends() != (first, last):
-            raise _corrupt(ValueError("it has other keys than the column's map says"))
-        if self.rows.nbytes != nbytes and not self.purged:
-            raise _corrupt(
-                ValueError(f"it has {self.rows.nbytes} bytes of values, but the map says {nbytes}")
             )
 
     def _ends(self) -> tuple[bytes, bytes]:
@@ -327,7 +337,7 @@ class Fragment:
         return ends[0], ends[-1]
 
     def position(self, key: bytes) -> int | None:
-        """Where the sample under an encoded key is; None: there is none."""
+        """The position of the sample under an encoded key; None: there is none."""
         if isinstance(self._described, dict):
             number = decode(key)
             at = number - int(self._described["range"]) if isinstance(number, int) else -1

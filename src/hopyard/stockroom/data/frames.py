@@ -17,7 +17,7 @@ Call = Literal["replace", "update", "extend"]
 
 
 def without_frame(name: str, values: Any, call: Call) -> Any:
-    """What a column is given, as a dict by key, an array or a list; what is of no library of frames as it is.
+    """Samples for a column as a dict by key, an array or a list; values of no library of frames as they are.
 
     A Series of pandas is a dict from its index; for ``replace`` and ``extend`` one whose index counts its rows from
     0 on, as a new one's does, is an array. Series of polars and arrays of Arrow have no keys. A nested tensor is the

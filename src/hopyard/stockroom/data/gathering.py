@@ -40,7 +40,7 @@ _NEARLY_ALL = 0.2  # of the fragments are left to be checked
 
 
 class Readable(Protocol):
-    """Where fragments and pages are: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
+    """A source of fragments and pages: ``Objects``, or a ``PackfileWriter`` for those that are not published yet."""
 
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 

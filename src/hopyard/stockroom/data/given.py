@@ -1,4 +1,4 @@
-"""What users give for many samples, in chunks: keys that ascend, and samples that fit the column."""
+"""Samples of users in chunks: keys that ascend, and samples that fit the column."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from hopyard.stockroom.data.samples import (
     rows_of,
     rows_of_array,
     settle,
-    stored_sample,
 )
 from hopyard.stockroom.maps import Key, check_key, encode
 from hopyard.stockroom.maps.keys import encode_many
@@ -53,7 +52,7 @@ class Item(NamedTuple):
 
 
 class Settings:
-    """What samples of a column have in common: its record, or what the first samples say.
+    """The settings that samples of a column share: those of its record, or of the first samples.
 
     Args:
         name: of the column, for messages.
@@ -205,7 +204,7 @@ def _some(settings: Settings) -> int:
 
 
 def _ends(stored: Sequence[Stored]) -> list[int]:
-    """Where to split samples into chunks."""
+    """The ends of chunks of samples."""
     ends, size = [], 0
     for at, value in enumerate(stored):
         size += len(value) if isinstance(value, str | bytes) else value.nbytes
@@ -316,8 +315,3 @@ def parts(key: Key, value: Any, settings: Settings) -> Iterator[Item]:
         raise settings.error(key, "is a dict without parts. Delete it instead, or give it a part")
     for pair in sorted(pairs, key=encode):
         yield Item(pair, pairs[pair])
-
-
-def stored_of(batch: Batch, record: ColumnRecord) -> list[Stored]:
-    """The samples of a batch one by one."""
-    return [stored_sample(batch.rows, at, record) for at in range(len(batch.keys))]

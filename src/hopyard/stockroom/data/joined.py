@@ -212,7 +212,7 @@ class Samples(Partitioned):
         return numbers
 
     def _places(self, name: str, rows: Rows) -> Rows:
-        """Where these rows are in a column."""
+        """The positions of rows in a column."""
         places = self._positions[name]
         return rows if places is None else places.take(rows)
 

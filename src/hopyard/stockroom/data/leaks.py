@@ -41,7 +41,7 @@ _UNKNOWN_SIZE = 4 << 10  # bytes of a sample, where they differ
 
 @dataclass(frozen=True)
 class Leaks:
-    """What stands in both.
+    """The samples that stand in both.
 
     Attributes:
         pairs: for each sample of the first that the second has too, in order: its key in the first, and the key of

@@ -151,7 +151,7 @@ def buried(objects: Objects, tombstones: Tombstones) -> dict[str, Location]:
 
 
 def _unite(objects: Objects, tombstones: Tombstones) -> None:
-    """Where clones purged different samples of one fragment, make the tombstone that names all of them."""
+    """Make the tombstone that names all samples of one fragment that clones purged apart from each other."""
     for name, (best, *others) in tombstones.all().items():
         known = best.keys
         more = {

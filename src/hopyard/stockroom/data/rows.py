@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -59,6 +60,14 @@ class Rows:
             return Rows(self.data[places])
         found = Ragged(self.data, self.offsets)[places]
         return Rows(found.values, found.offsets, None if self.shapes is None else self.shapes[places])
+
+    @staticmethod
+    def collect(places: Sequence[tuple[Rows, int]]) -> Rows:
+        """Single samples of several rows, each given by its rows and its position there, in this order."""
+        parts = {id(rows): rows for rows, _ in places}
+        starts = dict(zip(parts, accumulate(map(len, parts.values()), initial=0), strict=False))
+        positions = [starts[id(rows)] + at for rows, at in places]
+        return Rows.concatenate(list(parts.values())).take(np.array(positions, np.int64))
 
     @staticmethod
     def concatenate(parts: Sequence[Rows]) -> Rows:
@@ -128,7 +137,7 @@ def plain(keys: Keys) -> list[Key]:
 
 
 def alike(*arrays: Keys) -> list[Keys]:
-    """The same keys in arrays that can be compared with each other."""
+    """Keys in arrays that can be compared with each other."""
     if all(keys.dtype != object for keys in arrays):
         return list(arrays)
     return [keys if keys.dtype == object else _objects(encoded(keys)) for keys in arrays]
@@ -164,6 +173,14 @@ def count_before(keys: Keys, stop: bytes) -> int:
         return len(keys) if stop > b"\1" else 0
     (value,) = keys_of([stop[:9]])
     return int(np.searchsorted(keys, value, "right" if len(stop) > 9 else "left"))
+
+
+def following(keys: Keys) -> int:
+    """The int after the largest one among keys, which ascend and are no pairs; 0 if none is an int."""
+    count = count_before(keys, b"\2")
+    (last,) = plain(keys[count - 1 : count]) if count else (-1,)
+    assert isinstance(last, int)
+    return last + 1
 
 
 def merged(old: Batch, new: Batch, gone: Keys) -> Batch:

@@ -21,7 +21,7 @@ class Scratch:
 
     @property
     def stored(self) -> object:
-        """What is stored, below."""
+        """The stored objects below."""
         return getattr(self._below, "stored", None)
 
     def begin(self) -> None:

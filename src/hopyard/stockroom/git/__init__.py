@@ -1,4 +1,4 @@
-"""What lies beside git: ``head.stock``, where objects are, facts of git, roots in its history, the merge driver.
+"""The side of git: ``head.stock``, places of objects, facts of git, roots in git's history, the merge driver.
 
 Rules:
 

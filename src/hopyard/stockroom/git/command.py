@@ -131,7 +131,7 @@ def _answer(git: subprocess.Popen[bytes], folder: Path, given: bytes, seconds: f
 
 
 def demand(folder: Path, *arguments: str, given: bytes = b"", index: Path | None = None) -> bytes:
-    """What ``git ARGUMENTS`` prints.
+    """The output of ``git ARGUMENTS``.
 
     Raises:
         StorageError: as `ask`, or git failed; brings what git said.

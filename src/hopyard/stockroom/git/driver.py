@@ -25,7 +25,7 @@ from hopyard.storage.oserrors import write_errors
 from hopyard.wording import visible
 
 ARGUMENTS = ("stock", "merge-driver", "%O", "%A", "%B", "%P")
-"""What git is to run after ``hopyard``: base, ours, theirs, and which ``head.stock`` it is."""
+"""Arguments with which git runs ``hopyard``: base, ours, theirs, and which ``head.stock`` it is."""
 
 _NAME = "merges data, models and experiments of StockRoom"
 _LINE = f"{HEAD_NAME} merge=hopyard"
@@ -34,7 +34,7 @@ _AMONG_BASES = "text"
 
 
 def offer(place: Place) -> str | None:
-    """What to tell a user whose git has no merge driver yet, with the exact commands; None: nothing to do."""
+    """Advice for a user whose git has no merge driver yet, with the exact commands; None: nothing to do."""
     if place.git is None or not installed() or (_is_configured(place) and _attribute(place) == "hopyard"):
         return None
     return (
@@ -120,7 +120,7 @@ def is_rebasing(place: Place) -> bool:
 
 
 def merge_command(commit: str, base: str | None) -> str:
-    """What to type to merge the data of a commit, or what has changed to it from a base."""
+    """The command that merges the data of a commit, or the changes to it from a base."""
     return f"hopyard stock merge {commit}{'' if base is None else f' --base {base}'}"
 
 

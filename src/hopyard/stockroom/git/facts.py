@@ -1,4 +1,4 @@
-"""What a commit records of git: its commit, branch, whether files differ from it, and who writes."""
+"""Facts of git that a commit records: git's commit, branch, whether files differ from it, and the author."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class GitFacts:
-    """Where git is; all None without git.
+    """Commit and branch of git, and whether files differ; all None without git.
 
     Attributes:
         commit: full hex digits of git's commit, or None: there is none yet.
@@ -36,7 +36,7 @@ class GitFacts:
 
 
 def facts(place: Place, seconds: float = _SECONDS) -> GitFacts:
-    """What git says about the working tree. Waits at most ``seconds`` for what is dirty, and takes no lock.
+    """The facts of git about the working tree. Waits at most ``seconds`` for dirty files, and takes no lock.
 
     Raises:
         StorageError: git refuses to read the repository; says what to do.

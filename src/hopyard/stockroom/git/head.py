@@ -55,7 +55,7 @@ _SHOWN_BASE = re.compile(r"^\|{7,}(?: .*)?\n(?:(?!={7,}$).*\n)*", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Head:
-    """Where a working tree is.
+    """The branch and the commit of a working tree.
 
     Attributes:
         branch: its name, or None: detached.
@@ -86,7 +86,7 @@ def id_of(file: Path) -> str | None:
 
 
 def read(file: Path) -> Head:
-    """What ``file`` says.
+    """The content of ``file``.
 
     Raises:
         UsageError: it holds a conflict of git; says how to merge.

@@ -81,7 +81,7 @@ _KEEP = "Until git's history can be read, nothing is deleted; then try again."
 
 
 def _partial(layout: Layout, root: Path) -> str:
-    """What brings all versions to a partial clone; nothing is fetched here."""
+    """The command that brings all versions to a partial clone; nothing is fetched here."""
     if not any((layout.common / "objects" / "pack").glob("*.promisor")):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Where git's folders are, read from its files as gitrepository-layout(5) has them, without running git.
+"""Git's folders, found in git's files as gitrepository-layout(5) has them, without running git.
 
 A ``.git`` folder, or a ``.git`` file that names it (worktrees, submodules); ``commondir`` in it names what worktrees
 share. GIT_DIR, GIT_WORK_TREE and GIT_COMMON_DIR, which git sets for its hooks and drivers, count for folders inside the

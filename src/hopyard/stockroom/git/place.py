@@ -1,4 +1,4 @@
-"""Where a stockroom is: the folder with ``head.stock``, and where its objects lie.
+"""Places of stockrooms: the folder with ``head.stock``, and the folder with the objects.
 
 =========================================  ============================================
 no git                                     ``<root>/.hopyard``
@@ -225,7 +225,7 @@ def _own_worktree(objects: Path, layout: Layout, root: Path, room_id: str) -> st
 
 
 def _in_main_worktree(root: Path, layout: Layout) -> Path:
-    """The same folder in the main worktree: an older ``.hopyard`` is not tracked, so it is only there."""
+    """The counterpart of a folder in the main worktree: an older ``.hopyard`` is not tracked, so it is only there."""
     main = layout.common.parent if layout.common.name == ".git" else layout.top
     return main / root.relative_to(layout.top)
 

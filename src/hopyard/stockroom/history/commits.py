@@ -33,7 +33,7 @@ _BREAK = "\n"
 
 @dataclass(frozen=True)
 class Commit:
-    """What one commit says. Commits of one digest are equal.
+    """The content of one commit. Commits of one digest are equal.
 
     Attributes:
         digest: 64 hex digits; the commit's name.

@@ -1,4 +1,4 @@
-"""What two sides of a merge changed differently, and who decides."""
+"""Conflicts: changes that two sides of a merge made differently, and the choice between them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ side removed goes if that side is returned. None: nobody, conflicts are listed."
 
 
 def chosen(resolve: Callable[[Conflict], Any], conflict: Conflict) -> tuple[Side | None, Any]:
-    """What a function chose of a sample or a value: a side; or None, and what to have instead.
+    """The choice of a function for a sample or a value: a side; or None, and the value to have instead.
 
     Raises:
         UsageError: it returned None.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from operator import itemgetter
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from hopyard.errors import UsageError
 from hopyard.stockroom.data.conflicts import diff_columns
-from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.samples import Stored
+from hopyard.stockroom.data.drafts import ColumnDraft, Edit
 from hopyard.stockroom.history.locks import Mark, writing
 from hopyard.stockroom.history.operations import Operation
-from hopyard.stockroom.maps import Key, SortedMap, encode
+from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import ColumnRecord, Json, Record, Shelf, parse
@@ -71,13 +70,13 @@ class Draft:
 
     @property
     def objects(self) -> PackfileWriter:
-        """Where objects are read; those that were added too."""
+        """The objects that are read, also those that were added."""
         return self.writer
 
     @guarded
     def record(self, shelf: Shelf, name: str) -> Record | None:
-        """What the draft says of a thing; None if there is none of this name. Of a column that was written to the
-        record is made in memory, to be looked at: only :attr:`objects` of the column's snapshot have its pages."""
+        """The record of a thing; None if there is none of this name. The record of a column that was written to is made
+        in memory, to be looked at: only :attr:`objects` of the column's snapshot have its pages."""
         if shelf == "data" and name in self._dirty:
             column = self._columns[name]
             return column.snapshot().record if column.is_there else None
@@ -121,10 +120,8 @@ class Draft:
                     "Prepare it anew, or give the column another name."
                 )
 
-            def changed(
-                do: Literal["set", "delete", "bulk"], keys: list[Key], samples: list[Stored] | None
-            ) -> None:
-                self._column_changed(column, do, keys, samples)
+            def changed(edit: Edit | None) -> None:
+                self._column_changed(column, edit)
 
             @contextmanager
             def writing() -> Iterator[None]:
@@ -325,7 +322,7 @@ class Draft:
 
     @guarded
     def changes(self) -> list[tuple[str, Literal["added", "removed", "changed"]]]:
-        """What differs from the base, as ``(shelf/name, how)``, in order."""
+        """Differences from the base, as ``(shelf/name, how)``, in order."""
         base = SortedMap(self._objects, self.base)
         now = {key: new for key, _, new in base.diff(self._map)} | self._records
         for name in self._dirty:
@@ -382,10 +379,7 @@ class Draft:
         self._is_loose = self._is_loose or column.is_changed
         return column.flush()
 
-    def _column_changed(
-        self, column: ColumnDraft, do: Literal["set", "delete", "bulk"], keys: list[Key],
-        samples: list[Stored] | None,
-    ) -> None:  # fmt: skip
+    def _column_changed(self, column: ColumnDraft, edit: Edit | None) -> None:
         self._check_open()
         self._check_taken(column)
         name = column.name
@@ -394,9 +388,8 @@ class Draft:
         try:
             if self._told is None:
                 return
-            if do != "bulk":
-                settings = column.settings.to_json()
-                self._told(Operation(do, "data", name, tuple(keys), tuple(samples or ()), settings))
+            if edit is not None:
+                self._told(Operation(name, edit))
             else:
                 record = column.flush()
                 self._tell([("data", name, None if record is None else record.to_json())])
@@ -409,21 +402,13 @@ class Draft:
         """Tell what things are now; all that they need is published first."""
         if self._told is not None:
             self.publish()
-            self._told(Operation("record", value=[list(thing) for thing in things]))
+            self._told(Operation(things=tuple(things)))
 
     def _apply(self, operation: Operation) -> None:
-        if operation.do == "set":
-            column = self.column(operation.name)
-            column.settle(cast(ColumnRecord, parse(operation.value, f"data/{operation.name}")))
-            column.update(dict(zip(operation.keys, operation.samples, strict=True)))
-        elif operation.do == "delete":
-            column = self.column(operation.name)
-            for key in operation.keys:
-                with suppress(KeyError):  # purged meanwhile
-                    del column[key]
-        else:
-            for shelf, name, value in operation.value:
-                self._set(encode((shelf, name)), shelf, name, value, in_place=True)
+        if operation.edit is not None:
+            self.column(operation.column).apply(operation.edit)
+        for shelf, name, value in operation.things:
+            self._set(encode((shelf, name)), shelf, name, value, in_place=True)
 
     def _set(self, key: bytes, shelf: str, name: str, value: Json | None, in_place: bool = False) -> None:
         """Say this of a thing. ``in_place``: a column that was taken before is this one."""

@@ -61,7 +61,8 @@ _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 @contextlib.contextmanager
 def writing(store: Store) -> Iterator[Mark]:
-    """What is written meanwhile is not collected. Waits while a collector is at work. Gives what tells the mark."""
+    """Hold the lock of writers, so that nothing written meanwhile is collected. Waits while a collector is at work.
+    Gives the function that reads the mark."""
     with locked(store, _GC, fcntl.LOCK_SH) as file:
         yield partial(_mark, file)
 

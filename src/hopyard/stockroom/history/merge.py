@@ -46,7 +46,7 @@ _DISPUTED = "disputed"
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What a merge made.
+    """The result of a merge.
 
     Attributes:
         root: digest of the merged root map; where conflicts remain it has ours.
@@ -166,7 +166,7 @@ def _common(writer: PackfileWriter, bases: Sequence[str]) -> str | None:
 
 
 def _last(writer: PackfileWriter, commits: set[str]) -> list[str]:
-    """Those that no other one follows, in an order that is always the same."""
+    """The commits that no other one follows, in an order that is always the same."""
     return sorted(
         one
         for one in commits
@@ -190,7 +190,7 @@ class _Merge:
         return maps[1].update(self._writer, merge(maps[0], maps[1], maps[2], self._merged)).root
 
     def _merged(self, key: bytes, *entries: Json | None) -> Json | None:
-        """What to have of a thing that both sides changed differently."""
+        """The record of a thing that both sides changed differently."""
         path = "/".join(place_of(key))
         disputed: list[Any] | None = []  # keys of samples; None: the whole
         if any(entry is not None and _DISPUTED in entry for entry in entries[1:]):
@@ -283,7 +283,7 @@ class _Merge:
 
 
 def _dispute(record: Json | None, keys: list[Any] | None) -> Json:
-    """What stands in a base for a thing about which several bases do not agree.
+    """The stand-in, in a base, of a thing about which several bases do not agree.
 
     Args:
         record: of a column that has all that they agree about.

@@ -49,7 +49,7 @@ class Pending:
 
 
 def read_pending(store: Store, name: str) -> Pending:
-    """What was written down before a commit began to move a working tree.
+    """The note that a commit writes before it moves a working tree.
 
     Raises:
         CorruptError: it cannot be read.

@@ -33,7 +33,7 @@ from hopyard.storage.small import get_small
 from hopyard.storage.temporary import temporary_name
 
 KINDS = {"heads": 1, "tags": 1, "remotes": 2, "worktrees": 1}
-"""What references there are, and how many segments their names have."""
+"""Kinds of references, and how many segments their names have."""
 
 _MOST = 1 << 20  # bytes of an entry
 _MOST_LACKING = 1000  # entries in a row that may be missing, and are put back

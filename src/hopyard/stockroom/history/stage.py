@@ -131,7 +131,7 @@ class Stage:
         return [operation for entry in self.entries() for operation in entry.operations]
 
     def entries(self) -> list[Entry]:
-        """The same as they lie there."""
+        """All entries since the last clearing, in the order of their writing; raises as :meth:`operations`."""
         while True:
             state = self.state()
             try:

@@ -1,1 +1,1 @@
-"""Where data comes from when it enters a stockroom: formats of files, and datasets of other libraries."""
+"""Sources of data that enter a stockroom: formats of files, and datasets of other libraries."""

@@ -161,7 +161,7 @@ class Importer(ABC):
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
-        """Its settings."""
+        """The settings of the importer."""
         return ()
 
     @classmethod

@@ -43,7 +43,7 @@ class Part:
     shown: str
 
     def read(self) -> bytes:
-        """Its bytes.
+        """The bytes of the part.
 
         Raises:
             NotFoundError: the file is not there any more.
@@ -103,7 +103,7 @@ class Parts:
         return {name: number for number, name in enumerate(self.names)}
 
     def files(self) -> list[Path]:
-        """What was given: the archive, or each of the files."""
+        """The source as it was given: the archive, or each of the files."""
         if self.ranges is not None:
             return [Path(self.shown)]
         return [Path(self.path, name) for name in self.names]
@@ -216,7 +216,7 @@ def find_parts(
 
 
 def _places(names: Sequence[str], folder: str, file: str) -> list[str]:
-    """Where in an archive the file may be, the likeliest first."""
+    """Names that the file may have in an archive, the likeliest first."""
     usual = f"{folder}/{file}"
     return sorted((n for n in names if n in (usual, file) or n.endswith(f"/{usual}")), key=len, reverse=True)
 

@@ -21,7 +21,7 @@ from hopyard.stockroom.importers.base import ColumnSource, Option, Samples
 from hopyard.stockroom.importers.parts import Parts
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Those that torchvision takes for images."""
+"""Suffixes of files that torchvision takes for images."""
 
 DECODE = Option("decode", True, "true: uint8 pixels; false: the bytes of the files as they are")
 

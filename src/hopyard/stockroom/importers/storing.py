@@ -33,7 +33,7 @@ _AT_ONCE = 64 << 20  # bytes after which what came is staged: what a kill costs 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did.
+    """The result of an import.
 
     Attributes:
         commit: its digest.

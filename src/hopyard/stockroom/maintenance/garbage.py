@@ -37,7 +37,7 @@ _FILE = re.compile(r"files/([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Collected:
-    """What gc did, or would do.
+    """The result of a garbage collection, or of a trial of one.
 
     Attributes:
         objects: that are not needed and were in packfiles, or were purged. files: likewise.
@@ -104,7 +104,7 @@ def gc(
 
 @dataclass
 class _Plan:
-    """What is to be deleted, and ``kept``: what of it is packed anew before, in this order."""
+    """Names to delete, and ``kept``: the objects in them that are packed anew before, in this order."""
 
     packfiles: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class _Plan:
 def collect(
     repository: Repository, place: Place | None, dry_run: bool, keep: timedelta, now: datetime
 ) -> Collected:
-    """The same for who holds the lock."""
+    """Collect, for who holds the lock."""
     store, objects = repository.store, repository.objects.alone()
     roots = all_roots(store, place)
     walk = roots.walk(objects)

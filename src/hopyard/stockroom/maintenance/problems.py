@@ -1,4 +1,4 @@
-"""What verify reports."""
+"""The report of verify."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Unproven:
 
 @dataclass(frozen=True, repr=False)
 class Verified:
-    """What verify found. ``print(verified)`` tells of all problems, a console of the first ones.
+    """The findings of verify. ``print(verified)`` tells of all problems, a console of the first ones.
 
     Attributes:
         problems: all, in order of names.

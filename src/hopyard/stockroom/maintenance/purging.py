@@ -46,7 +46,7 @@ from hopyard.wording import are, counted
 
 @dataclass(frozen=True)
 class PurgeReport:
-    """What purge did.
+    """The result of a purge.
 
     Attributes:
         column: where the samples were. keys: of those that are gone, also of earlier purges of the same keys.
@@ -186,7 +186,7 @@ def _fragments(objects: Objects, walk: Walk, column: str, keys: Sequence[Key]) -
 
 
 def _bounds(key: Key) -> list[tuple[bytes, bytes]]:
-    """Where a sample may be, or the parts of one."""
+    """The ranges of encoded keys in which a sample, or the parts of one, may be."""
     code = encode(key)
     own = (code, code + b"\0")
     return [own] if isinstance(key, tuple) else [own, group_bounds(key)]
@@ -221,11 +221,7 @@ def _keys_of(found: list[_Found], roots: Roots, column: str, keys: Sequence[Key]
     """The keys under which there are, or were, samples."""
     every = {key for one in found for key in (*one.new, *one.gone)}
     every |= {
-        key
-        for _, operation in roots.staged
-        if _is_of(operation, column)
-        for key in operation.keys
-        if _is_meant(key, keys)
+        key for _, operation in roots.staged for key in _keys_set(operation, column) if _is_meant(key, keys)
     }
     return sorted(every, key=encode)
 
@@ -255,7 +251,7 @@ def _nothing(
 ) -> NotFoundError:
     """The error for a key under which no version has a sample."""
     columns = {thing.removeprefix("data/") for thing in walk.columns}
-    columns |= {operation.name for _, operation in roots.staged if _is_of(operation, operation.name)}
+    columns |= {operation.column for _, operation in roots.staged if operation.edit is not None}
     if column not in columns:
         return NotFoundError(
             f"no version has a column {column!r}{nearest(column, columns, '.')} Nothing was changed. Name a column "
@@ -302,8 +298,11 @@ def _is_meant(key: Key, keys: Sequence[Key]) -> bool:
     return key in keys or (isinstance(key, tuple) and key[0] in keys)
 
 
-def _is_of(operation: Operation, column: str) -> bool:
-    return operation.do == "set" and operation.shelf == "data" and operation.name == column
+def _keys_set(operation: Operation, column: str) -> list[Key]:
+    """The keys of samples that a staged write sets in a column."""
+    if operation.column != column or operation.edit is None or operation.edit.new is None:
+        return []
+    return plain(operation.edit.new.keys)
 
 
 def _tips(roots: Roots, place: Place | None) -> list[str]:
@@ -321,7 +320,7 @@ def _staged_columns(roots: Roots) -> dict[str, ColumnRecord]:
     """The columns that were staged as a whole, as they were last."""
     found: dict[str, ColumnRecord] = {}
     for _, operation in roots.staged:
-        for shelf, name, value in operation.value if operation.do == "record" else ():
+        for shelf, name, value in operation.things:
             record = None if shelf != "data" or value is None else parse(value, name)
             if isinstance(record, ColumnRecord):
                 found[name] = record
@@ -371,14 +370,13 @@ def _clean_stages(store: Store, column: str, keys: Sequence[Key]) -> int:
             before = count
             for data in stage.operations():
                 operation = Operation.decode(data)
-                left = [at for at, key in enumerate(operation.keys) if not _is_meant(key, keys)]
-                if _is_of(operation, column) and len(left) < len(operation.keys):
+                written = _keys_set(operation, column)
+                left = [at for at, key in enumerate(written) if not _is_meant(key, keys)]
+                edit = operation.edit
+                if len(left) < len(written) and edit is not None and edit.new is not None:
                     count += 1
-                    data = dataclasses.replace(
-                        operation,
-                        keys=tuple(operation.keys[at] for at in left),
-                        samples=tuple(operation.samples[at] for at in left),
-                    ).encode()
+                    edit = edit._replace(new=edit.new.part(np.array(left)) if left else None)
+                    data = dataclasses.replace(operation, edit=edit).encode()
                 kept.append(data)
             if count > before:
                 log.replace(kept)

@@ -1,4 +1,4 @@
-"""Where history begins: everything that leads to commits, and so to what must stay."""
+"""Roots of history: everything that leads to commits, and so to the objects that must stay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIGEST = re.compile(rb"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 
 @dataclass
 class Roots:
-    """What leads to commits.
+    """The names and writes that lead to commits.
 
     Attributes:
         commits: digest to what names it. They should be here.
@@ -48,7 +48,7 @@ class Roots:
         walk.commits(self.commits)
         for name, operation in self.staged:
             try:
-                for shelf, thing, value in operation.value if operation.do == "record" else ():
+                for shelf, thing, value in operation.things:
                     if value is not None:
                         walk.record(f"{shelf}/{thing}", parse(value, f"{shelf}/{thing}"), name)
             except HopyardError as error:
@@ -64,7 +64,7 @@ class Roots:
 
 
 def roots_of_store(store: Store) -> Roots:
-    """What the repository itself names: branches, tags, remote-tracking references, logs of working trees, stages."""
+    """The roots of the repository itself: branches, tags, remote-tracking references, logs of working trees, stages."""
     roots = Roots()
     roots.logs, foreign = logs(store)
     roots.failures |= foreign
@@ -128,7 +128,7 @@ def folders_for_locks(store: Store) -> dict[str, CorruptError]:
 
 
 def all_roots(store: Store, place: Place | None) -> Roots:
-    """The same with what git and readers name. For who holds ``collecting``.
+    """The roots of a store, of git and of readers. For who holds ``collecting``.
 
     Raises:
         StorageError: git's history cannot be read, so it is not known what is needed.

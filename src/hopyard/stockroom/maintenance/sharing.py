@@ -1,4 +1,4 @@
-"""Where else the samples stand that are to be purged: in fragments that several columns share, and as equal bytes."""
+"""Other places of samples that are to be purged: fragments that several columns share, and equal bytes."""
 
 from __future__ import annotations
 

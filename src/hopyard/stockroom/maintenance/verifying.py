@@ -279,7 +279,7 @@ class _Verification:
                 write(place.head, Head(head.branch, tip))
 
     def report(self, seen: _Problems, left: _Problems) -> Verified:
-        """What was ``seen``, and repaired unless it is ``left``. The index heals by itself."""
+        """Problems that were ``seen``, and repaired unless they are ``left``. The index heals by itself."""
         problems = [
             dataclasses.replace(problem, repaired=key not in left or problem.kind == "index")
             for key, problem in seen.items()
@@ -436,7 +436,7 @@ class _Verification:
 
     @contextmanager
     def _noted(self, name: str) -> Iterator[None]:
-        """What fails inside is a problem, not an error."""
+        """Make a problem of each error inside."""
         try:
             yield
         except HopyardError as error:

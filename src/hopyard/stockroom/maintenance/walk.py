@@ -44,7 +44,7 @@ class Named(NamedTuple):
 
 
 class Walk:
-    """What is reached so far.
+    """The objects that are reached so far.
 
     Attributes:
         found: by digest, in the order in which they were reached; what reached it first.
@@ -89,7 +89,7 @@ class Walk:
         self._go_on()
 
     def needed_by(self, digest: str) -> str:
-        """What needs an object that was reached, in words."""
+        """The thing that needs an object that was reached, in words."""
         named = self.found.get(digest)
         if named is None:
             return ""

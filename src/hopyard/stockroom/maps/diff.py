@@ -1,4 +1,4 @@
-"""What differs between two maps, and merging three, without reading what they have in common."""
+"""Differences of two maps, and merges of three, without reading the pages that they share."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def _all_ints(data: Sequence[bytes]) -> bool:
 
 
 def _ints(data: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """What encoded ints stand for, shape (n,)."""
+    """The values of encoded ints, shape (n,)."""
     rows = np.frombuffer(b"".join(data), np.uint8).reshape(-1, _INT_BYTES)
     words = np.ascontiguousarray(rows[:, 1:]).view(">u8").reshape(-1)
     return (words.astype(np.uint64) ^ np.uint64(_OFFSET)).view(np.int64)

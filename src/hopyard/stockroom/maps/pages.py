@@ -32,13 +32,13 @@ _HIGHEST = (
 
 
 class Readable(Protocol):
-    """Where pages are read: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
+    """A source of pages: ``Objects``, or a ``PackfileWriter`` for pages that are not published yet."""
 
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 
 
 class Writable(Readable, Protocol):
-    """Where pages are written: a ``PackfileWriter``. It can read at once what was written, and all that is there."""
+    """A writer of pages: a ``PackfileWriter``. It can read its pages at once, and all others."""
 
     def add_json(self, value: Any, /, kind: str) -> str: ...
 

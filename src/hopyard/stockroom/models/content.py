@@ -1,4 +1,4 @@
-"""What is stored of a model: one ``json`` object, and an object for each different tensor.
+"""The stored content of a model: one ``json`` object, and an object for each different tensor.
 
 The JSON has ``format``; ``skeleton`` (as ``objects.tree`` writes it); ``tensors``, in the tree's order, each
 ``[path, dtype, shape, digest, kind]``; ``tied``, lists of numbers of tensors that are one; ``ordered``, pairs of the

@@ -1,4 +1,4 @@
-"""What the tensors of a stored model and the samples of a column are like, and how far tensors moved."""
+"""Descriptions of the tensors of a stored model and the samples of a column, and how far tensors moved."""
 
 from __future__ import annotations
 

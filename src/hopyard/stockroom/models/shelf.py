@@ -52,7 +52,7 @@ class ModelShelf(NamedThings):
         return self._content(name, prefix).tree(verify)
 
     def record(self, name: str) -> ModelRecord:
-        """What the revision says of the model.
+        """The record of the model in the revision.
 
         Raises:
             MissingKeyError: there is none of this name.
@@ -85,7 +85,7 @@ class ModelShelf(NamedThings):
 
     @property
     def objects(self) -> Readable:
-        """Where its tensors are read."""
+        """The objects that the tensors of the model are read from."""
         return self._view.objects
 
     def _line(self, name: str) -> ListedThing:

@@ -52,7 +52,7 @@ _ERRORS = (
 
 
 class Index:
-    """What the packfiles that were seen so far hold.
+    """The content of all packfiles that were seen so far.
 
     Args:
         path: the file; None: in memory.

@@ -41,7 +41,7 @@ _NAME = re.compile(r"packfiles/(data|meta)-([0-9a-f]{64})")
 
 
 class Location(NamedTuple):
-    """Where an object is: bytes [start, stop) of the store's object ``packfile``.
+    """The place of an object: bytes [start, stop) of the store's object ``packfile``.
 
     ``dtype`` (as safetensors names it, and C128) and ``shape`` are a tensor's; of other kinds they say ``U8`` and the
     number of bytes.
@@ -216,7 +216,7 @@ def _aligned(position: int, piece: Piece) -> int:
 
 
 def read_packfile(store: Store, name: str, size: int) -> Packfile:
-    """What the packfile of ``size`` bytes holds; reads its header only, at once if that has less than 64 KiB.
+    """The content of the packfile of ``size`` bytes; reads the header only, at once if that has less than 64 KiB.
 
     Raises:
         NotFoundError: it is gone.

@@ -285,7 +285,7 @@ class Objects:
         return self._index.beginning(prefix, kind)
 
     def here(self, digests: Iterable[str]) -> dict[str, Location]:
-        """Where these objects are, of those that are here."""
+        """The places of these objects, as far as they are here."""
         return self._local(digests)
 
     def packed(self, digests: Iterable[str]) -> dict[str, Location]:
@@ -477,7 +477,7 @@ class Objects:
         return damaged(self._store, name, f"it has {size} bytes, but its header says {whole}")
 
     def _local(self, wanted: Iterable[str]) -> dict[str, Location]:
-        """Where these objects are, without those that are not here."""
+        """The places of these objects, without those that are not here."""
         names = list(dict.fromkeys(wanted))
         for name in names:
             if _DIGEST.fullmatch(name) is None:
@@ -497,7 +497,7 @@ class Objects:
         return found
 
     def _stand_ins(self, names: Sequence[str], again: bool) -> dict[str, Location]:
-        """Where what stands in for purged objects is."""
+        """The places of stand-ins for purged objects."""
         options = self._tombstones.options(names, again)
         places = self._index.find({one for several in options.values() for one in several}) if options else {}
         here = {name: [one for one in several if one in places] for name, several in options.items()}
@@ -516,7 +516,7 @@ class Objects:
         return {name: file_location(name, size) for name in names if (size := sizes.get(name)) is not None}
 
     def _find(self, wanted: Sequence[str]) -> dict[str, Location]:
-        """Where these objects are, all of them."""
+        """The places of these objects, all of them."""
         found = self._local(wanted)
         if len(found) < len(wanted) and self._absent is not None:
             absent = [name for name in wanted if name not in found]

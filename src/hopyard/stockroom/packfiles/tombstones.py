@@ -53,7 +53,7 @@ class Tombstone(NamedTuple):
     purged: tuple[Purged, ...]
 
     def encode(self) -> bytes:
-        """Its JSON."""
+        """The JSON of the tombstone."""
         value = {
             **self._asdict(),
             "format": object_header(_KIND),

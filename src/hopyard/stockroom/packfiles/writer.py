@@ -45,7 +45,7 @@ Data = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 
 class Stored(Protocol):
-    """What a writer needs of the objects that it adds to."""
+    """The objects as a writer that adds to them needs them."""
 
     def read(self, digest: str) -> Bytes: ...
     def read_many(self, digests: Iterable[str]) -> dict[str, Bytes]: ...
@@ -368,11 +368,11 @@ class PackfileWriter:
         return parsing.named_json(digest, self.read(digest))
 
     def file(self, digest: str, verify: bool = True) -> Path | None:
-        """Where a file is, as :meth:`Objects.file`."""
+        """The path of a file, as :meth:`Objects.file`."""
         return self._stored.file(digest, verify)
 
     def _split(self, digests: Iterable[str]) -> tuple[dict[str, Bytes], list[str]]:
-        """What is pending, read only, and the digests of what is not."""
+        """Objects that are pending, read only, and the digests of the others."""
         found = {}
         rest = []
         for name in digests:

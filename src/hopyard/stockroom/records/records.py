@@ -51,7 +51,7 @@ class ColumnRecord:
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """What all its samples have in common; columns that differ in it cannot be merged."""
+        """The settings that all samples of a column share; columns of different settings cannot be merged."""
         return self.kind, self.dtype, self.shape, self.nested
 
 

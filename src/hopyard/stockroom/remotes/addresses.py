@@ -60,7 +60,7 @@ def meant(local: Store, given: str | os.PathLike[str] | None, name: str | None =
 
 
 def store_at(address: str | os.PathLike[str]) -> Store:
-    """What lies at the address of a remote; at the folder that somebody works in, the objects that belong to it."""
+    """The store at the address of a remote; at the folder of a working tree, the store of that tree's objects."""
     if not isinstance(address, str):
         address = path_given(address)
     store = open_store(os.fspath(address))

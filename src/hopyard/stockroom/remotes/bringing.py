@@ -28,7 +28,7 @@ _SHOWN = 10  # purges
 
 
 class Left(NamedTuple):
-    """What of a thing did not fit into the bytes that were allowed."""
+    """The part of a thing that did not fit into the bytes that were allowed."""
 
     objects: int
     nbytes: int
@@ -197,7 +197,7 @@ class OnDemand:
                 )
 
     def _following(self, remote: Repository, found: dict[str, Location]) -> dict[str, Found]:
-        """What is probably read next, and is not here."""
+        """The objects that are probably read next, and are not here."""
         more: dict[str, Found] = {}
         last: dict[str, Location] = {}
         for place in found.values():

@@ -1,4 +1,4 @@
-"""What a commit needs: the one definition of what is reachable, for transfers, verify and gc."""
+"""Needs of commits: the one definition of reachable objects, for transfers, verify and gc."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def needs(objects: Readable, commits: Iterable[str], without: Iterable[str] = ()
 
 
 def needs_of_root(objects: Readable, root: str | None, before: str | None = None) -> Iterator[Need]:
-    """What a root map needs, less (most of) what the root map ``before`` needs."""
+    """The objects that a root map needs, less (most of) those that the root map ``before`` needs."""
     return _Walk(objects).root(root, before)
 
 
 def needs_of_thing(objects: Readable, thing: str, record: Record) -> Iterator[Need]:
-    """What one record needs, in the order of keys, tensors or files."""
+    """The objects that one record needs, in the order of keys, tensors or files."""
     return _Walk(objects).record(thing, record, None)
 
 

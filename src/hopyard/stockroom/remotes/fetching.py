@@ -30,7 +30,7 @@ SHOWN = 12  # hex digits of a commit
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a fetch found.
+    """The result of a fetch.
 
     Attributes:
         heads: all chosen branches at the remote, and their commits.

@@ -79,7 +79,7 @@ def names(local: Store) -> list[str]:
 
 
 def recall(local: Store, name: str) -> Known:
-    """What is known of a remote.
+    """A remote as it is known here.
 
     Raises:
         NotFoundError: there is none of this name; CorruptError: it cannot be read.

@@ -19,7 +19,7 @@ from hopyard.wording import counted, one_line
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a pull did.
+    """The result of a pull.
 
     Attributes:
         how: ``nothing`` (all of theirs was here), ``forward`` (the branch is now at their commit), ``merged``, or
@@ -101,7 +101,7 @@ def pull(
 
 
 def _followed(local: Repository, tip: Tip, theirs: str, fetched: Fetched) -> Pulled | None:
-    """What to do without a merge; None: one is needed."""
+    """The result that takes no merge; None: a merge is needed."""
     if tip.commit is None or is_ancestor(local.objects, tip.commit, theirs):
         return Pulled("nothing" if tip.commit == theirs else "forward", theirs, [], fetched)
     if is_ancestor(local.objects, theirs, tip.commit):

@@ -351,7 +351,7 @@ def _entries(
                     pages = last.pages if isinstance(last, ColumnRecord) else None
                     yield from _rows(objects, name, record, pages)
     for operation in operations:
-        for shelf, name, value in operation.value if operation.do == "record" else ():
+        for shelf, name, value in operation.things:
             record = parse(value, name) if shelf == "data" and name in columns and value is not None else None
             if isinstance(record, ColumnRecord):
                 yield from _rows(objects, name, record, None)

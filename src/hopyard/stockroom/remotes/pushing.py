@@ -26,7 +26,7 @@ _ROUNDS = 3  # of sending what the remote lost while it was sent
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did.
+    """The result of a push.
 
     Attributes:
         branches: names at the remote to the commits before (None: there was none) and now; unchanged ones are not
@@ -326,7 +326,7 @@ class _Beside:
 def _found(
     local: Repository, others: Sequence[Repository], lacking: list[Need], remote: Repository
 ) -> dict[str, Found]:
-    """Where each object is taken from.
+    """The source of each object.
 
     Raises:
         NotFoundError: some are nowhere.

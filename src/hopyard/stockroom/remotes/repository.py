@@ -15,14 +15,14 @@ from hopyard.storage import Store
 from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
 
 KIND = "stockroom"
-"""What the object FORMAT says that a repository is."""
+"""The kind of a repository in the object FORMAT."""
 
 _LISTED = 8  # files that are looked for one by one; for more of them all are listed
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Where objects and references are.
+    """A repository: objects and references.
 
     Attributes:
         store: the root.
@@ -51,7 +51,7 @@ class Repository:
         )
 
     def find(self, needs: Iterable[Need]) -> dict[str, Location]:
-        """Where the needed objects are now, of those that are here: a few requests, however many they are."""
+        """The present places of needed objects, as far as they are here: a few requests, however many objects."""
         wanted = list(needs)
         found = self.objects.packed(need.digest for need in wanted if need.kind != "file")
         files = {need.digest for need in wanted if need.kind == "file"}

@@ -23,7 +23,7 @@ Names = Sequence[str] | Literal[True]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be brought.
+    """A selection of things to bring.
 
     Attributes:
         data: columns and datasets.

@@ -701,9 +701,9 @@ class StockSession:
             told = []
             for shelf, name in things:
                 record = carrier.record(cast(Shelf, shelf), name)
-                told.append([shelf, name, None if record is None else record.to_json()])
+                told.append((cast(Shelf, shelf), name, None if record is None else record.to_json()))
             carrier.publish()
-            return [Operation("record", value=told).encode()] if told else []
+            return [Operation(things=tuple(told)).encode()] if told else []
         finally:
             carrier.close()
 
