@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.errors import Evidence, RunError, StorageFullError, TrialError, WorkerLostError
+from hopyard.errors import Evidence, RunError, StorageError, StorageFullError, TrialError, WorkerLostError
 from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.work import Options
 from hopyard.storage import LocalStore, MemoryStore
@@ -212,6 +212,72 @@ def test_an_observer_that_raises_is_shown_once_and_costs_nothing(game: Any, resu
     [shown] = run.messages
     assert "a callback failed; the run goes on." in shown
     assert 'raise ValueError("in the callback")' in shown
+
+
+class Told(LocalBackend):
+    """Notes when units are submitted, among what else is noted."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__(num_workers=1, device="cpu")
+        self.notes = notes
+
+    def submit(self, worker: int, fn: Any, *args: Any) -> Any:
+        self.notes.append(f"submitted {args[0].unit.visit}")
+        return super().submit(worker, fn, *args)
+
+
+def test_a_worker_has_its_next_unit_before_observers_are_told_of_the_last_one(
+    game: Any, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+
+    def told(state: Any, record: Any) -> None:
+        if record["r"] == "unit":
+            assert state.units == record["v"] + 1  # nothing has happened since
+            notes.append(f"told of {record['v']}")
+
+    with Told(notes) as backend:
+        run = game(LocalStore(tmp_path), backend, num_models=1, num_epochs=1, on_record=told)
+        run.play()
+    expected = ["submitted 0"]
+    for number in range(4):
+        expected += [f"submitted {number + 1}", f"told of {number}"]
+    assert (notes, run.messages) == ([*expected, "told of 4"], [])
+
+
+def test_a_backend_that_runs_units_in_the_driver_does_so_after_observers_were_told_of_the_last_one(
+    game: Any,
+) -> None:
+    notes: list[str] = []
+
+    def told(state: Any, record: Any) -> None:
+        if record["r"] == "unit":
+            notes.append(f"told of {record['v']}")
+
+    def ran(request: Any) -> None:
+        notes.append(f"ran {request.unit.visit}")
+
+    game(MemoryStore(), InlineBackend(), num_models=1, num_epochs=1, on_record=told, behaviour=ran).play()
+    assert notes == [f"{what} {number}" for number in range(5) for what in ("ran", "told of")]
+
+
+def test_observers_hear_of_all_that_happened_before_a_run_broke_off(game: Any) -> None:
+    told: list[str] = []
+
+    def full(request: Any) -> None:
+        if request.unit.visit == 2:
+            raise StorageError("the store is gone")
+
+    run = game(
+        MemoryStore(),
+        InlineBackend(),
+        num_models=1,
+        behaviour=full,
+        on_record=lambda state, record: told.append(record["r"]),
+    )
+    with pytest.raises(StorageError, match="the store is gone"):
+        run.play()
+    assert told == ["session", "trial", "unit", "unit", "back"]
 
 
 def test_a_spent_time_budget_ends_the_run_and_the_next_one_goes_on(game: Any, result_of: Any) -> None:

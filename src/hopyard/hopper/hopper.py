@@ -44,7 +44,7 @@ from hopyard.hopper.work import Options, Outcome, Work, evidence_of, unit_record
 from hopyard.storage import Store
 
 Observer: TypeAlias = Callable[[RunState, Record], None]
-"""Called on the driver with every record, after the state has changed by it."""
+"""Called on the driver with every record, in order, when the state is as that record left it."""
 
 ALIKE = 3
 """That many trials failing alike before any unit is done stop a run."""
@@ -133,6 +133,8 @@ class Hopper:
         self._watcher = Watcher(
             store, options.control_seconds, lambda *asked: self._events.put(_Asked(*asked))
         )
+        self._unshown: Record | None = None
+        """The last record, if observers were not told of it yet: that can wait until workers have what to do."""
         self._left_behind = False
         """Whether a unit ended in a way that may have left files that no record names."""
         self._origin = clock() - state.clock
@@ -155,9 +157,11 @@ class Hopper:
                 event = self._events.get()
                 self._mind_the_budget()
                 self._handle(event)
+                self._show()
                 self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
             return self._finish()
         finally:
+            self._show()
             self._watcher.stop()
             if self._timer is not None:
                 self._timer.cancel()
@@ -188,6 +192,7 @@ class Hopper:
         for worker in range(workers):
             self._scheduler.worker_up(worker)
         self._start(self._scheduler.resume())
+        self._show()
 
     def _finish(self) -> str:
         goes_on = any(trial.running for trial in self._state.trials.values())
@@ -197,6 +202,7 @@ class Hopper:
         if self._left_behind:
             self._retention.sweep()
         self._commit({"r": "finish", "status": status} | self._state.summary())
+        self._show()
         self._journal.flush()
         return status
 
@@ -269,27 +275,34 @@ class Hopper:
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
         # starts nothing more.
         self._commit(record)
-        self._retention.delete_of(unit.pack, self._journal.durable)
         trial = self._state.trials[unit.pack]
+        starts: Sequence[Start] = ()
         if trial.running and trial.stop_asked:
             self._end_for_user(unit.pack)
         elif trial.running:
-            self._start(
-                self._scheduler.done(unit.pack, record["z"] - record["a"], resident=trains and state is None)
+            starts = self._scheduler.done(
+                unit.pack, record["z"] - record["a"], resident=trains and state is None
             )
+        # What the trial no longer needs may go only while none of its units is under way; others need not wait.
+        goes_on = any(start.unit.pack == unit.pack for start in starts)
+        if goes_on:
+            self._retention.delete_of(unit.pack, self._journal.durable)
+        self._start(starts)
+        if not goes_on:
+            self._retention.delete_of(unit.pack, self._journal.durable)
 
     def _commit(self, record: Record) -> None:
         """Apply, journal and show a record, and then all that follows from it."""
         records = deque([record])
         while records:
             record = records.popleft()
+            self._show()
             self._state.apply(record)
             number = self._journal.append(record)
             for trial in self._with_other_states(record):
                 self._retention.changed(self._state.trials[trial], number)
             self._tell_scheduler(record)
-            for observer in self._observers:
-                self._observe(observer, record)
+            self._unshown = record
             records += self._decisions.after(record)
             for trial in self._decisions.take_allowed():
                 if self._scheduler.has(trial):
@@ -327,6 +340,8 @@ class Hopper:
         self._start(self._scheduler.add(trial.number, trial.group, position, target, urgency))
 
     def _start(self, starts: Sequence[Start]) -> None:
+        if not self._backend.isolated:  # which runs units here, so that nobody would be told before they end
+            self._show()
         for start in starts:
             unit = start.unit
             trial = self._state.trials[unit.pack]
@@ -431,6 +446,13 @@ class Hopper:
                 f"Mend what they share and run it again.\n{failed[0][1].describe()}",
                 failed[0][1],
             )
+
+    def _show(self) -> None:
+        """Tell observers of the last record, while the state is as that left it."""
+        record, self._unshown = self._unshown, None
+        if record is not None:
+            for observer in self._observers:
+                self._observe(observer, record)
 
     def _observe(self, observer: Observer, record: Record) -> None:
         """An observer that fails is shown, once for each place where it does, and costs no work."""

@@ -39,8 +39,9 @@ class TrialInfo:
 
 
 class Callback:
-    """Override what you need. Methods run on the driver, between units: keep them short. An exception
-    in a callback is shown and does not end the run. A resumed run tells only what is new."""
+    """Override what you need. Methods run on the driver, while workers do their next units, and what comes after waits
+    for them: keep them short. An exception in a callback is shown and does not end the run. A resumed run tells only
+    what is new."""
 
     def on_run_start(self, run_id: str, settings: Mapping[str, Any]) -> None:
         """A run begins or goes on."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,9 +50,11 @@ from hopyard.tune.observers import check_logs, observers_of
 from hopyard.tune.progress import Progress
 from hopyard.tune.recipe import code_along
 from hopyard.tune.run import Run
-from hopyard.tune.stock import Outcome
 from hopyard.tune.work import TrainingWork
 from hopyard.wording import are, counted
+
+if TYPE_CHECKING:
+    from hopyard.tune.stock import Outcome
 
 _log = logging.getLogger("hopyard")
 
@@ -100,6 +102,8 @@ class Launch:
         """Find the run, or make it; returns its best model."""
         arguments = self._arguments
         if arguments.stock is not None:
+            from hopyard.tune.stock import Outcome  # takes long to import, and few searches have a stockroom
+
             self._outcome = Outcome(arguments, self._searcher_settings, self._inputs, self._pickle_search())
             self._outcome.check()
         fingerprint = self._inputs.fingerprint()

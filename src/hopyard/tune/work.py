@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hopyard.backend.output import set_tag
-from hopyard.backend.preflight import WorkerFacts, check_alike
+from hopyard.backend.preflight import WorkerFacts
 from hopyard.hopper.scheduler import Unit
 from hopyard.hopper.state import TrialState
 from hopyard.storage import Store
-from hopyard.training import UnitRequest, UnitResult, run_unit
+from hopyard.training import UnitRequest, UnitResult
+from hopyard.training.task import run_tagged
 
 
 class TrainingWork:
@@ -54,14 +54,3 @@ def _last_epoch(trial: TrialState) -> dict[str, float]:
 def _home(trial: TrialState) -> int:
     """Number of the trial in whose folder the state is."""
     return trial.number if trial.progress.home is None else trial.progress.home
-
-
-def run_tagged(request: UnitRequest, like: WorkerFacts) -> UnitResult:
-    """``run_unit``, with printed lines marked by the trial, by a process that is like the others.
-
-    Raises:
-        WorkerMismatchError: it is not: its results would be others.
-    """
-    check_alike(like)
-    set_tag("trial " + ", ".join(map(str, request.trials)))
-    return run_unit(request)
