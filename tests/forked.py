@@ -20,6 +20,7 @@ import importlib.machinery
 import io
 import os
 import pickle
+import re
 import runpy
 import secrets
 import selectors
@@ -52,7 +53,7 @@ MODULES = (
     "hopyard.tune",
     "hopyard.tune.tensorboard",
 )
-NOTICED = ("sys.modules", "meta_path", "find_spec", "resource", "VmRSS", "RssAnon", "prctl", "tracemalloc")
+NOTICED = re.compile(r"\b(sys\.modules|meta_path|find_spec|resource|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
@@ -102,12 +103,12 @@ class Forks:
         if arguments[0] != _PYTHON or os.getsid(0) != self.session:
             return False
         text = _program(arguments[1:], folder)
-        if text is None or any(word in text for word in NOTICED):
+        if text is None or NOTICED.search(text):
             return False
         return _read_at_start(environment) == self.environment
 
     def start(self, request: Request, descriptors: Sequence[int]) -> Process:
-        connection = self._connect()
+        connection = _connected(self.address)
         try:
             data = pickle.dumps(tuple(request))
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -121,16 +122,22 @@ class Forks:
 
     def cpu(self) -> float:
         """CPU seconds of the owner's processes that have ended."""
-        with self._connect() as connection:
-            data = pickle.dumps(self.owner)
-            connection.sendall(_SIZE.pack(len(data)) + data)
-            _, seconds = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
-        return float(seconds)
+        return _count(self.address, self.owner, 0.0)
 
-    def _connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self.address)
-        return connection
+
+def _connected(address: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    return connection
+
+
+def _count(address: str, owner: int, more: float) -> float:
+    """Add CPU seconds to those of an owner; how many there are then."""
+    with _connected(address) as connection:
+        data = pickle.dumps((owner, more))
+        connection.sendall(_SIZE.pack(len(data)) + data)
+        _, seconds = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
+    return float(seconds)
 
 
 class Process:
@@ -337,8 +344,12 @@ def main(descriptor: int) -> None:
     _fork(socket.socket(fileno=descriptor))
 
 
-def _fork(listener: socket.socket) -> NoReturn:
-    """Fork what is asked for, until standard input ends. In a forked process: run what it is to run."""
+def _fork(listener: socket.socket, above: str | None = None) -> NoReturn:
+    """Fork what is asked for, until standard input ends. In a forked process: run what it is to run.
+
+    Args:
+        above: where to say in the end how many CPU seconds all that took.
+    """
     address = listener.getsockname().decode()
     selector = selectors.PollSelector()
     selector.register(listener, selectors.EVENT_READ)
@@ -348,13 +359,16 @@ def _fork(listener: socket.socket) -> NoReturn:
     while True:
         for key, _ in selector.select():
             if key.fd == 0:
+                for owner, used in seconds.items() if above is not None else ():
+                    with contextlib.suppress(OSError, EOFError):  # all tests have ended
+                        _count(above, owner, used)
                 os._exit(0)
             if key.fd in running:
                 pid, owner, connection = running.pop(key.fd)
                 selector.unregister(key.fd)
                 os.close(key.fd)
-                _, status, used = os.wait4(pid, 0)
-                seconds[owner] = seconds.get(owner, 0.0) + used.ru_utime + used.ru_stime
+                _, status, usage = os.wait4(pid, 0)
+                seconds[owner] = seconds.get(owner, 0.0) + usage.ru_utime + usage.ru_stime
                 with contextlib.suppress(OSError), connection:
                     connection.sendall(_ANSWER.pack(status, 0))
                 continue
@@ -364,16 +378,18 @@ def _fork(listener: socket.socket) -> NoReturn:
             except (OSError, EOFError):  # which was killed meanwhile
                 connection.close()
                 continue
-            if isinstance(asked, int):
+            if len(asked) == 2:
+                owner, more = asked
+                seconds[owner] = seconds.get(owner, 0.0) + more
                 with contextlib.suppress(OSError), connection:
-                    connection.sendall(_ANSWER.pack(0, seconds.get(asked, 0.0)))
+                    connection.sendall(_ANSWER.pack(0, seconds[owner]))
                 continue
             request = Request(*asked)
             if (pid := os.fork()) == 0:
                 own = [listener.fileno(), connection.fileno(), *running]
                 own += [other.fileno() for *_, other in running.values()]
                 if request.group is None:
-                    address = _new_session([*own, *descriptors])
+                    address = _new_session(address, [*own, *descriptors])
                 _become(request, descriptors, own)
                 install(Forks(address, request.owner, os.getsid(0), os.environ))
                 _run(request.arguments)
@@ -393,7 +409,7 @@ def _receive(connection: socket.socket) -> tuple[Any, list[int]]:
     return pickle.loads(_exactly(connection, *_SIZE.unpack(head))), descriptors
 
 
-def _new_session(own: Sequence[int]) -> str:
+def _new_session(above: str, own: Sequence[int]) -> str:
     """Begin a session with a process that forks for it until this one ends, and is not its child; where to ask."""
     os.setsid()
     reading, writing = os.pipe()
@@ -409,7 +425,7 @@ def _new_session(own: Sequence[int]) -> str:
             os.close(descriptor)
         os.dup2(reading, 0)
         os.close(reading)
-        _fork(listener)
+        _fork(listener, above)
     os.waitpid(pid, 0)
     os.close(reading)
     listener.close()
